@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct, ValidationError, convert
+
 from txcalc.questions.results import Record
 
 
@@ -28,6 +30,11 @@ def faults(value: Any, hint: Any, path: str, seen: set[tuple[type, str]]) -> Ite
             else:
                 seen.add((hint, name))
                 yield from faults(inner, hints[name], f"{path}.{key}", seen)
+    elif isinstance(hint, type) and issubclass(hint, Struct):
+        try:
+            convert(value, hint)
+        except ValidationError as error:
+            yield f"{path}: {error}"
     elif get_origin(hint) is list:
         for inner in value if isinstance(value, list) else [object()]:
             yield from faults(inner, get_args(hint)[0], f"{path}[]", seen)

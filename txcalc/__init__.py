@@ -25,6 +25,8 @@ from txcalc.sources import load
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
+    from txcalc.planning.layout import Layout
+    from txcalc.planning.training.recipe import Recipe
     from txcalc.questions.caches import formula
     from txcalc.questions.calibrate import calibrate
     from txcalc.questions.compare import compare
@@ -42,7 +44,7 @@ if TYPE_CHECKING:
     from txcalc.questions.scale import scale
     from txcalc.questions.sweeps import sweep
     from txcalc.questions.trace import trace
-    from txcalc.questions.trainings import train
+    from txcalc.questions.train import Cluster, Mfu, RecipeOptions, Run, train
     from txcalc.questions.verify import verify
 
 # The functions of `txcalc.questions`, and the module of each.
@@ -62,25 +64,34 @@ COMMANDS = {
     **{name: name for name in ("calibrate", "prove", "trace", "verify")},
     "report": "reports",
     "sweep": "sweeps",
-    "train": "trainings",
+    "train": "train",
 }
 # Classes of arguments, and the module of each.
 CLASSES = {
     "Accelerator": "hardware",
+    "Layout": "planning.layout",
+    "Recipe": "planning.training.recipe",
     **dict.fromkeys(("Engine", "Limits", "Load", "Parallelism", "Speculation"), "questions.deploy"),
+    **dict.fromkeys(("Cluster", "Mfu", "RecipeOptions", "Run"), "questions.train"),
 }
 
 __all__ = [
     "Accelerator",
+    "Cluster",
     "Engine",
     "InputError",
+    "Layout",
     "Ledger",
     "Limits",
     "Load",
+    "Mfu",
     "MissingExtra",
     "Model",
     "Parallelism",
+    "Recipe",
+    "RecipeOptions",
     "Refuted",
+    "Run",
     "Speculation",
     "TxcalcError",
     "UnknownName",

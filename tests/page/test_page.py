@@ -31,13 +31,14 @@ from txcalc.explorer import Explorer, explore
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.crossover import crossovers, lengths
+from txcalc.planning.layout import parse_layout
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, run as whole_run
-from txcalc.questions.trainings import recipe_of
 from txcalc.render.page import MOST_BYTES, MOST_MODELS
 from txcalc.render.page.models import KNOWN
 from txcalc.render.page.plans import MOST_EVENTS
@@ -782,7 +783,7 @@ def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any,
     asked: dict[str, Any] = {"tokens": tokens, "global_batch": batch}
     for (i, model), (j, layout) in product(enumerate(map(txcalc.load, PLANNED)), enumerate(ways)):
         whole, others = of_a_run(txcalc.train(model, f"h100-sxm:{gpus}", layout=layout, **asked).to_dict())
-        step = answer(model, recipe_of(layout, gpus, batch, tokens, "adamw", {}), machine).step
+        step = answer(model, resolve_recipe(parse_layout(layout), gpus, batch, tokens, {}), machine).step
         true[i, j] = model, whole, others | timeline(step)
     argv = [
         f"--train=h100-sxm:{gpus}",

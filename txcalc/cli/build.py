@@ -122,7 +122,9 @@ def _order(keyword: o.Keyword) -> int:
     """The order in the help: arguments, what may be given by place, what changes the model, then the others."""
     if isinstance(keyword.option, o.Argument):
         return 0
-    return 1 if keyword.positional else 2 if keyword.name in TAKEN.values() else 3
+    if keyword.positional:
+        return 1
+    return 2 if keyword.name == "set_" else 3 if keyword.name in TAKEN.values() else 4
 
 
 TAKEN = {"--set": "set_", "--lora": "lora", "--ignore": "ignore"}  # options that change a model, and their keywords

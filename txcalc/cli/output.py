@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -80,16 +81,27 @@ def _printed_untyped(answer: Any, form: str, place: str | None) -> None:
 
 @contextmanager
 def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on stderr, if that is a terminal; with `beside` False not while stdout is one too."""
+    """A progress bar on stderr, from the first step on, if that is a terminal; with `beside` False not while stdout is
+    one too."""
     if not sys.stderr.isatty() or (not beside and sys.stdout.isatty()):
         yield lambda step, share: None
         return
-    from rich.console import Console
-    from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=beside, redirect_stderr=beside) as bar:
-        task = bar.add_task("", total=1.0)
-        yield lambda step, share: bar.update(task, description=step, completed=share)
+    @cache
+    def bar() -> Any:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        shown = Progress(console=Console(stderr=True), transient=True, redirect_stdout=beside, redirect_stderr=beside)
+        shown.add_task("", total=1.0)
+        shown.start()
+        return shown
+
+    try:
+        yield lambda step, share: bar().update(bar().task_ids[0], description=step, completed=share)
+    finally:
+        if bar.cache_info().currsize:
+            bar().stop()
 
 
 def escaped(text: str) -> str:

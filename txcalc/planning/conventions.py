@@ -10,9 +10,9 @@ describe at all is refused. FLOPs are those of the whole workload; a training st
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from txcalc.errors import InputError
+from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.planning.terms import (
@@ -278,3 +278,12 @@ CONVENTIONS: dict[str, Callable[..., Convention]] = {
     "6n": six_n,
     "2n": two_n,
 }
+
+
+def known_conventions(names: Sequence[str], *more: str) -> tuple[str, ...]:
+    """Names of conventions, each once; `more` are known too. Errors: `UnknownName`."""
+    known = [*CONVENTIONS, *more]
+    for name in names:
+        if name not in known:
+            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+    return tuple(dict.fromkeys(names))

@@ -292,3 +292,12 @@ def parse_layout(text: str) -> Layout:
     if faults := faults or layout.faults():
         raise InputError("--layout", faults)
     return layout
+
+
+def read_layout(value: Layout | str) -> Layout:
+    """A layout, also of a text. Errors: `InputError` with every fault."""
+    if isinstance(value, str):
+        return parse_layout(value)
+    if faults := value.faults():
+        raise InputError("--layout", faults)
+    return value

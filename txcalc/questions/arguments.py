@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
@@ -62,7 +62,7 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     faults = []
     for name, value in given.items():
         keyword = known.get(name)
-        if keyword is None or isinstance(value, Options):
+        if keyword is None or (keyword.group == name and isinstance(value, Struct)):
             values[name] = value
         elif not keyword.group:
             values[keyword.name] = value
@@ -72,8 +72,11 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     if faults:
         raise InputError(function.__name__, faults)
     for name, changes in groups.items():
-        default = signature(function).parameters[name].default
-        values[name] = structs.replace(values.get(name, default), **changes)
+        group = values.get(name, signature(function).parameters[name].default)
+        if not isinstance(group, Options):
+            given_twice = " and ".join([name, *changes])
+            raise InputError(function.__name__, [f"{given_twice} say the same thing twice"])
+        values[name] = structs.replace(group, **changes)
     return values
 
 

@@ -10,7 +10,7 @@ from txcalc.errors import InputError
 from txcalc.questions.costs import AskedWorkload, Attention, Logits, Mla, Named
 from txcalc.questions.options import Length
 from txcalc.questions.results import Record, Result
-from txcalc.questions.trainings import StepRecipe, step_of
+from txcalc.questions.training_step import StepRecipe, step_recipe
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def formula(
     if stage is not None and (spread is None or spread.pp == 1):
         raise InputError("--stage", ["needs a pipeline: add --layout pp=N"])
     asked = recompute or optimizer or (spread and max(spread.cp, spread.pp) > 1)
-    recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if asked else None
+    recipe = step_recipe(ledger, recompute, optimizer, layout) if asked else None
     if stage is None:
         stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
     rows, letters = formulas(model, ledger.work, part, spread, recipe, stage)

@@ -10,7 +10,7 @@ from txcalc.model import Model
 from txcalc.questions.arguments import names, one
 from txcalc.questions.options import Length, Names
 from txcalc.questions.results import Known, Record, Result
-from txcalc.questions.trainings import TrainingStep, conventions_of, with_step
+from txcalc.questions.training_step import TrainingStep, training_step
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -250,14 +250,17 @@ def show(
 
         found = beside(found, list(_counted(names(conventions), model, ledger, kept, attention)), ledger)
     found = with_initial(found, model) if initial else found
-    found = with_step(found, model, ledger, recompute, optimizer, layout, dtype)
+    if (recompute, optimizer, layout) != (None, None, None):
+        from txcalc.render.training_step import with_step
+
+        found = with_step(found, training_step(model, ledger, recompute, optimizer, layout, dtype))
     return Show(lambda _: found, lambda plots: plots.show(model, ledger, attention))
 
 
 def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:
     """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
     from txcalc.planning.activations import korthikanti
-    from txcalc.planning.conventions import CONVENTIONS
+    from txcalc.planning.conventions import CONVENTIONS, known_conventions
 
-    for name in conventions_of(asked, "korthikanti"):
+    for name in known_conventions(asked, "korthikanti"):
         yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention, 1)

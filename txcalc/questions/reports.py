@@ -156,11 +156,12 @@ def _training(
     Errors: `TxcalcError` where no model has one.
     """
     from txcalc import hardware
+    from txcalc.planning.layout import parse_layout
     from txcalc.planning.serving.speed import check_budget
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
+    from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
     from txcalc.questions.phrases import priced
-    from txcalc.questions.trainings import recipe_of, search, tokens_of_sequence
     from txcalc.render.page.plans import training
 
     name, number, price = priced(text, "--train")
@@ -168,12 +169,12 @@ def _training(
     machine = Machine.of(hardware.load(name))
     found, refused = [], []
     for i, model in enumerate(models):
-        each = tokens_of_sequence(model, tokens)
+        each = sequence_length(model, tokens)
         try:
             if layouts:
-                recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]
+                recipes = [resolve_recipe(parse_layout(text), number, batch, each, {}, "--train") for text in layouts]
             else:
-                searched = search(model, machine, number, batch, each, "adamw", {})
+                searched = search_layouts(model, machine, number, batch, each, {})
                 notes += [f"{model.name}: {searched.refused}"] if searched.refused else []
                 recipes = [one.recipe for one in searched.best[: 1 if searched.refused else RUNS]]
             found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))

@@ -14,6 +14,8 @@ from shutil import get_terminal_size
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
+from msgspec import Struct, convert
+
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
 from txcalc.questions.arguments import checked
@@ -77,10 +79,13 @@ def _hints(cls: type) -> dict[str, Any]:
 def _made(value: Any, hint: Any) -> Any:
     """A value by its type: dicts become records, also in lists and dicts."""
     if get_origin(hint) in (Union, UnionType):
-        fitting = [one for one in get_args(hint) if isinstance(value, get_origin(one) or (dict if _of(one) else one))]
+        kinds = {one: dict if _of(one) or _typed(one) else one for one in get_args(hint)}
+        fitting = [one for one, kind in kinds.items() if isinstance(value, get_origin(one) or kind)]
         if isinstance(value, dict):  # of several records the one that declares most of its keys
             fitting.sort(key=lambda one: len(value.keys() - _hints(one)) if _of(one) else 0)
         return _made(value, fitting[0]) if fitting else value
+    if _typed(hint):
+        return convert(value, hint)
     inner = get_args(hint)
     if isinstance(value, dict) and (inner or _of(hint)):
         return hint(value) if _of(hint) else {key: _made(one, inner[1]) for key, one in value.items()}
@@ -89,6 +94,10 @@ def _made(value: Any, hint: Any) -> Any:
 
 def _of(hint: Any) -> bool:
     return isinstance(hint, type) and issubclass(hint, Record)
+
+
+def _typed(hint: Any) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Struct)
 
 
 class Known(Record):

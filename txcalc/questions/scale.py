@@ -117,7 +117,7 @@ def scale(
 
     >>> import txcalc
     >>> round(txcalc.scale(compute=5.76e23, laws="besiroglu").laws[0].best.params / 1e9)
-    70
+    72
     """
     if source is not None and params is not None:
         raise InputError("scale", ["give a model or --params, not both"])

@@ -16,7 +16,7 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.training.parts import rules_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.questions.model_info import summary
-from txcalc.render.further import recipe_data, recipe_line
+from txcalc.questions.training_step import StepRecipe
 from txcalc.render.latex import latex_text
 from txcalc.render.report import DataReport, Table, TableCell, cell
 from txcalc.render.show import convention, workload
@@ -61,7 +61,7 @@ def report(
         "workload": places,
         "part": path,
         **({} if layout is None else {"layout": layout.record(), "stage": stage}),
-        **({} if recipe is None else {"recipe": recipe_data(recipe)}),
+        **({} if recipe is None else {"recipe": StepRecipe.of(recipe).to_dict()}),
         "letters": _legend_data(_used(rows, letters)),
         "rows": [_data(row, letters) for row in rows],
     }
@@ -79,7 +79,7 @@ def report(
                 "weights are gathered while a layer runs; fsdp's own gathers and reductions are not counted as sent"
             )
     if recipe is not None:
-        header.append(recipe_line(recipe))
+        header.append(StepRecipe.of(recipe).summary)
     return DataReport(data, tables, header, notes)
 
 

@@ -8,76 +8,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.ledger import KINDS, Ledger
+from txcalc.ledger import Ledger
 from txcalc.planning.terms import Convention, ConventionTerm
-from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.parts import StepParts
-from txcalc.planning.training.recipe import Recipe
-from txcalc.render.report import DataReport, Table, TableCell, cell, error, rounded
-from txcalc.units import iec, short
-
-
-def recipe_line(recipe: Recipe) -> str:
-    """The recipe of a step, in one line."""
-    kept = OPTIMIZERS[recipe.optimizer].what
-    master = ", fp32 master weights" if recipe.rules.master and recipe.parameter_bytes < 4 else ""
-    return f"training: recompute {recipe.recompute}; {recipe.optimizer} as in {recipe.framework} ({kept}{master})"
-
-
-def recipe_data(recipe: Recipe) -> dict[str, Any]:
-    """The recipe in JSON."""
-    names = ("framework", "micro_batch", "accumulation", "tokens", "recompute", "optimizer")
-    return {name: getattr(recipe, name) for name in names}
-
-
-def with_step(found: DataReport, recipe: Recipe, step: StepParts) -> DataReport:
-    """Adds a training step of one rank."""
-    layout, whole, rank = recipe.layout, step.total, step.rank
-    order = [*(kind for kind in KINDS if kind in step.parts), *(kind for kind in step.parts if kind not in KINDS)]
-    rows = [
-        [
-            kind.replace("_", " "),
-            cell(part.flops or None),
-            *(TableCell(n, text(n) if n else "") for n, text in zip(part[1:], (short, iec, iec), strict=True)),
-        ]
-        for kind, part in ((kind, step.parts[kind]) for kind in order)
-    ]
-    rows.append(["total", cell(whole.flops), short(whole.again), iec(whole.saved), iec(whole.optimizer)])
-    batches = f", {recipe.accumulation} micro-batches" if recipe.accumulation > 1 else ""
-    where = f" of rank {rank.rank} of {layout}{batches}" if layout.gpus > 1 else ""
-    names = ("FLOPs, dense", "of these recomputed", "saved activations, bytes", "optimizer state, bytes")
-    shown = ("FLOPs", "recomputed", "saved", "optimizer")
-    headings = ["part", *(TableCell(name, text) for name, text in zip(names, shown, strict=True))]
-    table = Table(f"A training step{where}: modelled", headings, rows, total=True, name="training step")
-    data = {
-        **recipe_data(recipe),
-        "layout": layout.record(),
-        "rank": rank.rank,
-        "stage": rank.stage,
-        "in_flight": list(rank.held),
-        "flops": whole.flops,
-        "recomputed_flops": whole.again,
-        "saved_bytes": whole.saved,
-        "parameters_bytes": rank.state.parameters,
-        "gradients_bytes": rank.state.gradients,
-        "optimizer_bytes": whole.optimizer,
-        "parts": {
-            kind.replace(" ", "_"): {
-                "flops": part.flops,
-                "recomputed_flops": part.again,
-                "saved_bytes": part.saved,
-                "optimizer_bytes": part.optimizer,
-            }
-            for kind, part in step.parts.items()
-        },
-    }
-    return replace(
-        found,
-        data={**found.data, "training": data},
-        tables=[*found.tables, table],
-        header=[*found.header, recipe_line(recipe)],
-        notes=[*found.notes, *(note for note in step.notes if note not in found.notes)],
-    )
+from txcalc.render.report import DataReport, Table, cell, error, rounded
 
 
 def beside(report: DataReport, found: Sequence[Convention], ledger: Ledger) -> DataReport:

@@ -774,8 +774,9 @@ def test_a_table_reads_in_80_columns() -> None:
 @pytest.mark.parametrize(("batches", "said"), [(2, True), (8, False), (32, False)])
 def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, said: bool) -> None:
     asked: dict[str, Any] = {"layout": "pp=8,dp=2", "micro_batch": 2, "tokens": 2048}
-    found = txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batches * 4, **asked).report()
-    waits = found.data["spent_s"]["pipeline bubble"] / found.data["step_s"]["achievable"]
+    found = txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batches * 4, **asked)
+    assert found.spent_s is not None and found.step_s.achievable is not None
+    waits = found.spent_s["pipeline bubble"] / found.step_s.achievable
     notes = [note for note in found.notes if "pipeline bubble" in note]
     assert (waits > 0.5) is said and len(notes) == said
     if said:

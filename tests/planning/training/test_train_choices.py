@@ -15,6 +15,7 @@ from tiny import TINY
 import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.planning.layout import read_layout
 from txcalc.planning.training import Layout, Recipe, largest, memory
 from txcalc.planning.training.answer import Training, train
 from txcalc.planning.training.estimates import LayerTable
@@ -23,10 +24,10 @@ from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import memory_within, rank_columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
+from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
-from txcalc.questions.trainings import recipe_of
 from txcalc.sources import build
 
 pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
@@ -301,10 +302,10 @@ def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
 )  # fmt: skip
 def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str | None, framework: str) -> None:
     asked = {"schedule": schedule} if schedule else {}
-    assert recipe_of(layout, None, 4, 64, "adamw", asked).framework == framework
+    assert resolve_recipe(read_layout(layout), None, 4, 64, asked).framework == framework
     if not schedule:
         with pytest.raises(InputError, match="--schedule is 'gpipe', expected none where pp = 1"):
-            recipe_of(layout, None, 4, 64, "adamw", {"schedule": "gpipe"})
+            resolve_recipe(read_layout(layout), None, 4, 64, {"schedule": "gpipe"})
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from txcalc.planning.training.overlap import ProductTime
 from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
-from txcalc.planning.training.run import Terms, parse_days, run
+from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece, tied_tables
 from txcalc.planning.training.states import (
@@ -469,13 +469,13 @@ def test_a_whole_run_by_hand() -> None:
     that for the building are 6 kWh."""
     model = load("gpt2")
     found = run(model, 36_000_000, 1000.0, 20, 4, Terms(3.0, 500, 1.2, 100.0, 0.125, 60.0))
-    assert (found.tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)
+    assert (found.train_tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)
     assert (found.days, found.gpu_hours, found.cost) == (0.5 / 24, 10, 30)
     assert (found.energy_kwh, found.co2_kg) == (pytest.approx(6), pytest.approx(0.6))
-    assert found.deadline == (0.125, 5)  # three hours: four GPUs, of copies of five
-    assert found.budget == (60.0, 72_000_000)
+    assert found.deadline == DeadlineGpus(0.125, 5)  # three hours: four GPUs, of copies of five
+    assert found.budget == RunBudget(60.0, 72_000_000)
     bare = run(model, 36_000_000, 1000.0, 20, 4, Terms(budget=1.0))
-    assert bare[4:] == (None, None, None, None, None)
+    assert (bare.cost, bare.energy_kwh, bare.co2_kg, bare.deadline, bare.budget) == (None,) * 5
 
 
 @pytest.mark.parametrize(("text", "days"), [("30d", 30), ("12h", 0.5), ("4w", 28), ("1.5d", 1.5)])

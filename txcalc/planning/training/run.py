@@ -9,6 +9,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
@@ -18,33 +20,37 @@ PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2
 GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.
 
 
-class TrainingRun(NamedTuple):
-    """The cost of training on `tokens` at a given speed.
+class TrainingRun(Struct, frozen=True):
+    """The cost of training on `train_tokens` at a given speed.
 
     compute      FLOPs by 6·N·D, N what a token passes
     energy_kwh   of the accelerators at their full power, times PUE; None where their power is not known
     cost         at a price of a GPU-hour; None without one
     """
 
-    tokens: int
+    train_tokens: int
     compute: int
     days: float
     gpu_hours: float
     cost: float | None
     energy_kwh: float | None
     co2_kg: float | None
-    deadline: DeadlineGpus | None = None
-    budget: RunBudget | None = None
+    deadline: DeadlineGpus | None
+    budget: RunBudget | None
+    price: float | None
+    power_w: int | None
+    pue: float
+    grid_g_per_kwh: float
 
 
-class DeadlineGpus(NamedTuple):
+class DeadlineGpus(Struct, frozen=True):
     """Accelerators that finish within `days` at an unchanged speed: a multiple of one replica's."""
 
     days: float
     gpus: int
 
 
-class RunBudget(NamedTuple):
+class RunBudget(Struct, frozen=True):
     """Tokens for a sum of money."""
 
     money: float
@@ -107,15 +113,19 @@ def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, term
     if terms.budget is not None and terms.price is not None:
         budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
     return TrainingRun(
-        tokens,
-        FLOPS * model.active * tokens,
-        hours / gpus / 24,
-        hours,
-        None if terms.price is None else hours * terms.price,
-        energy,
-        None if energy is None else energy * terms.grid / 1000,
-        deadline,
-        budget,
+        train_tokens=tokens,
+        compute=FLOPS * model.active * tokens,
+        days=hours / gpus / 24,
+        gpu_hours=hours,
+        cost=None if terms.price is None else hours * terms.price,
+        energy_kwh=energy,
+        co2_kg=None if energy is None else energy * terms.grid / 1000,
+        deadline=deadline,
+        budget=budget,
+        price=terms.price,
+        power_w=terms.power,
+        pue=terms.pue,
+        grid_g_per_kwh=terms.grid,
     )
 
 

@@ -20,7 +20,7 @@ from txcalc.planning.serving.points import OperatingPoint, request
 from txcalc.planning.serving.sizing import arrange
 from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
-from txcalc.render.train import data as train_data
+from txcalc.questions.train import answer_of
 
 CONTEXTS = (2048, 8192, 32768, 131072)
 USERS = (1, 8, 32, 128, 512)
@@ -145,7 +145,8 @@ def _commands(plan: Plan) -> Iterator[str]:
 
 def training(index: int, found: Sequence[Training], price: float | None) -> dict[str, Any]:
     """Training runs of one model, with the keys of `txcalc train --json`, and each pipeline's events."""
-    return {"model": index, "price": price, "runs": [{**_whole(train_data(one)), **_events(one)} for one in found]}
+    runs = [{**_whole(answer_of(each).to_dict()), **_events(each)} for each in found]
+    return {"model": index, "price": price, "runs": runs}
 
 
 def _whole(value: Any) -> Any:

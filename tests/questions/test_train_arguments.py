@@ -1,0 +1,71 @@
+"""The typed arguments of `train`: classes of options, a layout, an accelerator, a whole recipe."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import txcalc
+from txcalc import Accelerator, Cluster, InputError, Layout, Mfu, Recipe, RecipeOptions, Run, hardware
+
+GPUS = "h100-sxm:8@2"
+FLAT = txcalc.train(
+    "gpt2", GPUS, layout="pp=2,dp=4", zero=1, micro_batch="2", recipe="reduce=bf16", node=4, train_tokens="1B",
+    budget="1k", measured="400TFLOPS", conventions="palm",
+)  # fmt: skip
+
+
+def test_classes_of_options_are_their_fields_as_keywords() -> None:
+    answer = txcalc.train(
+        "gpt2",
+        GPUS,
+        layout=Layout(pp=2, dp=4),
+        recipe=RecipeOptions(zero=1, micro_batch=2, recipe="reduce=bf16"),
+        cluster=Cluster(node=4),
+        run=Run(train_tokens=10**9, budget=1000),
+        mfu=Mfu(measured="400TFLOPS", conventions=["palm"]),
+    )
+    assert answer == FLAT
+    assert answer.recipe.micro_batch == 2 and answer.layout.zero == 1 and answer.run is not None
+    assert answer.run.budget is not None and answer.run.budget.money == 1000
+
+
+def test_a_field_as_a_keyword_changes_the_given_class() -> None:
+    options = RecipeOptions(zero=1, micro_batch=4)
+    answer = txcalc.train("gpt2", GPUS, layout="dp=8", recipe=options, micro_batch=2)
+    assert answer == txcalc.train("gpt2", GPUS, layout="dp=8", zero=1, micro_batch=2)
+
+
+def test_an_accelerator_is_its_name() -> None:
+    h100: Accelerator = hardware.load("h100-sxm")
+    named = txcalc.train("gpt2", GPUS, layout="fsdp=8", train_tokens="1B")
+    assert txcalc.train("gpt2", h100, layout="fsdp=8", run=Run(train_tokens="1B", price=2)) == named
+    searched = txcalc.train("gpt2", h100, cluster=Cluster(gpus=2))
+    assert searched.gpu.count == 2 and searched == txcalc.train("gpt2", "h100-sxm:2")
+
+
+def test_a_recipe_has_layout_and_length() -> None:
+    recipe = Recipe(Layout(fsdp=8), micro_batch=4, accumulation=4, tokens=512, recompute="blocks")
+    answer = txcalc.train("gpt2", GPUS, recipe=recipe)
+    flat = dict[str, Any](micro_batch=4, global_batch=128, tokens=512, recompute="blocks")
+    assert answer.recipe == txcalc.train("gpt2", GPUS, layout="fsdp=8", **flat).recipe
+    with pytest.raises(InputError, match="a Recipe has layout and tokens of its own"):
+        txcalc.train("gpt2", GPUS, recipe=recipe, layout="fsdp=8")
+    with pytest.raises(InputError, match="recipe and zero say the same thing twice"):
+        txcalc.train("gpt2", GPUS, recipe=recipe, zero=1)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"layout": Layout(tp=3, sp=2)}, "sp is 2, expected 1 or tp = 3"),
+        ({"recipe": RecipeOptions(zero="1")}, "zero is '1', expected a whole number"),  # type: ignore[arg-type]
+        ({"recipe": 3}, "recipe is 3, expected a text"),
+        ({"mfu": "400TFLOPS"}, "mfu is '400TFLOPS', expected a Mfu"),
+        ({"framwork": "megatron"}, "framwork"),
+    ],
+)
+def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        txcalc.train("gpt2", GPUS, **options)

@@ -1,0 +1,636 @@
+"""`train`: memory of every rank, time of a step, days and cost of a training run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Annotated, Any, Self
+
+from txcalc import hardware
+from txcalc.curves import PYTORCH
+from txcalc.errors import InputError
+from txcalc.hardware import Accelerator, multiplied
+from txcalc.planning.conventions import known_conventions
+from txcalc.planning.layout import Layout, filled, read_layout
+from txcalc.planning.training import answer as planning
+from txcalc.planning.training.answer import Training
+from txcalc.planning.training.machine import Kernels, Machine
+from txcalc.planning.training.memory import CATEGORIES, RankPeak
+from txcalc.planning.training.offload import HOST
+from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.recipe import Recipe, parse_options
+from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
+from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_days, tokens_of
+from txcalc.planning.training.search import FoundLayout, Searched
+from txcalc.planning.utilisation import REPORTED, parse_measured
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.arguments import count, length, maybe, names
+from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.phrases import adapters, priced
+from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
+from txcalc.questions.training_step import LayoutInfo
+from txcalc.sources import load
+from txcalc.units import bits_of, iec, parse_count, parse_rate, parse_tokens
+
+MAX_SPANS = 4000  # of a pipeline that is drawn
+SPANS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
+
+
+FRAMEWORK = o.Option(
+    "Framework whose buffers count: fsdp2, megatron, deepspeed, nanotron, litgpt.", "NAME", "Engine",
+    completes="framework",
+)  # fmt: skip
+ZERO = o.Option(
+    "ZeRO stage: dp ranks shard 1 the optimizer, 2 gradients too, 3 parameters too (default: 0).", group="Engine"
+)
+SCHEDULE = o.Option(
+    "Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", "Engine", completes="schedule"
+)
+MICRO_BATCH = o.Option("Sequences per rank and pass.", "N", "Workload", parse=parse_tokens)
+OFFLOAD = o.Option(
+    "Offload to the host: optimizer, activations, or both joined by +.", "WHAT", "Engine", completes="offload"
+)
+RECIPE = o.RECIPE.more(
+    "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, eager=on (uncompiled), "
+    "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
+    "stage)."
+)
+PRODUCTS = o.Option("Dtype of matrix products in linear layers: bf16, fp8.", "TYPE", "Engine")
+HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB (default: PCIe 4.0 x16).", "BYTES", "Engine")
+OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.", group="Engine")
+MEASURED = o.Option(
+    "A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE", "Money"
+)
+DEADLINE = o.Option("GPUs that finish within this time: 30d, 4w.", "TIME", "Money")
+BUDGET = o.Option("Training tokens for this much money: 1M.", "N", "Money", parse=parse_count)
+
+
+class RecipeOptions(o.Options):
+    """The recipe of a training run besides layout and length. `recipe`: further fields of it, as a text."""
+
+    framework: Annotated[str | None, FRAMEWORK] = None
+    zero: Annotated[int | None, ZERO] = None
+    schedule: Annotated[str | None, SCHEDULE] = None
+    micro_batch: Annotated[o.Length | None, MICRO_BATCH] = None
+    global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH] = None
+    recompute: Annotated[str | None, o.RECOMPUTE] = None
+    offload: Annotated[str | None, OFFLOAD] = None
+    optimizer: Annotated[str, o.OPTIMIZER] = "adamw"
+    recipe: Annotated[str, RECIPE] = ""
+
+    def choices(self, **given: Any) -> dict[str, Any]:
+        """The fields of the recipe that are given, and those that others say. Errors: `InputError`."""
+        given |= {
+            "framework": self.framework,
+            "schedule": self.schedule,
+            "recompute": self.recompute,
+            "micro_batch": maybe(self.micro_batch, "--micro-batch", length),
+            "offload": self.offload,
+            "zero": self.zero,
+        }
+        choices = {name: value for name, value in given.items() if value is not None}
+        further = parse_options(self.recipe)
+        if repeated := sorted((choices.keys() | {"tokens", "accumulation", "optimizer"}) & further.keys()):
+            raise InputError("--recipe", [f"{name} has an option of its own" for name in repeated])
+        return {**choices, **further, "optimizer": self.optimizer}
+
+
+class Cluster(o.Options):
+    """How accelerators multiply and are connected. `gpus`: their number, where `gpu` is an `Accelerator`."""
+
+    products: Annotated[str, PRODUCTS] = "bf16"
+    node: Annotated[int | None, o.NODE] = None
+    network: Annotated[str | None, o.NETWORK] = None
+    host_link: Annotated[str | None, HOST_LINK] = None
+    overlap: Annotated[bool, OVERLAP] = True
+    gpus: int | None = None
+
+    def machine(self, accelerator: Accelerator) -> Machine:
+        """Errors: `InputError`."""
+        network = None if self.network is None else parse_rate(self.network, "--network")
+        host = None if self.host_link is None else parse_rate(self.host_link, "--host-link")
+        return Machine.of(accelerator, self.node, network, self.products, self.overlap, host)
+
+
+class Mfu(o.Options):
+    """A measured rate, and the published conventions of its utilisation."""
+
+    measured: Annotated[str | None, MEASURED] = None
+    conventions: Annotated[o.Names, o.CONVENTIONS.more("Only for MFU; conventions as in show.")] = ()
+
+
+class Run(o.Options):
+    """The whole run: its length in tokens or FLOPs, prices and limits. `price`: per GPU-hour, where `gpu` has none."""
+
+    train_tokens: Annotated[o.Length | float | None, o.TRAIN_TOKENS] = None
+    compute: Annotated[o.Length | float | None, o.COMPUTE] = None
+    deadline: Annotated[str | None, DEADLINE] = None
+    budget: Annotated[o.Length | float | None, BUDGET] = None
+    pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.", group="Money")] = PUE
+    grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.", group="Money")] = GRID
+    price: float | None = None
+
+    def terms(self, price: float | None, power: int | None) -> Terms:
+        """Errors: `InputError`."""
+        deadline = None if self.deadline is None else parse_days(self.deadline)
+        price = self.price if price is None else price
+        return Terms(price, power, self.pue, self.grid, deadline, maybe(self.budget, "--budget", count)).checked()
+
+
+class Accelerators(Answer):
+    """The accelerators, the memory of each, and how they are called in full."""
+
+    name: str
+    count: int
+    memory_bytes: int
+    title: str
+
+
+class ResolvedRecipe(Answer, kw_only=True):
+    """The training recipe besides the layout.
+
+    frozen, adapter   formats of a LoRA fine-tuning
+    overlap           whether communication of weights and gradients overlaps with compute
+    """
+
+    framework: str
+    schedule: str | None
+    micro_batch: int
+    accumulation: int
+    global_batch: int
+    tokens: int
+    recompute: str
+    optimizer: str
+    products: str
+    frozen: str | None
+    adapter: str | None
+    offload: str
+    overlap: bool
+
+
+class RankMemory(Answer):
+    """Peak memory of equal ranks, of which `rank` is the first, and of their host.
+
+    in_flight         micro-batches of each of its pieces of the pipeline
+    moment            when the peak is: in forward, backward …, or at the end of backward (`end`)
+    collective_bytes  freed before a collective is done with them
+    """
+
+    rank: int
+    count: int
+    stage: int
+    in_flight: tuple[int, ...]
+    moment: str
+    bytes: dict[str, int]
+    allocated_bytes: int
+    reserved_bytes: int
+    host_bytes: int
+    collective_bytes: int
+
+    @classmethod
+    def of(cls, peak: RankPeak) -> Self:
+        return cls(
+            rank=peak.rank,
+            count=peak.count,
+            stage=peak.stage,
+            in_flight=peak.held,
+            moment=peak.moment,
+            bytes=dict(peak.bytes),
+            allocated_bytes=peak.allocated,
+            reserved_bytes=peak.reserved,
+            host_bytes=peak.host,
+            collective_bytes=peak.lent,
+        )
+
+
+class MinimumGpus(Answer):
+    """The same model split with the fewest data-parallel replicas that fit."""
+
+    gpus: int
+    layout: LayoutInfo
+
+
+class StepTime(Answer):
+    """Seconds per step, and what bounds the floor; None where not known."""
+
+    floor: float | None
+    achievable: float | None
+    floor_bound: str | None
+
+
+class Utilisation(Answer):
+    """Model and hardware FLOPs utilisation by a published convention."""
+
+    name: str
+    formula: str
+    flops_per_token: int | float
+    mfu: float
+    hfu: float
+
+
+class RankedLayout(Answer):
+    """One of the fastest layouts that fit."""
+
+    layout: LayoutInfo
+    framework: str
+    micro_batch: int
+    recompute: str
+    schedule: str
+    reserved_bytes: int
+    step_s: float
+    tokens_per_s_per_gpu: float
+
+    @classmethod
+    def of(cls, found: FoundLayout) -> Self:
+        recipe = found.recipe
+        return cls(
+            layout=LayoutInfo.of(recipe.layout, recipe.zero),
+            framework=recipe.framework,
+            micro_batch=recipe.micro_batch,
+            recompute=recipe.recompute,
+            schedule=recipe.schedule,
+            reserved_bytes=found.plan.fullest.reserved,
+            step_s=found.step.seconds,
+            tokens_per_s_per_gpu=found.step.tokens_s,
+        )
+
+
+class SearchSummary(Answer):
+    """Layouts considered, and about how many fit.
+
+    too_few   the next smaller number of GPUs on which none does, where no number was given
+    refused   why none fits; `best` is then the smallest that was computed
+    """
+
+    considered: int
+    fitting: int
+    too_few: int | None
+    best: tuple[RankedLayout, ...]
+    refused: str = ""
+
+    @classmethod
+    def of(cls, found: Searched) -> Self:
+        best = tuple(map(RankedLayout.of, found.best))
+        return cls(found.considered, found.fitting, found.too_few, best, found.refused)
+
+
+class OnAccelerator(Answer):
+    """The same recipe on another accelerator."""
+
+    gpu: str
+    fits: bool
+    tokens_per_s_per_gpu: float | None
+    memory_bytes: int
+
+
+class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
+    """A training run; equal ranks are folded with a count.
+
+    rank       the requested one
+    spent_s    seconds of the busiest stage by cause
+    sent       bytes that a rank of that stage sends per step, by kind of collective
+    measured   whether the rate is a measured one
+    fits_on    other accelerators
+    """
+
+    model: ModelInfo
+    gpu: Accelerators
+    layout: LayoutInfo
+    recipe: ResolvedRecipe
+    ranks: tuple[RankMemory, ...]
+    rank: RankMemory | None
+    fits: bool
+    max_micro_batch: int
+    max_tokens: int
+    min_gpus: MinimumGpus | None
+    step_s: StepTime
+    spent_s: dict[str, float] | None
+    tokens_per_s_per_gpu: float | None
+    measured: bool
+    mfu: dict[str, float]
+    mfu_headline: str | None
+    hfu: dict[str, float]
+    sent: dict[str, int] | None
+    run: TrainingRun | None
+    known: dict[str, Known]
+    utilisation: tuple[Utilisation, ...]
+    search: SearchSummary | None = None
+    fits_on: tuple[OnAccelerator, ...] | None = None
+    notes: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        return not self.fits
+
+    @property
+    def fullest(self) -> RankMemory:
+        """The rank that reserves the most memory."""
+        return max(self.ranks, key=lambda rank: rank.reserved_bytes)
+
+    def _rows(self) -> Sequence[dict[str, Any]]:
+        """One row per kind of rank."""
+        return [
+            {
+                "rank": rank.rank,
+                "count": rank.count,
+                "stage": rank.stage,
+                **{f"{name}_bytes": size for name, size in rank.bytes.items()},
+                "allocated_bytes": rank.allocated_bytes,
+                "reserved_bytes": rank.reserved_bytes,
+            }
+            for rank in self.ranks
+        ]
+
+
+LAYOUT_HELP = (
+    "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; without a number of GPUs, on the fewest "
+    "that do."
+)
+
+
+@o.question(
+    "txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T",
+    takes=("--set",),
+    draws=True,
+)
+def train(
+    source: o.SourceArgument,
+    gpu: Annotated[
+        str | Accelerator,
+        o.GPU.more("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
+    ],
+    *,
+    layout: Annotated[Layout | str | None, o.LAYOUT.more(LAYOUT_HELP, once=True)] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.more("Default: 4,096 or the context.")] = None,
+    recipe: RecipeOptions | Recipe | str = RecipeOptions(),
+    lora: Annotated[
+        str | None, o.LORA.more("base=nf4-dq: format of the frozen matrices; dtype=fp32: of the adapters.")
+    ] = None,
+    rank: Annotated[int | None, o.Option("Also show the memory of this rank.", "N", "Engine")] = None,
+    cluster: Cluster = Cluster(),
+    mfu: Mfu = Mfu(),
+    run: Run = Run(),
+    text_only: Annotated[bool, o.TEXT_ONLY] = False,
+    fits_on: Annotated[bool, o.Option("Also list the accelerators that it fits on.", None, "Engine")] = False,
+    tell: Callable[[str, float], None] | None = None,
+    **options: Any,
+) -> Train:
+    """Plan training: memory of every rank, time of a step, days and cost. Exit code 1: it does not fit.
+
+    In Python: `recipe`, `cluster`, `mfu` and `run` are classes of options, whose fields are keywords too
+    (`framework="megatron"`); a `Recipe` says layout and length as well. `tell` is called with the progress of a search.
+    Errors: `InputError`, `UnknownName`, `Refuted` where there is no layout.
+
+    >>> import txcalc
+    >>> answer = txcalc.train("llama-3.1-8b", "h100-sxm:8", layout="fsdp=8", tokens="8k", micro_batch=1)
+    >>> answer.fits, answer.ranks[0].bytes["parameters"]
+    (True, 4015130624)
+    """
+    changes, adapter_formats = adapters(lora, ("base", "dtype"))
+    model = load(source, changes).language() if text_only else load(source, changes)
+    if isinstance(gpu, Accelerator):
+        accelerator, gpus, price = gpu, cluster.gpus, None
+    else:
+        name, gpus, price = priced(gpu)
+        accelerator = hardware.load(name)
+    machine = cluster.machine(accelerator)
+    terms = run.terms(price, accelerator.power)
+    run_tokens = tokens_of(
+        model, maybe(run.train_tokens, "--train-tokens", count), maybe(run.compute, "--compute", count), terms
+    )
+    rate = None if mfu.measured is None else parse_measured(mfu.measured)
+    conventions = known_conventions(names(mfu.conventions)) if mfu.conventions else REPORTED
+    asked_tokens, searched = maybe(tokens, "--tokens", length), None
+    recipe = RecipeOptions(recipe=recipe) if isinstance(recipe, str) else recipe
+    if isinstance(recipe, Recipe):
+        if layout is not None or tokens is not None:
+            raise InputError("train", ["a Recipe has layout and tokens of its own"])
+        whole = recipe
+    else:
+        sequence = sequence_length(model, asked_tokens)
+        batch = maybe(recipe.global_batch, "--global-batch", length)
+        # PEFT's defaults: frozen weights in the compute dtype, adapters in fp32
+        frozen, adapter = adapter_formats.get("base", "bf16"), adapter_formats.get("dtype", "fp32")
+        choices = recipe.choices(**{"frozen": frozen, "adapter": adapter} if changes else {})
+        if layout is None:
+            searched = search_layouts(model, machine, gpus, batch, sequence, choices, tell)
+            whole = searched.best[0].recipe
+        else:
+            whole = resolve_recipe(read_layout(layout), gpus, batch, sequence, choices)
+    training = planning.train(model, whole, machine, rate, conventions, run_tokens, terms, rank)
+    others = planning.elsewhere(training) if fits_on else None
+    return answer_of(training, searched, others, asked_tokens)
+
+
+def answer_of(
+    training: Training,
+    searched: Searched | None = None,
+    others: Sequence[planning.Elsewhere] | None = None,
+    asked_tokens: int | None = None,
+) -> Train:
+    """The answer for a recipe on a machine. `searched`: the layouts considered; `others`: other accelerators;
+    `asked_tokens`: the sequence length that was given."""
+    recipe, step, accelerator = training.recipe, training.step, training.machine.accelerator
+    fewest = training.min_gpus
+    fixed_length = asked_tokens not in (None, recipe.tokens)
+    notes = ["the model fixes the number of positions: --tokens is ignored"] if fixed_length else []
+    notes += [searched.refused] if searched and searched.refused else []
+    rates = "" if step is None else f" ({Kernels(training.machine).source})"
+    memory = Known("modelled", "parameters, gradients and optimizer as PyTorch shards them")
+    return Train(
+        model=ModelInfo.of(training.model),
+        gpu=Accelerators(accelerator.name, recipe.layout.gpus, training.capacity, accelerator.title),
+        layout=LayoutInfo.of(recipe.layout, recipe.zero),
+        recipe=ResolvedRecipe(
+            framework=recipe.framework,
+            schedule=recipe.schedule if recipe.layout.pp > 1 else None,
+            micro_batch=recipe.micro_batch,
+            accumulation=recipe.accumulation,
+            global_batch=recipe.global_batch,
+            tokens=recipe.tokens,
+            recompute=recipe.recompute,
+            optimizer=recipe.optimizer,
+            products=multiplied(accelerator, training.machine.products),  # on a V100 fp16 instead of bf16
+            frozen=recipe.frozen,
+            adapter=recipe.adapter,
+            offload=recipe.offload,
+            overlap=training.machine.overlap,
+        ),
+        ranks=tuple(map(RankMemory.of, training.plan.ranks)),
+        rank=RankMemory.of(training.rank) if training.rank else None,
+        fits=training.fits,
+        max_micro_batch=training.max_micro_batch,
+        max_tokens=training.max_tokens,
+        min_gpus=MinimumGpus(fewest.gpus, LayoutInfo.of(fewest)) if fewest else None,
+        step_s=StepTime(step.floor, step.seconds, step.floor_bound) if step else StepTime(None, None, None),
+        spent_s=dict(step.spent) if step else None,
+        tokens_per_s_per_gpu=training.rate,
+        measured=training.measured,
+        mfu={each.name: each.mfu for each in training.used},
+        mfu_headline=training.headline and training.headline.name,
+        hfu={each.name: each.hfu for each in training.used},
+        sent=dict(step.sent) if step else None,
+        run=training.run,
+        known={
+            "allocated_bytes": memory,
+            "step_s": Known("modelled", f"a roofline with the shares of kernels{rates}"),
+        },
+        utilisation=tuple(
+            Utilisation(each.name, each.formula, number(each.a_token), each.mfu, each.hfu) for each in training.used
+        ),
+        search=SearchSummary.of(searched) if searched else None,
+        fits_on=None if others is None else tuple(map(on_accelerator, others)),
+        notes=(*notes, *notes_of(training, rates)),
+        draw=lambda: picture(training, searched),
+    )
+
+
+def number(fraction: Fraction) -> int | float:
+    """A whole number, or the nearest float."""
+    return fraction.numerator if fraction.denominator == 1 else float(fraction)
+
+
+def on_accelerator(row: planning.Elsewhere) -> OnAccelerator:
+    return OnAccelerator(row.accelerator.name, row.fits, row.rate, row.accelerator.memory)
+
+
+def notes_of(training: Training, rates: str) -> list[str]:
+    """What a reader of the plan should know; `rates`: where the rates of kernels are from, in brackets."""
+    model, recipe, plan = training.model, training.recipe, training.plan
+    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
+    if model.context and recipe.tokens > model.context:
+        notes.append(f"{recipe.tokens:,} tokens exceed its context of {model.context:,}")
+    if training.why:
+        notes.append(f"no time: {training.why}")
+    notes += [*time_notes(training, rates), *recipe_notes(training)]
+    notes += utilisation_notes(training)
+    if training.run and training.run.energy_kwh is not None:
+        notes.append("energy is that of the accelerators at full power, without hosts and networks")
+    elif training.run and training.run.power_w is None:
+        notes.append(f"no energy: the power of {training.machine.accelerator.name} is not known")
+    return notes
+
+
+def time_notes(training: Training, rates: str) -> list[str]:
+    """How the time is modelled, and which products are slower than others."""
+    step, recipe, accelerator = training.step, training.recipe, training.machine.accelerator
+    if step is None:
+        return []
+    nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
+    gpus = recipe.layout.gpus
+    if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
+        nodes += f" ({used} of each used)"
+    between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
+    source = rates if accelerator.efficiency.has(PYTORCH) else ""
+    notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}"]
+    narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)
+    if step.wide:
+        sizes = ", ".join(f"{a:,} × {b:,}" for a, b in step.wide)
+        notes.append(f"products by {sizes} are in {dtype}: {narrow} takes only sizes that are multiples of 16")
+    if step.unaligned:
+        slow = (f"{a:,} × {b:,} at {100 * share:.0f} %" for (a, b), share in step.unaligned.items())
+        dtype = multiplied(accelerator, narrow) if bits_of(narrow) > 8 else dtype
+        owner = "a rank's" if recipe.layout.tp > 1 else "these"
+        notes.append(
+            f"some products run at a fraction of the usual rate, as measured, because rows of their matrices in "
+            f"{dtype} are not multiples of 16 bytes: {', '.join(slow)}; pad {owner} sizes to multiples of "
+            f"{128 // bits_of(dtype)}"
+        )
+    return notes
+
+
+def recipe_notes(training: Training) -> list[str]:
+    """What follows from the recipe: a large pipeline bubble, stacked experts with Muon, offload, frozen weights."""
+    step, recipe, model, notes = training.step, training.recipe, training.model, list[str]()
+    if step and (bubble := step.spent["pipeline bubble"] / step.seconds) > 0.5:
+        notes.append(f"{100 * bubble:.0f} % of the step is pipeline bubble: {smaller_bubble(recipe)}")
+    experts = model.active != model.params
+    if experts and recipe.rules.stacks and OPTIMIZERS[recipe.optimizer].newton_schulz:
+        notes.append("torch.optim.Muon takes matrices alone: stacked experts, counted here, need a Muon of your own")
+    if recipe.offload != "none":
+        link = f"{training.machine.host / 1e9:.3g} GB/s one way between GPU and host (--host-link)"
+        share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
+        notes.append(f"offload is modelled: {link}{share if recipe.offloads('optimizer') else ''}")
+    if training.plan.fullest.state.adapters:
+        notes.append("frozen weights: backward computes no gradients of them, which these conventions count")
+    return notes
+
+
+def smaller_bubble(recipe: Recipe) -> str:
+    """How to make a pipeline's bubble smaller: 4 micro-batches for each stage leave little of one (GPipe, Huang et al.
+    2018, section 2.3)."""
+    stages, batches = recipe.layout.pp, recipe.accumulation
+    more = f"--global-batch {4 * stages * recipe.micro_batch * recipe.layout.copies} gives each stage 4, or "
+    several = f"{batches:,} micro-batch{'es' * (batches > 1)} for {stages:,} stages"
+    return f"{several}; {more if batches < 4 * stages else ''}choose a smaller pp"
+
+
+def utilisation_notes(training: Training) -> list[str]:
+    """A rate that cannot be, and utilisations above 1."""
+    step, rate = training.step, training.rate
+    if step and training.measured and rate and rate > (most := step.tokens_s * step.seconds / step.floor):
+        return [f"the measured rate is impossible: at datasheet rates the step reaches at most {most:,.0f} tokens/s"]
+    if above := [each.name for each in training.used if each.hfu > 1]:
+        return [f"{', '.join(above)}: above 100 %, because the convention counts more FLOPs than the step computes"]
+    return []
+
+
+def picture(training: Training, searched: Searched | None = None) -> Picture:
+    """Stacked memory per stage with its capacity; the speed of the layouts that were searched; and the schedule of each
+    stage of a pipeline."""
+    panels = [memory_panel(training), *([layouts_panel(searched)] if searched else [])]
+    step, recipe = training.step, training.recipe
+    if step and recipe.layout.pp > 1 and sum(map(len, step.timeline.ranks)) <= MAX_SPANS:
+        panels.append(timeline_panel(training))
+    batches = f"{recipe.accumulation:,} micro-batches of {recipe.micro_batch} × {recipe.tokens:,} tokens"
+    convention = f"{recipe.framework}, {batches}, recompute {recipe.recompute}, {recipe.optimizer}"
+    accelerators = f"{recipe.layout.gpus:,} × {training.machine.accelerator.title}"
+    return Picture(f"{training.model.name} on {accelerators}, {recipe.layout}", convention, panels)
+
+
+def layouts_panel(searched: Searched) -> Panel:
+    """The fastest layouts that fit, by name."""
+    recipes = [found.recipe for found in searched.best]
+    labels = [
+        f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{', again' if recipe.recompute != 'none' else ''}"
+        for recipe in recipes
+    ]
+    speeds = Series("tokens/s per GPU", labels, [found.step.tokens_s for found in searched.best])
+    x, y = PlotAxis("layout"), PlotAxis("tokens/s per GPU")
+    return Panel("Speed of the fastest layouts", x, y, [speeds], kind="bars")
+
+
+def memory_panel(training: Training) -> Panel:
+    """The fullest rank of every stage, as a step of width one."""
+    fullest = [
+        max((rank for rank in training.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
+        for stage in range(training.recipe.layout.pp)
+    ]
+    xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
+    held = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
+    series = [
+        Series(name.replace("_", " "), xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
+        for i, name in enumerate(held)
+    ]
+    x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
+    marks = [Mark(f"memory: {iec(training.capacity)}", y=training.capacity)]
+    return Panel("Memory of the fullest rank of each stage", x, y, series, marks, "stack")
+
+
+def timeline_panel(training: Training) -> Panel:
+    """What each stage of a pipeline does when."""
+    assert training.step is not None
+    series: list[Series] = []
+    for kind, word in SPANS.items():
+        spans = [
+            ((event.start, event.end), rank)
+            for rank, events in enumerate(training.step.timeline.ranks)
+            for event in events
+            if event.action.kind == kind
+        ]
+        if spans:
+            xs, ys = zip(*spans, strict=True)
+            series.append(Series(word, xs, ys, len(series)))
+    x, y = PlotAxis("time", "seconds"), PlotAxis("stage", "sizes")
+    return Panel(f"The pipeline, {training.recipe.schedule}", x, y, series, kind="spans")

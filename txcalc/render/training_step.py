@@ -1,0 +1,47 @@
+"""The table of a training step, part by part, in `show`."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from txcalc.questions.training_step import TrainingStep
+from txcalc.render.report import DataReport, Table, TableCell, cell
+from txcalc.units import iec, short
+
+HEADINGS = (
+    ("FLOPs, dense", "FLOPs"),
+    ("of these recomputed", "recomputed"),
+    ("saved activations, bytes", "saved"),
+    ("optimizer state, bytes", "optimizer"),
+)
+
+
+def table(step: TrainingStep) -> Table:
+    """Each kind of part of the fullest rank, and their sum."""
+    rows = [
+        [
+            kind.replace("_", " "),
+            cell(part.flops or None),
+            TableCell(part.recomputed_flops, short(part.recomputed_flops) if part.recomputed_flops else ""),
+            TableCell(part.saved_bytes, iec(part.saved_bytes) if part.saved_bytes else ""),
+            TableCell(part.optimizer_bytes, iec(part.optimizer_bytes) if part.optimizer_bytes else ""),
+        ]
+        for kind, part in step.in_order().items()
+    ]
+    sums = (short(step.recomputed_flops), iec(step.saved_bytes), iec(step.optimizer_bytes))
+    rows.append(["total", cell(step.flops), *map(cell, sums)])
+    batches = f", {step.accumulation} micro-batches" if step.accumulation > 1 else ""
+    where = f" of rank {step.rank} of {step.layout}{batches}" if step.layout.layout.gpus > 1 else ""
+    headings = ["part", *(TableCell(name, text) for name, text in HEADINGS)]
+    return Table(f"A training step{where}: modelled", headings, rows, total=True, name="training step")
+
+
+def with_step(report: DataReport, step: TrainingStep) -> DataReport:
+    """A report of `show` with a training step."""
+    return replace(
+        report,
+        data={**report.data, "training": step.to_dict()},
+        tables=[*report.tables, table(step)],
+        header=[*report.header, step.summary],
+        notes=[*report.notes, *(note for note in step.notes if note not in report.notes)],
+    )

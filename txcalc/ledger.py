@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
-from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
+from txcalc.num import Num, ceil_div, each, exact_div, minimum, product, ratio, spread, total
 from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import (
     NO_CACHE,
@@ -53,8 +53,8 @@ class PathStep(NamedTuple):
 
     name: str
     indices: Sequence[int] | None
-    times: Any
-    number: Any
+    times: Num
+    number: Num
     gradient: Gradient = "both"
     duty: Duty = ""
 
@@ -77,9 +77,9 @@ class Entry:
         leaf: Leaf,
         kind: str,
         work: Workload | None,
-        times: Any,
-        active: Any,
-        runs: Any,
+        times: Num,
+        active: Num,
+        runs: Num,
         routed: bool = False,
         within: str = "other",
     ) -> None:
@@ -107,7 +107,7 @@ class Entry:
         return f"<{self.path} × {self.times}: {self.leaf.label}>"
 
     @cached_property
-    def layers(self) -> Any:
+    def layers(self) -> Num:
         """How many layers it stands for."""
         return product([step.number for step in self.steps if step.duty == "layer"])
 
@@ -158,32 +158,32 @@ class Entry:
         return Cache(growth, held - growth * work.keys, held)
 
     @property
-    def params(self) -> Any:
+    def params(self) -> Num:
         return self.leaf.params * self.times
 
     @property
-    def active(self) -> Any:
+    def active(self) -> Num:
         return self.leaf.params * self.active_times
 
     @cached_property
-    def flops(self) -> Any:
+    def flops(self) -> Num:
         return total([op.flops for op in self.operations]) * self.runs
 
     @cached_property
-    def flops_masked(self) -> Any:
+    def flops_masked(self) -> Num:
         return total([op.flops_masked for op in self.operations]) * self.runs
 
     @cached_property
-    def flops_other(self) -> Any:
+    def flops_other(self) -> Num:
         return total([op.flops_other for op in self.operations]) * self.runs
 
     @cached_property
-    def saved(self) -> Any:
+    def saved(self) -> Num:
         kept = self.work is not None and self.gradient != "none"
         return self.leaf.saved(self.work) * self.runs if kept else 0  # type: ignore[arg-type]
 
     @property
-    def cache(self) -> Any:
+    def cache(self) -> Num:
         return self.cache_terms.held
 
     @cached_property
@@ -192,15 +192,15 @@ class Entry:
         return () if self.work is None else self.leaf.transfers(self.work)
 
     @cached_property
-    def sent(self) -> Any:
+    def sent(self) -> Num:
         return total([transfer.sent for transfer in self.transfers]) * self.runs
 
     @cached_property
     def traffic(self) -> Traffic:
         """Elements moved by all copies that run; of experts, weights of at most as many as the tokens can reach."""
-        weights: Any = 0
-        activations: Any = 0
-        cache: Any = 0
+        weights: Num = 0
+        activations: Num = 0
+        cache: Num = 0
         for op in self.operations:
             moved = op.traffic
             weights, activations, cache = weights + moved.weights, activations + moved.activations, cache + moved.cache
@@ -228,13 +228,13 @@ class Ledger(Framed):
         self.work = work
         self.bits = bits
 
-    def total(self, quantity: str) -> Any:
+    def total(self, quantity: str) -> Num:
         """The sum of a quantity over all leaves. `QUANTITIES` lists the quantities with their units."""
         if not isinstance(quantity, str) or quantity not in self.known:
             raise UnknownName("ledger", "quantity", str(quantity), list(self.known), f"one of {', '.join(self.known)}")
         return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
 
-    def by_kind(self, quantity: str) -> dict[str, Any]:
+    def by_kind(self, quantity: str) -> dict[str, Num]:
         """The total of a quantity by kind; kinds with a total of 0 are left out.
 
         Parameters of attention cores (sinks) count as `attention`."""
@@ -285,7 +285,7 @@ class Ledger(Framed):
         return _summed(entry.cache_now for entry in self.entries)
 
     @property
-    def full_at(self) -> Any:
+    def full_at(self) -> Num | None:
         """The length at which the largest window is full; None without windows."""
         return max((e.leaf.cache_limit for e in self.entries if e.leaf.cache_limit is not None), default=None)
 
@@ -333,7 +333,7 @@ class Ledger(Framed):
     def _repr_html_(self) -> str:
         return html(repr(self)[1:-1], self.rows())
 
-    def _bytes(self) -> Any:
+    def _bytes(self) -> Num:
         moved = [entry.traffic for entry in self.entries]
         columns = Traffic(*[total(column) for column in zip(*moved, strict=True)])
         return ceil_div(total([elements * bits for elements, bits in zip(columns, self.bits, strict=True)]), 8)
@@ -347,7 +347,7 @@ class Spot(NamedTuple):
     steps: tuple[PathStep, ...]
     leaf: Leaf
     kind: str
-    counts: tuple[Any, Any, Any]
+    counts: tuple[Num, Num, Num]
     routed: bool
     within: str
     streams: tuple[Stream, ...]
@@ -382,7 +382,7 @@ def _find(
     part: Part,
     steps: tuple[PathStep, ...],
     kind: str,
-    counts: tuple[Any, Any, Any],
+    counts: tuple[Num, Num, Num],
     forced: bool = False,
     routed: bool = False,
     streams: tuple[Stream, ...] = (),
@@ -415,8 +415,8 @@ def _summed(terms: Iterable[Cache]) -> Cache:
 def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
     """The entry itself if it is at or below `path`, with the counts of one copy for every index in the path."""
     wanted = path.split(".") if path else []
-    copies: Any = 1
-    passes: Any = 1
+    copies: Num = 1
+    passes: Num = 1
     steps: list[PathStep] = []
     for step in entry.steps:
         if not wanted:
@@ -438,7 +438,7 @@ def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
     yield Entry(tuple(steps), entry.leaf, entry.kind, entry.work, times, active, runs, entry.routed, entry.within)
 
 
-def _share(count: Any, among: Any) -> Any:
+def _share(count: Num, among: Num) -> Num:
     exact = isinstance(count, int | Fraction) and isinstance(among, int | Fraction)
     return ratio(count, among) if exact else exact_div(count, among)
 

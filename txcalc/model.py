@@ -110,7 +110,7 @@ class Model(Struct, frozen=True, dict=True):
     @cached_property
     def params(self) -> int:
         """Unique parameters, a tied weight once."""
-        return self.entries.total("params")  # type: ignore[no-any-return]
+        return self.entries.total("params")
 
     @cached_property
     def entries(self) -> Ledger:
@@ -183,7 +183,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def active(self) -> int:
         """Parameters used by one token (k of E experts)."""
-        return self.entries.total("active")  # type: ignore[no-any-return]
+        return self.entries.total("active")
 
     @property
     def kind(self) -> str:

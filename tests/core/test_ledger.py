@@ -232,10 +232,11 @@ def test_numpy_integers_become_exact_and_floats_are_refused() -> None:
     """`np.int64(2**62) * 4` is 0: formulas get Python's ints."""
     numpy = pytest.importorskip("numpy")
     model, most = txcalc.load("llama-3.1-8b"), 10**12
-    truth = model.ledger(tokens=most).total("flops")
+    truth: Any = model.ledger(tokens=most).total("flops")
     assert truth > 2**63
     assert model.ledger(tokens=numpy.int64(most)).total("flops") == truth
-    assert model.ledger(tokens=numpy.array([8, most], dtype=numpy.uint64)).total("flops").tolist()[1] == truth
+    several: Any = model.ledger(tokens=numpy.array([8, most], dtype=numpy.uint64)).total("flops")
+    assert several.tolist()[1] == truth
     for tokens in (numpy.float32(8), numpy.array([8.0]), numpy.array([]), numpy.array([0, 8]), numpy.array([True])):
         with pytest.raises(InputError, match="tokens is"):
             model.ledger(tokens=tokens)
@@ -244,7 +245,7 @@ def test_numpy_integers_become_exact_and_floats_are_refused() -> None:
 def test_arrays_of_lengths_go_together_or_are_refused() -> None:
     numpy = pytest.importorskip("numpy")
     model = txcalc.load("gpt2")
-    both = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
+    both: Any = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
     assert both.tolist() == [[model.ledger(b, t).total("flops") for t in (1, 8)] for b in (1, 2)]
     with pytest.raises(InputError, match="broadcast together"):
         model.ledger(batch=numpy.array([1, 2, 3]), tokens=numpy.array([1, 8]))

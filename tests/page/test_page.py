@@ -581,7 +581,9 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
 
 def of_compared(ledger: Ledger, tokens: int) -> dict[str, Fraction]:
     """What a model has in the table of Compare, in the page's names."""
-    found = {name: ledger.total(name) for name in ("flops", "flops_masked", "saved", "params", "active")}
+    found: dict[str, Any] = {
+        name: ledger.total(name) for name in ("flops", "flops_masked", "saved", "params", "active")
+    }
     found |= {"cache": 2 * ledger.total("cache"), "cache_growth": 2 * ledger.cache_terms.growth}
     per_token = Fraction(found["flops"], ledger.work.batch * tokens)
     return {**found, "training": training_flops(ledger), "per_token": per_token}

@@ -134,7 +134,7 @@ def figures(part: Any, work: Workload) -> dict[str, Any]:
     ledger = walk(part, work)
     moved = [entry.traffic for entry in ledger]
     sums = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "sent")
-    found = {name: ledger.total(name) for name in sums}
+    found: dict[str, Any] = {name: ledger.total(name) for name in sums}
     found["received"] = sum(each.received * entry.runs for entry in ledger for each in entry.transfers)
     found["traffic"] = tuple(sum(column) for column in zip(*moved, strict=True))
     found["cache"] = tuple(ledger.cache_terms)

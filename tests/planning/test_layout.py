@@ -116,11 +116,11 @@ def test_a_server_keeps_the_stages_of_a_copy_together() -> None:
 # What ranks send.
 
 
-def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: object) -> dict[str, object]:
+def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: Any) -> dict[str, int]:
     """Elements that a rank sends, by kind of collective."""
     model = load(name)
     root = Sharding(model).stages(layout)[stage].root
-    return walk(root, model.workload(2, tokens, **how)).by_kind("sent")  # type: ignore[arg-type]
+    return walk(root, model.workload(2, tokens, **how)).by_kind("sent")
 
 
 def test_a_head_gathers_positions_behind_its_transform() -> None:
@@ -151,7 +151,7 @@ def test_sequence_parallel_sends_as_much_in_halves() -> None:
     """A reduce-scatter and an all-gather are an all-reduce: Korthikanti et al. 2022, section 4.2.2."""
     whole, split = sent("llama-3.1-70b", Layout(tp=4)), sent("llama-3.1-70b", Layout(tp=4, sp=4))
     logits = 2 * 7 * 128_256 * 3 // 4
-    assert split == {"reduce_scatter": whole["all_reduce"] // 2, "all_gather": whole["all_reduce"] // 2 + logits}  # type: ignore[operator]
+    assert split == {"reduce_scatter": whole["all_reduce"] // 2, "all_gather": whole["all_reduce"] // 2 + logits}
 
 
 def test_a_parallel_block_sums_once() -> None:
@@ -183,7 +183,7 @@ def test_experts_of_a_latent_and_shared_ones_are_joined_apart() -> None:
     experts = {"n_experts": 32, "top_k": 2, "d_ff": 64, "d_ff_shared": 128}
     base = {"d_model": 256, "n_layers": 1, "attention": {"n_heads": 8, "d_head": 32}}
 
-    def layer(layout: Layout, **more: int) -> dict[str, object]:
+    def layer(layout: Layout, **more: int) -> dict[str, int]:
         model = build({**base, "experts": {**experts, **more}}, "a drawn mixture")
         (stage,) = Sharding(model).stages(layout)
         return walk(stage.root, model.workload(2, 7)).at("layers.0.experts").by_kind("sent")

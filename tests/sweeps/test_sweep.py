@@ -160,7 +160,7 @@ def test_descriptions_of_any_size_are_exact(widths: list[int], rows_of_table: li
 def test_a_float_alone_would_be_wrong() -> None:
     """What the exact readings are for: (P + 1)(P + 2)/2 − P(P + 1)/2 of a long past, in float64, is not P + 1."""
     past = [10**9 + 7, 10**9 + 9]
-    rough = load("gpt2").ledger(past=np.array(past, dtype=float), decoding=True).total("flops_masked")
+    rough: Any = load("gpt2").ledger(past=np.array(past, dtype=float), decoding=True).total("flops_masked")
     exact = [figure for _, figure in swept("gpt2", {"P": past}, ["flops_masked"])]
     assert exact == [figure for _, figure in one_by_one("gpt2", {"P": past}, ["flops_masked"])] != rough.tolist()
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.num import total
+from txcalc.num import Num, total
 from txcalc.planning.terms import Convention, ConventionTerm
 
 MASK = "a dropout mask of one byte per element: txcalc's models drop nothing"
@@ -28,11 +26,11 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     _describes(model, ledger, layers)
     core = next(entry for entry in layers if entry.leaf.attended)
     assert core.leaf.attended is not None
-    heads: Any = core.leaf.attended.heads
+    heads: Num = core.leaf.attended.heads
     wide = ledger.work.positions * next(iter(model.spec["stacks"].values()))["d_model"] * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
 
-    def kept(kind: str, duty: str = "", *, activation: bool = False) -> Any:
+    def kept(kind: str, duty: str = "", *, activation: bool = False) -> Num:
         own = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
         return total(2 * entry.saved for entry in own if (entry.leaf.role == "activation") == activation)
 

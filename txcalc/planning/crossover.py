@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.ledger import FEED_FORWARD, Entry, Ledger, walk
 from txcalc.model import Model
-from txcalc.num import ceil_div, minimum, total
+from txcalc.num import Num, ceil_div, minimum, total
 from txcalc.parts.part import Workload
 from txcalc.units import bits_of
 
@@ -31,7 +31,7 @@ class CrossoverRule(NamedTuple):
     right: tuple[str, ...] | None = None
     without: tuple[str, ...] = ()
 
-    def sides(self, costs: Mapping[str, Any]) -> tuple[Any, Any]:
+    def sides(self, costs: Mapping[str, Any]) -> tuple[Num, Num]:
         """Both sides, from costs by kind."""
         others = [kind for kind in costs if kind not in (*self.left, *self.without)]
         right = others if self.right is None else self.right
@@ -94,7 +94,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     return Prefills(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
 
 
-def ends(model: Model) -> tuple[list[Any], list[Any]]:
+def ends(model: Model) -> tuple[list[Num], list[Num]]:
     """The lengths at which a cost's polynomial changes, and those of them that are chunks, side by side."""
     leaves = list(model.root.leaves())
     return [end for leaf in leaves for end in leaf.breakpoints], [
@@ -186,8 +186,8 @@ def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") ->
 def cache_read(entry: Entry) -> int:
     """The cached elements of a sequence that one step reads of a leaf."""
     if entry.work is None:
-        return entry.cache  # type: ignore[no-any-return]
-    return entry.leaf.cache_read(entry.work) * entry.runs  # type: ignore[no-any-return]
+        return entry.cache
+    return entry.leaf.cache_read(entry.work) * entry.runs
 
 
 def elements_read(entry: Entry) -> int:

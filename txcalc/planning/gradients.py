@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from txcalc.ledger import Entry, Ledger
-from txcalc.num import total
+from txcalc.num import Num, total
 from txcalc.parts.work import MatMul, Operation
 
 Recompute = Literal["none", "core", "blocks"]
@@ -16,7 +16,7 @@ FLOPS = 6  # per parameter and token: 2 forward, 4 backward
 PASSES = {"both": 3, "weights": 2, "input": 2, "none": 1}
 
 
-def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
+def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Num:
     """FLOPs of one step over the ledger's workload.
 
     Unit     FLOPs of matrix products, dense attention, two per multiply-add
@@ -29,7 +29,7 @@ def training_flops(ledger: Ledger, recompute: Recompute = "none") -> Any:
     return total([step_flops(entry, recompute) for entry in ledger])
 
 
-def step_flops(entry: Entry, recompute: Recompute = "none") -> Any:
+def step_flops(entry: Entry, recompute: Recompute = "none") -> Num:
     """One leaf's share of `training_flops`."""
     return entry.flops * (passes(entry) + (1 if recomputed(entry, recompute) else 0))
 
@@ -48,7 +48,7 @@ def recomputed(entry: Entry, recompute: Recompute) -> bool:
     return recompute == "blocks" and entry.layer is not None
 
 
-def scores(operations: Iterable[Operation]) -> Any:
+def scores(operations: Iterable[Operation]) -> Num:
     """Query-key pairs of every head of one core of attention, masked ones too: its first product computes them, of each
     sequence."""
     products = [op for op in operations if isinstance(op, MatMul)]
@@ -62,13 +62,13 @@ def flops_per_score(operations: Sequence[Operation]) -> float:
     return float(total([op.flops for op in operations])) / float(number) if number else 1.0
 
 
-def core_result(entry: Entry) -> Any:
+def core_result(entry: Entry) -> Num:
     """Elements of what one core of attention gives."""
     attended, work = entry.leaf.attended, entry.work
     return work.positions * attended.heads * attended.d_v if attended and work else 0
 
 
-def saved_by_core(entry: Entry) -> Any:
+def saved_by_core(entry: Entry) -> Num:
     """Elements that one core of attention keeps where it is computed again: what it reads, and its result where the
     kernel gives it to backward."""
     assert entry.work is not None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.ledger import Ledger
-from txcalc.num import ceil_div, total
+from txcalc.num import Num, ceil_div, total
 from txcalc.planning.formats.weights import Format
 
 
@@ -58,11 +58,11 @@ def saved_bytes(ledger: Ledger) -> int:
     return ceil_div(ledger.total("saved") * ledger.bits[1], 8)
 
 
-def dense_cache(ledger: Ledger) -> Any:
+def dense_cache(ledger: Ledger) -> Num:
     """Elements one sequence's cache would hold if every attention layer kept every token: no window ever drops one."""
     return total(entry.leaf.dense(entry.work) * entry.runs for entry in ledger if entry.work is not None)
 
 
-def cross_cache(ledger: Ledger) -> Any:
+def cross_cache(ledger: Ledger) -> Num:
     """Elements of it that are the encoder's: K and V of the source, which no decode step adds to."""
     return total(entry.cache for entry in ledger if entry.leaf.cache_kind == "source")

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
-from txcalc.num import divisors, product
+from txcalc.num import Num, divisors, product
 from txcalc.parts.collectives import Receive, Send
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
@@ -57,7 +57,7 @@ class PipelineStage(Struct, frozen=True, eq=False, dict=True):
     asked: Asked = field(default_factory=dict)
 
     @cached_property
-    def alive(self) -> dict[tuple[int, bool], Any]:
+    def alive(self) -> dict[tuple[int, bool], Num | Fraction]:
         return {}
 
     @cached_property
@@ -92,12 +92,12 @@ class PipelineStage(Struct, frozen=True, eq=False, dict=True):
         entry.same_as = first
         return entry
 
-    def live(self, work: Workload, without: str) -> Any:
+    def live(self, work: Workload, without: str) -> Num | Fraction:
         """The most elements that one operation reads and writes, of all leaves but those of a kind."""
         return max((_live(spot, work) for spot in spots(self.root) if spot.kind != without), default=0)
 
 
-def _live(spot: Spot, work: Workload) -> Any:
+def _live(spot: Spot, work: Workload) -> Num | Fraction:
     """The same of one leaf; a layer's experts count together."""
     most = _most(spot.leaf, spot.streams, work)
     if not spot.routed:
@@ -106,7 +106,7 @@ def _live(spot: Spot, work: Workload) -> Any:
 
 
 @lru_cache(maxsize=1024)  # stages of many layouts have the same leaves
-def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Any:
+def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Num:
     own = along(streams, work)
     return max([op.traffic.activations for op in leaf.operations(own)], default=0) if own else 0
 
@@ -333,7 +333,7 @@ def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Itera
         yield PipelineStage(number, copies, _linked(held, layout, number, layout.tp), asked)
 
 
-def stage(root: Root, layout: Layout, number: int, tp: Any) -> Stack:
+def stage(root: Root, layout: Layout, number: int, tp: Num) -> Stack:
     """The tree of the stage of that number, of a rank's tree over numbers or letters; `tp` as that tree has it."""
     held = list(_layers_of_stages(root, layout, 0))[number]
     return _linked(piece(cast(Stack, root), held, number == 0, number == layout.pp - 1), layout, number, tp)
@@ -348,7 +348,7 @@ def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iter
     return (chain(*pieces[number :: layout.pp]) for number in range(layout.pp))
 
 
-def _linked(held: Stack, layout: Layout, number: int, tp: Any) -> Stack:
+def _linked(held: Stack, layout: Layout, number: int, tp: Num) -> Stack:
     """A stage with what it receives and sends: the first piece receives nothing, and the last one sends nothing on."""
     receives, sends = layout.vpp - (number == 0), layout.vpp - (number == layout.pp - 1)
     axis = Axis("pp", layout.pp)

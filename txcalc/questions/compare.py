@@ -248,7 +248,7 @@ def equal_budget(
         if quantity == "params":
             return candidate.params
         counted = "cache" if quantity == "cache" else conventions.flops
-        return conventions.ledger(candidate, tokens).total(counted)  # type: ignore[no-any-return]
+        return conventions.ledger(candidate, tokens).total(counted)
 
     return matched(model, by, cost(first), cost)
 

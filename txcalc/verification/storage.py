@@ -73,7 +73,7 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
 
 def state_bytes(entry: Entry, width: int) -> int:
     """Cache bytes of a leaf and its copies for one sequence: all but fp32 states have the modules' dtype."""
-    return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)  # type: ignore[no-any-return]
+    return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)
 
 
 def _allocated(

@@ -180,10 +180,10 @@ class DeviceModel(NamedTuple):
         weights = ledger.total("params") * width
         if load.kind != "training":
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
-            return weights + cache  # type: ignore[no-any-return]
+            return weights + cache
         learned = reached(ledger).total("active") * width
         kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
-        return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
+        return weights + 2 * learned + max(learned, kept)
 
 
 def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:

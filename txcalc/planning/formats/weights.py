@@ -18,7 +18,7 @@ from msgspec.structs import asdict
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
-from txcalc.num import ceil_div, product
+from txcalc.num import Num, ceil_div, product
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
@@ -67,7 +67,7 @@ class Format(Struct, frozen=True):
         """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
         return [(self if self.stores(weight, entry) else None, 1)]
 
-    def bits_of(self, weight: Weight, entry: Entry) -> Any:
+    def bits_of(self, weight: Weight, entry: Entry) -> Num | Fraction:
         """The bits of one tensor of a leaf, averaged over its layers. Errors: `InputError` where a row does not divide
         into its blocks."""
         parts = self.parts(weight, entry)
@@ -76,7 +76,7 @@ class Format(Struct, frozen=True):
         total = sum([self._bits(form, weight, entry) * number for form, number in parts])
         return Fraction(total, sum([number for _, number in parts]))
 
-    def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
+    def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Num:
         if form is None:
             return self.wide * product(weight.shape)
         if form.whole and weight.shape[1] % form.long:

@@ -106,7 +106,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
             return 0
         if entry.leaf.matrix is None:
             return 0
-        return self.rank * sum(entry.leaf.matrix) * entry.times  # type: ignore[no-any-return]
+        return self.rank * sum(entry.leaf.matrix) * entry.times
 
     @property
     def towers(self) -> str:

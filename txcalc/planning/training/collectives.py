@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry
-from txcalc.num import ceil_div, product, total
+from txcalc.num import Num, ceil_div, product, total
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
@@ -38,7 +38,7 @@ class PartialGradients(NamedTuple):
     elements: int
 
 
-def local_kv_elements(entry: Entry, width: Any) -> Any:
+def local_kv_elements(entry: Entry, width: Num) -> Num:
     """Elements of the keys and values of a rank's own positions, which the other ranks of cp read. MLA's are expanded
     to all heads; an index has keys only. `width` is d_model.
 

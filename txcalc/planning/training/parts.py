@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.num import ceil_div, exact_div, total
+from txcalc.num import Num, ceil_div, exact_div, total
 from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.parallelism import own_logits
@@ -88,13 +88,13 @@ class RankTree(NamedTuple):
     """
 
     root: Root
-    shards: Any = 1
-    sp: Any = 1
-    cp: Any = 1
+    shards: Num = 1
+    sp: Num = 1
+    cp: Num = 1
     sliced: frozenset[int] = frozenset()
 
     @classmethod
-    def of(cls, root: Root, whole: Root, recipe: Recipe | None, shards: Any, sp: Any, cp: Any) -> RankTree:
+    def of(cls, root: Root, whole: Root, recipe: Recipe | None, shards: Num, sp: Num, cp: Num) -> RankTree:
         """From a rank's tree and the unsharded tree."""
         if recipe and recipe.loss_parallel:
             root = own_logits(root)
@@ -106,19 +106,19 @@ class RankTree(NamedTuple):
                     sliced.add(id(leaf))
         return cls(root, shards, sp, cp, frozenset(sliced))
 
-    def cut(self, entry: Entry | None) -> Any:
+    def cut(self, entry: Entry | None) -> Num:
         """The number of ranks that split the positions that a leaf saves, or those of a block's input (None)."""
         return self.sp if entry is None or id(entry.leaf) in self.sliced else 1
 
-    def exchanged(self, entry: Entry) -> Any:
+    def exchanged(self, entry: Entry) -> Num:
         """Elements of keys and values sent around the ring of cp."""
         core = entry.kind == "attention_core" and entry.work is not None
         return (self.cp - 1) * local_kv_elements(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
 
 
 def in_letters(
-    recipe: Recipe, whole: Ledger, rank: RankTree, value: Callable[[Any], int]
-) -> dict[str, Callable[[Ledger], Any]]:
+    recipe: Recipe, whole: Ledger, rank: RankTree, value: Callable[[Num], int]
+) -> dict[str, Callable[[Ledger], Num]]:
     """Figures of parts of a rank's whole ledger that the recipe changes, over numbers or letters: FLOPs of a step,
     elements kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `value`
     is what an expression over letters is. Layers that are recomputed are folded with no others."""
@@ -135,7 +135,7 @@ def in_letters(
     def again(entry: Entry) -> bool:
         return recomputed(entry, "core") if core else not numbers.isdisjoint(entry.numbers)
 
-    def saved(entry: Entry) -> Any:
+    def saved(entry: Entry) -> Num:
         if entry.work is None:
             return 0
         if not again(entry):
@@ -147,7 +147,7 @@ def in_letters(
         width = rank.root.stacks[-1].d_model
         return exact_div(entry.work.positions * width * entry.layers, rank.cut(None)) if held else 0
 
-    def state(entry: Entry) -> Any:
+    def state(entry: Entry) -> Num:
         hidden = entry.kind != "norm" and entry.layer is not None
         learns, width = entry.gradient in ("both", "weights"), recipe.parameter_bytes
         kept = held(entry, rank.shards, value, recipe.rules)
@@ -167,7 +167,7 @@ def in_letters(
 
 
 def held(
-    entry: Entry, shards: Any, value: Callable[[Any], int], rules: Framework = FRAMEWORKS["fsdp2"]
+    entry: Entry, shards: Num, value: Callable[[Num], int], rules: Framework = FRAMEWORKS["fsdp2"]
 ) -> list[tuple[Any, tuple[Any, ...]]]:
     """Of each of a leaf's weights the number of tensors on the first rank, and their shape where `shards` ranks share
     them (see `states`); `value` is what an expression over letters is. A single expert by itself is split by rows."""

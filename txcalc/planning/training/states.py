@@ -7,11 +7,11 @@ and the last 6 none. Experts that a framework stacks are one tensor (experts, ou
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
-from txcalc.num import ceil_div, product
+from txcalc.num import Num, ceil_div, product
 from txcalc.planning.training.frameworks import Framework
 from txcalc.planning.training.optimizers import BLOCK, OPTIMIZERS, SMALLEST, Shape
 from txcalc.planning.training.recipe import Recipe
@@ -97,7 +97,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             yield made
 
 
-def stacked(entry: Entry, rules: Framework) -> Any:
+def stacked(entry: Entry, rules: Framework) -> Num:
     """The number of experts whose weights are one tensor on a rank; 1 where each has its own."""
     return product([step.times for step in entry.steps if step.duty == "expert" and rules.stacks])
 
@@ -171,7 +171,7 @@ def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int =
     return State(parameters, gradients, beside, adapters)
 
 
-def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Any], int] = int) -> Any:
+def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Num], int] = int) -> Num:
     """Bytes that the optimizer keeps for a tensor of `width` bytes per element: its state, and fp32 master weights
     where the framework has them. A shape may hold symbols; `value` gives a symbol's number where a rule compares
     sizes."""

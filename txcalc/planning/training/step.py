@@ -245,7 +245,7 @@ class StepTimer(Messages):
         reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
         are read too."""
         entry, own, recipe = held.entry, held.entry.leaf.owning.params, self.recipe
-        made = own * (entry.times if entry.routed else entry.runs)
+        made: float = own * (entry.times if entry.routed else entry.runs)
         if recipe.accumulation == 1 and not recipe.rules.held:
             made -= entry.params
         if recipe.zero_stage == 3 and recipe.layout.pp == 1:

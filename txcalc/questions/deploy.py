@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -40,6 +40,18 @@ if TYPE_CHECKING:
 
 CHUNK = 8192  # default tokens per prefill chunk
 LENGTHS = "N|N±M|N..M|@FILE"
+PROMPT = o.PROMPT.more(
+    "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
+)
+ANSWER = o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS)
+RATE = o.Option("Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.", "N/s")
+SIMULATE = o.Option("Also simulate the load request by request: percentiles, goodput, queue.")
+DRAFT = o.Option(
+    "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction layer.",
+    "N[:SOURCE]|mtp",
+)
+ACCEPTANCE = o.Option("Probability that a proposed token is accepted.", "80%|0.8")
+LIMIT = "Limit of the mean time {} at the load: 200ms, 0.5s."
 Time = float | str  # seconds, or "200ms"
 
 
@@ -51,13 +63,13 @@ class Parallelism(o.Options):
     'tp=2 dp=2'
     """
 
-    tp: Annotated[int | str, o.Option("Tensor parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
-    pp: Annotated[int | str, o.Option("Pipeline parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
-    dp: Annotated[int | str, o.Option("Data parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
-    ep: Annotated[int | str, o.Option("Expert parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
-    etp: Annotated[int | None, o.Option("Ranks that split each expert, across --dp replicas too.", "N", "Engine")] = (
-        None
-    )
+    section: ClassVar[str] = "Engine"
+
+    tp: Annotated[int | str, o.Option("Tensor parallel (a number, or auto).", "N|auto")] = "auto"
+    pp: Annotated[int | str, o.Option("Pipeline parallel (a number, or auto).", "N|auto")] = "auto"
+    dp: Annotated[int | str, o.Option("Data parallel (a number, or auto).", "N|auto")] = "auto"
+    ep: Annotated[int | str, o.Option("Expert parallel (a number, or auto).", "N|auto")] = "auto"
+    etp: Annotated[int | None, o.Option("Ranks that split each expert, across --dp replicas too.", "N")] = None
     node: Annotated[int | None, o.NODE] = None
     network: Annotated[o.Length | None, o.NETWORK] = None
 
@@ -69,19 +81,16 @@ class Parallelism(o.Options):
 class Engine(o.Options):
     """How the engine runs: steps, pages, the memory it takes, what it keeps in host RAM, pools and adapters."""
 
+    section: ClassVar[str] = "Engine"
+
     block: Annotated[o.Length, o.BLOCK] = 16
     chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None
     engine: Annotated[str, o.ENGINE] = "none"
-    max_num_seqs: Annotated[
-        o.Length | None,
-        o.Option("Maximum sequences per step (default: the engine's).", "N", "Engine", parse=o.parse_tokens),
-    ] = None
-    poll: Annotated[int, o.Option("Decode steps between admissions of new requests (SGLang).", "N", "Engine")] = 1
+    max_num_seqs: Annotated[o.Length | None, o.tokens("Maximum sequences per step (default: the engine's).")] = None
+    poll: Annotated[int, o.Option("Decode steps between admissions of new requests (SGLang).", "N")] = 1
     gather: Annotated[
         int | None,
-        o.Option(
-            "Expert-parallel replicas admit prompts together, after at most N steps (TensorRT-LLM).", "N", "Engine"
-        ),
+        o.Option("Expert-parallel replicas admit prompts together, after at most N steps (TensorRT-LLM).", "N"),
     ] = None
     reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None
     ram: Annotated[str | None, o.RAM] = None
@@ -90,10 +99,10 @@ class Engine(o.Options):
     pcie: Annotated[str | None, o.PCIE] = None
     disaggregate: Annotated[
         int | str | None,
-        o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto", "Engine"),
+        o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto"),
     ] = None
-    adapters: Annotated[int, o.Option("Loaded LoRA adapters, of which a request uses one.", "N", "Engine")] = 0
-    adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R", "Engine")] = 0
+    adapters: Annotated[int, o.Option("Loaded LoRA adapters, of which a request uses one.", "N")] = 0
+    adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R")] = 0
 
     def offload(self) -> OffloadRequest | None:
         """What the host's RAM is to hold."""
@@ -127,70 +136,36 @@ class Speculation(o.Options):
     """Speculative decoding: `draft` is a number of tokens per step with a source ("4:llama-3.2-1b"), "mtp" the
     model's own prediction layer, a bare number a draft without cost."""
 
-    draft: Annotated[
-        int | str | None,
-        o.Option(
-            "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction "
-            "layer.",
-            "N[:SOURCE]|mtp",
-            "Engine",
-        ),
-    ] = None
-    acceptance: Annotated[
-        float | str | None, o.Option("Probability that a proposed token is accepted.", "80%|0.8", "Engine")
-    ] = None
+    section: ClassVar[str] = "Engine"
+
+    draft: Annotated[int | str | None, DRAFT] = None
+    acceptance: Annotated[float | str | None, ACCEPTANCE] = None
 
 
 class Load(o.Options):
     """Requests: lengths (a number, a range such as "3k..5k" or "4k±1k", or "@FILE"), and when they arrive. Without a
     rate each of `concurrency` users sends the next request when an answer ends."""
 
+    section: ClassVar[str] = "Traffic"
+
     concurrency: Annotated[o.Length, o.CONCURRENCY] = 1
-    prompt: Annotated[
-        o.Length | None,
-        o.PROMPT.more(
-            "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
-        ),
-    ] = None
-    answer: Annotated[
-        o.Length | None, o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS, "Traffic")
-    ] = None
-    rate: Annotated[
-        float | str | None,
-        o.Option(
-            "Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.",
-            "N/s",
-            "Traffic",
-        ),
-    ] = None
+    prompt: Annotated[o.Length | None, PROMPT] = None
+    answer: Annotated[o.Length | None, ANSWER] = None
+    rate: Annotated[float | str | None, RATE] = None
     arrivals: Annotated[
-        str | None, o.Option("Open loop: arrival times from a file, in seconds, one per line.", "FILE", "Traffic")
+        str | None, o.Option("Open loop: arrival times from a file, in seconds, one per line.", "FILE")
     ] = None
     burstiness: Annotated[
-        float, o.Option("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B", "Traffic")
+        float, o.Option("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B")
     ] = 1.0
-    simulate: Annotated[
-        bool,
-        o.Option("Also simulate the load request by request: percentiles, goodput, queue.", None, "Traffic"),
-    ] = False
+    simulate: Annotated[bool, SIMULATE] = False
     requests: Annotated[
-        o.Length | None,
-        o.Option(
-            "Simulated requests (default: 10,000 at a rate, else ten per user).", "N", "Traffic", parse=o.parse_tokens
-        ),
+        o.Length | None, o.tokens("Simulated requests (default: 10,000 at a rate, else ten per user).")
     ] = None
-    seed: Annotated[int, o.Option("Seed of the simulation.", "N", "Traffic")] = 0
-    prefix_hits: Annotated[
-        float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3", "Traffic")
-    ] = 0
+    seed: Annotated[int, o.Option("Seed of the simulation.", "N")] = 0
+    prefix_hits: Annotated[float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3")] = 0
     shared_prefix: Annotated[
-        o.Length,
-        o.Option(
-            "Tokens of a common prefix (system prompt), cached and computed once.",
-            "N",
-            "Traffic",
-            parse=o.parse_tokens,
-        ),
+        o.Length, o.tokens("Tokens of a common prefix (system prompt), cached and computed once.")
     ] = 0
 
     def simulation(self) -> tuple[int, int | None] | None:
@@ -206,12 +181,10 @@ class Load(o.Options):
 class Limits(o.Options):
     """Limits of the mean latencies at the load, in seconds or as "200ms"."""
 
-    ttft: Annotated[
-        Time | None, o.Option("Limit of the mean time to first token at the load: 200ms, 0.5s.", "TIME", "Traffic")
-    ] = None
-    tpot: Annotated[
-        Time | None, o.Option("Limit of the mean time per output token at the load: 200ms, 0.5s.", "TIME", "Traffic")
-    ] = None
+    section: ClassVar[str] = "Traffic"
+
+    ttft: Annotated[Time | None, o.Option(LIMIT.format("to first token"), "TIME")] = None
+    tpot: Annotated[Time | None, o.Option(LIMIT.format("per output token"), "TIME")] = None
 
     def slo(self) -> Slo:
         ttft, tpot = (

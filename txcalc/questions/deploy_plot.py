@@ -71,7 +71,8 @@ def _latency(serving: Serving) -> Panel:
         Series("floor: no server is faster", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
     ]
     marks = [Mark(f"asked: {serving.chosen.sequences:,}", serving.chosen.sequences)]
-    for what, batch in zip(("weights", "weights and cache"), serving.ridge or (), strict=False):
+    batches = (serving.ridge.weights, serving.ridge.with_cache) if serving.ridge else ()
+    for what, batch in zip(("weights", "weights and cache"), batches, strict=False):
         ridge = (batch or 0) * serving.chosen.layout.dp
         if 0 < ridge <= max(xs):
             marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))

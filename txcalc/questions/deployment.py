@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 from txcalc.ledger import KINDS
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.serving.offload import HostMemory
+from txcalc.planning.serving.rank_memory import Caches
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
-from txcalc.planning.serving.speed import DEFINITIONS
+from txcalc.planning.serving.speed import DEFINITIONS, RidgeBatch
 from txcalc.questions.answers import Answer, Deferred, json_key
 
 if TYPE_CHECKING:
@@ -91,15 +93,6 @@ class MemoryProfile(Answer):
     max_num_batched_tokens: int
 
 
-class Host(Answer):
-    """The host: RAM in bytes, its bandwidth and peak FLOP/s if known, bytes per second of a link to a GPU."""
-
-    memory: int
-    bandwidth: int | None
-    peak: int | None
-    link: int
-
-
 class Offloaded(Answer):
     """What is in host RAM: the first layers, experts of layers, the head; and the free bytes of RAM."""
 
@@ -107,7 +100,7 @@ class Offloaded(Answer):
     experts_of_layers: int
     head: bool
     free_bytes: int | None
-    host: Host | None
+    host: HostMemory | None
     summary: str
 
 
@@ -137,14 +130,6 @@ class DraftMemory(Answer):
     cache_a_sequence: int
 
 
-class CacheSizes(Answer):
-    """One sequence's cache on one GPU: what later tokens read, in whole pages, and without windows."""
-
-    algorithmic: int
-    pages: int
-    dense: int
-
-
 class PartBytes(Answer):
     """Bytes of a part, and its number of copies."""
 
@@ -164,7 +149,7 @@ class StageMemory(Answer, kw_only=True):
     adapters_bytes: int = 0
     draft: DraftMemory | None
     cache_bytes: int
-    cache_a_sequence: CacheSizes
+    cache_a_sequence: Caches
     activations_bytes: int
     activations: dict[str, int]
     rest_bytes: int
@@ -302,13 +287,6 @@ class Simulation(Answer):
     tokens_per_s_gpu: float
 
 
-class Ridge(Answer):
-    """Batch size from which a decode step is bound by compute; None: never."""
-
-    weights: int | None
-    with_cache: int | None
-
-
 class SpeculationInfo(Answer):
     """Speculative decoding: tokens proposed per step, acceptance probability, and expected tokens per step.
 
@@ -410,7 +388,7 @@ class Speed(_SpeedFirst, kw_only=True):
 
     disaggregated: Disaggregated | None
     simulation: Simulation | None
-    ridge: Ridge | None
+    ridge: RidgeBatch | None
     speculation: SpeculationInfo | None
     parts: PartTimes
     batches: tuple[Point, ...]
@@ -480,8 +458,7 @@ def _offloaded(plan: Plan) -> Offloaded | None:
     offload = plan.planner.engine.offload
     if offload is None:
         return None
-    host = Host(*offload.host) if offload.host else None
-    return Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, host, str(offload))
+    return Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, offload.host, str(offload))
 
 
 def layout_fits(plan: Plan) -> tuple[LayoutFit, ...]:
@@ -515,7 +492,7 @@ def stage_memory(gpu: Gpu, context: int) -> StageMemory:
         adapters_bytes=rank.adapters_bytes,
         draft=DraftMemory(rank.draft.weights_bytes, rank.draft.pages_bytes(context)) if rank.draft else None,
         cache_bytes=gpu.cache,
-        cache_a_sequence=CacheSizes(*rank.caches(context)),
+        cache_a_sequence=rank.caches(context),
         activations_bytes=gpu.peak,
         activations=gpu.activations,
         rest_bytes=gpu.rest,
@@ -611,7 +588,7 @@ def speed(serving: Serving) -> Speed:
         **_point(serving, chosen, serving.simulated),
         disaggregated=_disaggregated(serving, serving.apart) if serving.apart else None,
         simulation=_simulation(serving.simulated, chosen.gpus) if serving.simulated else None,
-        ridge=Ridge(*serving.ridge) if serving.ridge else None,
+        ridge=serving.ridge,
         speculation=_speculation(serving),
         parts=_part_times(serving),
         batches=tuple(point(serving, at) for at in serving.batches if at.tpot),

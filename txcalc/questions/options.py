@@ -17,6 +17,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     ForwardRef,
     Literal,
     NamedTuple,
@@ -65,6 +66,11 @@ class Option(NamedTuple):
         return self._replace(help=f"{self.help} {help}".strip(), **changes)
 
 
+def tokens(help: str) -> Option:
+    """An option whose value is a number of tokens or sequences: 2048, 32k."""
+    return Option(help, "N", parse=parse_tokens)
+
+
 class Argument(NamedTuple):
     """A positional argument of the command line: help, placeholder, completion; `optional`: any number, also none."""
 
@@ -79,8 +85,11 @@ class Options(Struct, frozen=True, kw_only=True):
     """Options that belong together: one argument of the library, each field an option of the command line.
 
     The library takes a field as a keyword too: `deploy(…, rate="5/s")` is `deploy(…, load=Load(rate="5/s"))`. A
-    function with such arguments ends with `**options: Any`, for type checkers alone.
+    function with such arguments ends with `**options: Any`, for type checkers alone. `section`: that of its options in
+    the help, where they do not name one.
     """
+
+    section: ClassVar[str] = "Output"
 
 
 class Question(NamedTuple):
@@ -246,6 +255,8 @@ def fields(group: type[Options]) -> tuple[Keyword, ...]:
     defaults = dict(zip(group.__struct_fields__, group.__struct_defaults__, strict=True))
     for name, annotation in group.__annotations__.items():
         hint, option = declared(annotation, group.__module__)
+        if isinstance(option, Option) and option.group == "Output":
+            option = option._replace(group=group.section)
         if option is not None:
             found.append(Keyword(name, option, hint, defaults[name]))
     return tuple(found)

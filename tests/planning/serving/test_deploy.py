@@ -27,7 +27,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage, Sharding
 from txcalc.planning.serving.deployment import Planner, largest, plan
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve
-from txcalc.planning.serving.rank_memory import RankBytes
+from txcalc.planning.serving.rank_memory import Caches, RankBytes
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -246,7 +246,7 @@ def test_the_index_that_selects_keys_is_whole_on_every_rank_and_cached() -> None
     model = build({"d_model": 7168, "n_layers": 2, "latent": latent, "feed_forward": {"d_ff": 64}}, "DSA")
     sharding, how = Sharding(model), engine(model)
     one, split = (RankBytes(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(tp=8)))
-    assert split.caches(4096) == one.caches(4096) == (2 * 2 * 4096 * 704,) * 3
+    assert split.caches(4096) == one.caches(4096) == Caches(*[2 * 2 * 4096 * 704] * 3)
     assert one.caches(4095).pages == one.caches(4096).pages
     shapes = {entry.path.rpartition("indexer.")[2]: entry.leaf.weights()[0].shape for entry, _ in split.weights}
     assert (shapes["q"], shapes["k"], shapes["weights"]) == ((8192, 1536), (128, 7168), (64, 7168))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 from typer.testing import CliRunner
 
 from txcalc import hardware, load
@@ -100,7 +100,7 @@ def test_a_step_reads_ram_at_its_own_rate() -> None:
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
 def test_more_in_ram_is_slower_and_no_floor_is_above(name: str) -> None:
-    host, before = HOST._replace(peak=10**12), (0.0, 0.0)
+    host, before = replace(HOST, peak=10**12), (0.0, 0.0)
     layers = count(load(name))
     for offload in (Offload(host), Offload(host, 9, 9), Offload(host, 9, layers), Offload(host, layers, layers, True)):
         held = deployed(name, offload)
@@ -194,7 +194,7 @@ def test_as_little_as_fits_lies_in_ram(sparse: bool) -> None:
 )
 def test_what_is_asked_for_of_ram(asked: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
     found = parse_offload(*asked)
-    assert found is not None and (*found.host, found.gpu_layers, found.cpu_moe) == wanted
+    assert found is not None and (*astuple(found.host), found.gpu_layers, found.cpu_moe) == wanted
     with pytest.raises(InputError):
         parse_offload("64GB", None, None, "1000000")
 
@@ -222,8 +222,6 @@ def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: s
     assert rank.ram_pages(1000) == 2 * 2 * 64 * 1000 * int(bytes_.real)
     assert rank.ram(1000, 3) == 2 * elements + 3 * rank.ram_pages(1000)
     assert rank.pages_bytes(1000) == 2 * 2 * 64 * 1000 * (4 - int(bytes_.real))
-    where = {"layers": asked.layers, "experts_of_layers": asked.experts, "head": asked.head, "free_bytes": 7}
-    assert asked.facts(7) == {**where, "host": HOST._asdict()} and Offload().facts(None)["host"] is None
     notes = list(asked.notes())
     assert bool(notes) == bool(cuts) and all(" at 25 GB/s " in note for note in notes[:1])
     assert not list(Offload(None, 2).notes())

@@ -219,12 +219,6 @@ class EngineMemory(Struct, frozen=True, dict=True):
         more: int = (held.matrix_bits(wide) - held.matrix_bits(weight)) // 8 * entry.times
         return size + more
 
-    def facts(self, outside: int) -> dict[str, Any]:
-        """As JSON has it; `outside`: bytes of CUDA graphs that lie outside the engine's budget."""
-        found = {"name": self.profile.engine, "version": self.profile.version, "source": self.profile.source}
-        numbers = {"max_num_seqs": self.most_sequences, "max_num_batched_tokens": self.most_tokens}
-        return {**found, "visible_bytes": visible(self.accelerator), "graphs_bytes": outside, **numbers}
-
     def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""
         if not model.decodes:

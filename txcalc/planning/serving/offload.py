@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -28,7 +28,7 @@ MANY = 32  # tokens of a step from which on weights are copied to the accelerato
 SLOT = 25 * 10**9  # bytes per second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
 
 
-class HostMemory(NamedTuple):
+class HostMemory(Struct, frozen=True):
     """A host's memory in bytes, its bandwidth, its peak in FLOP/s, and bytes per second to an accelerator.
 
     Without a bandwidth nothing is timed; without a peak the host's arithmetic is not counted, and prompts that pass
@@ -81,11 +81,6 @@ class Offload(Struct, frozen=True):
         yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie says another rate)"
         if self.host.peak is None:
             yield "the host's arithmetic is not counted: reads of RAM decide, where few sequences run at once"
-
-    def facts(self, free: int | None) -> dict[str, Any]:
-        """As JSON has it; `free` bytes of RAM are left."""
-        where = {"layers": self.layers, "experts_of_layers": self.experts, "head": self.head}
-        return {**where, "free_bytes": free, "host": self.host and self.host._asdict()}
 
     def __str__(self) -> str:
         words = []

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
@@ -40,7 +42,7 @@ class Held(NamedTuple):
         return self.leaf.paged(work, block, chunk) * self.copies
 
 
-class Caches(NamedTuple):
+class Caches(Struct, frozen=True):
     """One sequence's cache in bytes: what later tokens need, in whole pages, and without sliding windows."""
 
     algorithmic: int

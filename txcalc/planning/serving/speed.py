@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from math import ceil, floor, log10, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -50,7 +50,7 @@ MOST_LAYOUTS = 24  # compared for the Pareto front
 MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 
 
-class RidgeBatch(NamedTuple):
+class RidgeBatch(Struct, frozen=True):
     """Sequences per replica from which a decode step is compute-bound by the datasheet; None: never.
 
     weights      reads of weights alone, against the arithmetic of all but the attention core: whatever the context

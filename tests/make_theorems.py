@@ -34,7 +34,7 @@ from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
 from txcalc.parts.options import ACTIVATIONS
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.presets import names
 
 HELD = Path(__file__).parent / "data" / "hf"
@@ -93,7 +93,7 @@ def defaults(kinds: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]
             made = json.loads(transformers.CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
         except Exception:  # it has sizes without defaults, or what no JSON holds
             continue
-        for cls in (None, *release.classes(kind)):
+        for cls in (None, *metadata.classes(kind)):
             yield f"{kind} {cls}", {**made, "model_type": kind, "architectures": cls and [cls]}
 
 

@@ -18,7 +18,7 @@ from transformers.models.auto import modeling_auto as auto
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.verification.via import measure
 
 
@@ -64,7 +64,7 @@ def main() -> int:
     for config in tiny():
         if asked and config["model_type"] not in asked:
             continue
-        for cls in release.classes(config["model_type"]):
+        for cls in metadata.classes(config["model_type"]):
             if cls in classes:
                 how, why = compared(config, cls)
                 counts[how] += 1

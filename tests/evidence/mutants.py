@@ -31,7 +31,7 @@ from txcalc.errors import TxcalcError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
 from txcalc.sources.objects import idle_rows
 
@@ -134,7 +134,7 @@ def defaults(model_type: str) -> Iterator[dict[str, Any]]:
     said = {key: value for key, value in said.items() if value is not None and key != "transformers_version"}
     said |= LACKING.get(model_type, {})
     yield said
-    for name in sorted(release.classes(model_type)):
+    for name in sorted(metadata.classes(model_type)):
         yield said | {"architectures": [name]}
 
 

@@ -3,7 +3,7 @@
 `recorded_types.json` says of which, with settings of keys that are no others' (null: the default), and the quotients
 that must be whole where only their product is a size.
 Every class named is built on the meta device at several settings of its keys and run; each product, norm, table and
-activation becomes a row of txcalc/sources/huggingface/recorded.json whose sizes are expressions that hold at all of
+activation becomes a row of txcalc/sources/huggingface/traced_types.json whose sizes are expressions that hold at all of
 them. A key that changes what is built, and that no expression has, is pinned to its default: a config with another
 value is refused. A class for whose sizes no expression is found is not written.
 """
@@ -31,14 +31,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import ACTIVATIONS
-from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.verification import via
 from txcalc.verification.inputs import blank, inputs_of
 from txcalc.verification.tracker import Tracker
 
-PLACE = Path(inspect.getfile(is_neutral)).with_name("recorded.json")
+PLACE = Path(inspect.getfile(is_neutral)).with_name("traced_types.json")
 aten = torch.ops.aten
 BATCH, LENGTHS = 2, (6, 10)
 # Settings of keys by their last name; a nested table's are turned by as many places as its own name says.
@@ -491,7 +491,7 @@ def _piece(key: tuple[str, str, int], rows: list[dict[str, Any]], known: Any) ->
 
 def difference(model_type: str, cls: str, more: dict[str, Any]) -> str:
     """What txcalc says otherwise than transformers of sizes that no row was made with, and of a longer text."""
-    release.table.cache_clear()
+    metadata.table.cache_clear()
     columns = {path: [values[-1]] for path, values in columns_of(model_type, cls, more)[2].items()}
     config = setting(model_type, cls, columns, 0)
     tokens = min(57, *(values[0] for path, values in columns.items() if path.endswith("max_position_embeddings")), 57)

@@ -1,11 +1,11 @@
 """What transformers' code says about each model type, as data: `python tests/evidence/release.py`.
 
 Writes beside the readers
-- `classes.json`: the classes of each model type (those that take its configuration),
-- `named.json`: the keys that the configuration and modelling code of a type names, by the kinds of values that its
-  class takes for them, those that the code which all types share names, the model types of a configuration's tables,
-  the sizes that a configuration class takes when it is told nothing, the row for padding of those whose table of
-  tokens has one, and the texts of fields that take but a few.
+- `transformers_classes.json`: the classes of each model type (those that take its configuration),
+- `transformers_keys.json`: the keys that the configuration and modelling code of a type names, by the kinds of values
+  that its class takes for them, those that the code which all types share names, the model types of a configuration's
+  tables, the sizes that a configuration class takes when it is told nothing, the row for padding of those whose table
+  of tokens has one, and the texts of fields that take but a few.
 
 A key counts as named where code has it as a field, an attribute of something called config, a keyword, or a text given
 to getattr, hasattr, get, pop or setdefault: more than is used, never less. Needs transformers and torch; no weights.
@@ -30,7 +30,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
-from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 
 PLACE = Path(inspect.getfile(is_neutral)).parent
 # Modules of transformers that read configs of every type.
@@ -232,10 +232,10 @@ def main() -> None:
             if pads(configuration):
                 rows[model_type] = getattr(configuration, "pad_token_id", None)
     version = {"": [transformers.__version__]}
-    write("classes.json", version | held)
+    write("transformers_classes.json", version | held)
     named = {"named": keys, "parts": {key: row for key, row in inner.items() if row}, "sizes": told, "padding": rows}
     named["words"] = {key: row for key, row in spelled.items() if row}
-    write("named.json", {"": sorted(filter(_keylike, shared)), **named})
+    write("transformers_keys.json", {"": sorted(filter(_keylike, shared)), **named})
 
 
 def by_kind(configuration: type, shared: set[str]) -> dict[str, str]:

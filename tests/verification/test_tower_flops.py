@@ -10,7 +10,7 @@ from tower_flops import CASES, compared
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import ALONE
-from txcalc.sources.huggingface.release import classes
+from txcalc.sources.huggingface.transformers_metadata import classes
 
 pytestmark = pytest.mark.slow
 

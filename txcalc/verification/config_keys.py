@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from txcalc.errors import ABSENT, NULL, Fault, shown
-from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import COMMON_WORDS, printable
-from txcalc.sources.huggingface.neutral import UNREAD, elsewhere, ignores, is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import UNREAD, elsewhere, ignores, is_neutral
 
 # Names of one size, as configuration classes and other people's files spell it.
 SPELLINGS = (
@@ -127,7 +127,7 @@ def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[
         return False
     if key not in vars(config):  # the class made something else of it, such as rope_parameters of rope_theta
         return False
-    if release.names(cls.model_type, key) or (key not in SPELLED and not release.unnamed(cls.model_type, key)):
+    if metadata.names(cls.model_type, key) or (key not in SPELLED and not metadata.unnamed(cls.model_type, key)):
         return False
     return not any(ignores(place, key, value) for place in places) and not _repeats(config, key, value, data)
 

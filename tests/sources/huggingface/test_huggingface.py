@@ -21,10 +21,10 @@ from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.questions.model_info import make, summary
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, families, reader_of, release
+from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import PUBLISHED, READERS, WRAPPERS
-from txcalc.sources.huggingface.neutral import ASIDE
+from txcalc.sources.huggingface.size_neutral_keys import ASIDE
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
 TRUTH: dict[str, dict[str, Any]] = json.loads((HF / "truth.json").read_text())
@@ -504,8 +504,8 @@ def test_families() -> None:
 
 def test_keys_are_set_aside_for_types_that_are_there() -> None:
     types = {place.partition("/")[0] for place in ASIDE}
-    assert [name for name in types if name not in READERS and not release.knows(name)] == []
-    rows = release.table("aside.json")
+    assert [name for name in types if name not in READERS and not metadata.knows(name)] == []
+    rows = metadata.table("ignored_keys.json")
     assert list(rows) == sorted(rows)
     with pytest.raises(InputError, match=re.escape("rope_scaling_layers is 7, a key that is not understood")):
         read(CONFIGS["codellama-13b"] | {"rope_scaling_layers": 7})  # Molmo 2's code alone names it
@@ -533,7 +533,9 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 describe(json.loads(sys.argv[1]))
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("txcalc.sources.huggingface.")}
-assert loaded == {"answers", "config", "decoders", "families", "keys", "neutral", "release"}, loaded
+assert loaded == {
+    "config", "decoders", "families", "heads", "keys", "size_neutral_keys", "transformers_metadata"
+}, loaded
 assert not {"torch", "numpy", "sympy", "transformers"} & set(sys.modules)
 for model_type in READERS:
     assert callable(reader_of("", Config({}, model_type))), model_type
@@ -578,7 +580,7 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
     kinds = {field.name: field.type for field in dataclasses.fields(cls)}
     kinds |= {alias: kinds[name] for alias, name in cls.attribute_map.items() if name in kinds}
     for key in sorted(c.asked & kinds.keys()):
-        if kinds[key] in (int, bool) and release.knows(model_type):
+        if kinds[key] in (int, bool) and metadata.knows(model_type):
             with pytest.raises(InputError, match=rf"\b{key} is null"):
                 read(full | {key: None})
 
@@ -794,7 +796,7 @@ def _class(transformers: Any, model_type: str) -> Any:
     for names in (
         {"emu3_text_model": "Emu3ForCausalLM"},  # which no mapping has
         auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-        if READERS[model_type][0] in ("deberta", "encoder", "modern", "mixing")
+        if READERS[model_type][0] in ("deberta", "encoder", "rotary_encoders", "efficient_attention_encoders")
         else {},
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,

@@ -18,7 +18,7 @@ from txcalc.sources.huggingface.families import READERS
 ROWS: dict[str, dict[str, Any]] = json.loads((HF / "published.json").read_text())
 ORIGINAL: dict[str, dict[str, Any]] = json.loads((HF / "original.json").read_text())  # params.json
 WILD: dict[str, dict[str, Any]] = json.loads((HF / "wild.json").read_text())
-TYPES = {name for name, (module, _) in READERS.items() if module == "published"}
+TYPES = {name for name, (module, _) in READERS.items() if module == "remote_decoders"}
 WHOLES = {name: row["config"] for name, row in ROWS.items() if row.get("whole")}  # multimodal; null: not known
 EVERY = {name: row["config"] for name, row in ROWS.items() if "whole" not in row} | {
     name: row["config"]

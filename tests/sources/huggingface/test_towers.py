@@ -21,8 +21,8 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, layer_numbers
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.huggingface.beside import BESIDE
 from txcalc.sources.huggingface.families import ALONE
+from txcalc.sources.huggingface.tower_registry import BESIDE
 
 TRUTH: dict[str, dict[str, Any]] = json.loads((HF / "towers.json").read_text())
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())

@@ -16,7 +16,7 @@ from tiny import QWEN3
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.families import REFUSED as NOT_READ
 
 judge = runpy.run_path(str(EVIDENCE / "configs.py"))["judge"]
@@ -128,7 +128,7 @@ def test_blocks_of_the_first_phi(architecture: dict[str, Any], fine: bool) -> No
 
 @pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])
 def test_a_key_that_the_code_names_is_a_fault_whatever_it_holds(key: str) -> None:
-    named = not release.unnamed("qwen3", key)
+    named = not metadata.unnamed("qwen3", key)
     assert named == (key in ("is_causal", "attention_chunk_size"))
     if named:
         with pytest.raises(InputError, match=key):
@@ -162,7 +162,7 @@ def test_a_file_without_a_type_is_asked_about_by_its_keys(keys: str, like: str) 
 
 
 def test_keys_of_types_whose_code_is_not_known_are_faults() -> None:
-    assert not release.unnamed("kimi_k2", "anything") and not release.unnamed("", "anything")
+    assert not metadata.unnamed("kimi_k2", "anything") and not metadata.unnamed("", "anything")
 
 
 def test_ignore(tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_text_config_holds_what_differs_from_its_class() -> None:
 
 
 def test_types_of_transformers_that_are_not_read_name_the_way_to_measure_them() -> None:
-    known = [name for name in NOT_READ if release.knows(name)]
+    known = [name for name in NOT_READ if metadata.knows(name)]
     assert {"resnet", "detr", "sam2", "segformer", "musicgen", "moshi", "reformer", "owlvit"} <= {*known}
     for name in known:
         with pytest.raises(InputError, match=r"which is not read: .*; txcalc show … --via transformers"):

@@ -15,8 +15,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
-from txcalc.sources.huggingface import release
-from txcalc.sources.huggingface.answers import class_of, named_after
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import (
     BY_CLASS,
@@ -31,8 +30,9 @@ from txcalc.sources.huggingface.families import (
     WRAPPERS,
     reader_named,
 )
+from txcalc.sources.huggingface.heads import class_of, named_after
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.neutral import ASIDE, is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import ASIDE, is_neutral
 
 MAX_BYTES = 1 << 24
 
@@ -121,7 +121,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
         left_out.append(f"{part} alone is read, as a {data['model_type']}: what else the file describes is not counted")
     told: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
-        from txcalc.sources.huggingface.original import translated
+        from txcalc.sources.huggingface.params_json import translated
 
         data, told = translated(data, where)
     model_type, inferred = type_of(data, where)
@@ -144,8 +144,8 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
     if text.model_type in PREDICTING:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
-        from txcalc.sources.huggingface.beside import beside
         from txcalc.sources.huggingface.multimodal import tie_told
+        from txcalc.sources.huggingface.tower_registry import beside
 
         tie_told(c, raw.get("head", {}).get("tied"))
         raw |= beside(c, text, raw)
@@ -241,7 +241,7 @@ def _foreign(data: Mapping[str, Any], name: str) -> bool:
         return True
     own = TOLD[name].union(_OLD, *(row.get("ignore", "").split() for row in ASIDE.get(name, ())))
     told = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
-    return any(key not in own and release.unnamed(name, key) for key in told)
+    return any(key not in own and metadata.unnamed(name, key) for key in told)
 
 
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
@@ -258,9 +258,9 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return "medusa", []
     if isinstance(model_type, str):
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
-        if known or release.knows(model_type) or (model_type and "auto_map" in data):
+        if known or metadata.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    types = [one for one in release.types_of(RENAMED.get(cls, cls)) if one in READERS or one in WRAPPERS]
+    types = [one for one in metadata.types_of(RENAMED.get(cls, cls)) if one in READERS or one in WRAPPERS]
     if model_type is None:
         types += [one for one, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(one)]
     if len(types) > 1:
@@ -285,13 +285,13 @@ def agreed(c: Config) -> None:
     """A fault where `architectures[0]` is no class of this model type: one of the two is wrong, or it is a class of
     other code, which may have other layers."""
     cls = class_of(c.data)
-    if cls is None or not release.knows(c.model_type):
+    if cls is None or not metadata.knows(c.model_type):
         return
-    types = release.types_of(RENAMED.get(cls, cls))
-    spelled = {bare(one) for one in release.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
+    types = metadata.types_of(RENAMED.get(cls, cls))
+    spelled = {bare(one) for one in metadata.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
-        wanted = ", ".join([one for one in release.classes(c.model_type) if _reads(c, one)][:3])
+        wanted = ", ".join([one for one in metadata.classes(c.model_type) if _reads(c, one)][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
                 f"architectures reads transformers' {c.model_type}")  # fmt: skip
 
@@ -312,7 +312,7 @@ def reader_of(where: str, c: Config) -> Any:
             where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out(c)}"]
         )
     if c.model_type not in READERS:
-        if release.knows(c.model_type):
+        if metadata.knows(c.model_type):
             raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         if "auto_map" in c:
             raise InputError(
@@ -348,13 +348,13 @@ def _alone(c: Config) -> str:
     if part:
         return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}"
     cls = class_of(c.data)
-    types = release.types_of(cls) if cls else []
+    types = metadata.types_of(cls) if cls else []
     return f"; --ignore model_type reads it as a {types[0]}, which has the class {cls}" if len(types) == 1 else ""
 
 
 def way_out(c: Config) -> str:
     """How to measure a model type that is not read, where transformers has it."""
-    return "; txcalc show … --via transformers measures transformers' own" if release.knows(c.model_type) else ""
+    return "; txcalc show … --via transformers measures transformers' own" if metadata.knows(c.model_type) else ""
 
 
 def _remarks(c: Config, text: Config, own: str) -> None:

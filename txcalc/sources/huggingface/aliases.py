@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.families import ALIASES, reader_named
+from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare
 
 

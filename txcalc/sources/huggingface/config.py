@@ -11,10 +11,10 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
-from txcalc.sources.huggingface.answers import Answers, Raw as Raw
 from txcalc.sources.huggingface.families import PREDICTORS
+from txcalc.sources.huggingface.heads import Answers, Raw as Raw
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.release import padding_of, size_of
+from txcalc.sources.huggingface.transformers_metadata import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
 
 # Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
 
@@ -19,7 +19,7 @@ MUST = "required"
 
 def decoder(c: Config, name: str = "", **other: Any) -> Raw:
     """A config by the row of its model type, or of the type `name` with what is `other`."""
-    row, rows = {"like": name or c.model_type, **other}, release.table("decoders.json")
+    row, rows = {"like": name or c.model_type, **other}, metadata.table("decoders.json")
     while "like" in row:
         row = rows[row.pop("like")] | row
     return Decoder(**row).read(c)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
+from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, number
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaf_list import listed
 
 # Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
 UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from txcalc.sources.huggingface import release
-from txcalc.sources.huggingface.answers import WRITING
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.heads import WRITING
 from txcalc.sources.spec import size
 
 
@@ -112,7 +112,7 @@ def masked_lm(
 def encoder(c: Config) -> Raw:
     """A config by the row of its model type in `encoders.json`: what `bert_like` is told, and `shared_layers`, where
     all layers have one set of weights."""
-    row = {**release.table("encoders.json")[c.model_type]}
+    row = {**metadata.table("encoders.json")[c.model_type]}
     shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
     return bert_like(c, **row) | shared
 

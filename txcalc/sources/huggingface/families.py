@@ -1,7 +1,8 @@
 """Which reader reads a model type, and why some are not read: what `families.json` says.
 
 readers        names of readers, by module; `recorded` those read by what transformers' classes were seen to run
-               (`recorded.json`), `like` those read by the reader of another type, `called` those by one of another name
+               (`traced_types.json`), `like` those read by the reader of another type, `called` those by a function of
+               another name
 by class       model types of which a file of another type is one by its class: code that people run under the name of
                what it extends
 told           keys that the configuration class of one type alone wrote before there were model types, all of them: a
@@ -16,7 +17,7 @@ own text       multimodal types whose language model's type is the type's own; `
                class before its own is asked
 flat           those whose configs, or older ones, hold the text's keys beside vision_config, with the whole's own keys
 ties           whose `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
-wholes         where multimodal types of which transformers has no class have their language model (`wrapped`)
+wholes         where multimodal types of which transformers has no class have their language model (`remote_multimodal`)
 like llava     those whose code follows LLaVA's, by the type of their language model: a class of it with a tower, a
                projector and a head without a bias; `own` are beginnings of keys of the whole, `absent` what the code
                of a type that they follow did where a config lacks a key
@@ -30,7 +31,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from txcalc.sources.huggingface.release import table
+from txcalc.sources.huggingface.transformers_metadata import table
 
 _TABLE = table("families.json")
 
@@ -52,17 +53,25 @@ ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
 # model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in listed(_TABLE["readers"]).items()},
-    **{name: ("published" if "own" in row else "decoders", "decoder") for name, row in table("decoders.json").items()},
+    **{
+        name: ("remote_decoders" if "own" in row else "decoders", "decoder")
+        for name, row in table("decoders.json").items()
+    },
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
-    **dict.fromkeys(_TABLE["recorded"].split(), ("recorded", "recorded")),
-    **dict.fromkeys(ALONE, ("beside", "alone")),
-    **dict.fromkeys(WHOLES, ("wrapped", "language")),
+    **dict.fromkeys(_TABLE["recorded"].split(), ("traced_types", "recorded")),
+    **dict.fromkeys(ALONE, ("tower_registry", "alone")),
+    **dict.fromkeys(WHOLES, ("remote_multimodal", "language")),
     **dict.fromkeys(ALIASES, ("aliases", "alias")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},
 }
 READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(("aliases", "published", "custom", "earlier", "wrapped", "drafts", "flash"))
+PUBLISHED = frozenset(
+    (
+        "aliases", "drafts", "flash_linear_attention", "remote_decoders", "remote_encoders", "remote_experts",
+        "remote_gpt", "remote_multimodal", "remote_recurrent",
+    )
+)  # fmt: skip
 BY_CLASS = listed(_TABLE["by class"])
 TOLD = {name: frozenset(keys.split()) for name, keys in _TABLE["told"].items()}
 SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, attends, conformer, listed, normed
+from txcalc.sources.huggingface.leaf_list import Pieces, attends, conformer, listed, normed
 from txcalc.sources.huggingface.seq2seq import joined
 
 _COHERE = {"hidden_size": 1280, "num_hidden_layers": 48, "num_attention_heads": 8, "intermediate_size": 5120,

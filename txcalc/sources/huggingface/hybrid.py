@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, by_mixer, layered
 from txcalc.sources.huggingface.delta import DELTA, LINEAR
 from txcalc.sources.huggingface.keys import any_of, number
-from txcalc.sources.huggingface.recent import kimi_k3
+from txcalc.sources.huggingface.novel_decoders import kimi_k3
 from txcalc.sources.huggingface.recurrent import expanded, granite_mixer, mamba_mixer
 from txcalc.sources.spec import real
 

@@ -10,10 +10,10 @@ from math import isqrt
 from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.beside import stack_of
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.reading import Tower
+from txcalc.sources.huggingface.tower_registry import stack_of
+from txcalc.sources.huggingface.tower_types import Tower
 from txcalc.sources.huggingface.towers import clip as clip_tower
 from txcalc.sources.huggingface.vision import pictures
 from txcalc.sources.spec import MAX_SIZE

@@ -8,8 +8,8 @@ from __future__ import annotations
 from itertools import pairwise
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, attends, normed
-from txcalc.sources.huggingface.reading import Projection, Sizes, Tower, alone, widened
+from txcalc.sources.huggingface.leaf_list import Pieces, attends, normed
+from txcalc.sources.huggingface.tower_types import Projection, Sizes, Tower, alone, widened
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import size
 

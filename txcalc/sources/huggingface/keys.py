@@ -14,8 +14,8 @@ from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.neutral import ASIDE, UNREAD, elsewhere, is_neutral, needs_value
-from txcalc.sources.huggingface.release import kinds_of, knows, part_of, size_of, unnamed, words_of
+from txcalc.sources.huggingface.size_neutral_keys import ASIDE, UNREAD, elsewhere, is_neutral, needs_value
+from txcalc.sources.huggingface.transformers_metadata import kinds_of, knows, part_of, size_of, unnamed, words_of
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object

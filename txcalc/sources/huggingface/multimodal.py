@@ -8,8 +8,8 @@ from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, listed
 from txcalc.sources.huggingface.keys import printable
-from txcalc.sources.huggingface.neutral import is_neutral
-from txcalc.sources.huggingface.release import knows, size_of
+from txcalc.sources.huggingface.size_neutral_keys import is_neutral
+from txcalc.sources.huggingface.transformers_metadata import knows, size_of
 
 
 def language_model(c: Config) -> Config:

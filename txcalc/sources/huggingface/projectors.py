@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import isqrt
 
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area, gated, halved
+from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, area, gated, halved
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
 

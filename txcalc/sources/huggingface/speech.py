@@ -7,7 +7,7 @@ from typing import Any
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import attends, conformer, listed, normed
+from txcalc.sources.huggingface.leaf_list import attends, conformer, listed, normed
 from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
 from txcalc.sources.spec import size
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces
+from txcalc.sources.huggingface.leaf_list import Pieces
 from txcalc.sources.huggingface.seq2seq import bart_like, joined
 from txcalc.sources.spec import size
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, halved, heard, side_of, widened
+from txcalc.sources.huggingface.tower_types import Sizes, Steps, Tower, grid_of, halved, heard, side_of, widened
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, fed, listed, normed
+from txcalc.sources.huggingface.leaf_list import Pieces, fed, listed, normed
 from txcalc.sources.spec import size
 
 # By part its model type, and the width, layers, heads and width of feed-forward (0: 8/3 of its own) of its class.

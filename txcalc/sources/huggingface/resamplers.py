@@ -8,8 +8,8 @@ from math import isqrt
 from txcalc.errors import InputError
 from txcalc.num import ceil_div
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import attends, fed, normed
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, gated, resampled
+from txcalc.sources.huggingface.leaf_list import attends, fed, normed
+from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, gated, resampled
 from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
 

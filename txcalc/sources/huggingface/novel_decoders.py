@@ -7,7 +7,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.leaves import Pieces, listed
+from txcalc.sources.huggingface.leaf_list import Pieces, listed
 from txcalc.sources.spec import real
 
 NEAR = "hybrid_sliding"

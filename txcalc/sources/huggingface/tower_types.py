@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaf_list import listed
 from txcalc.sources.spec import MAX_SIZE
 
 Steps = tuple[Raw, ...]

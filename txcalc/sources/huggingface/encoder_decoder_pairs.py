@@ -13,7 +13,7 @@ from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, perio
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
-from txcalc.sources.huggingface.leaves import deit, donut_swin, swin, swinv2
+from txcalc.sources.huggingface.leaf_list import deit, donut_swin, swin, swinv2
 from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
@@ -78,7 +78,7 @@ def _half(c: Config, half: str, known: Readers) -> Config:
 
 def t5gemma2(c: Config) -> Raw:
     """Tables, and the vector of a picture's end, are those of both halves and of the head."""
-    from txcalc.sources.huggingface.beside import beside
+    from txcalc.sources.huggingface.tower_registry import beside
 
     joined(c)
     form = c.head_of("lm", "none")

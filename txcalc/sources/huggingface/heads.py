@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import Keys, bare
 
 Raw = dict[str, Any]
@@ -73,7 +73,7 @@ class Answers(Keys):
         self.asked.add("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
-            own = release.classes(self.model_type)
+            own = metadata.classes(self.model_type)
             alone = not self.path and self.parent is None
             if known[0] == "lm" and alone and own and all(one.endswith("TextModel") for one in own):
                 self.note(f"a language model's head is counted, as the whole has: architectures {own[0]} has none")
@@ -84,7 +84,7 @@ class Answers(Keys):
         ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
         bases = [bare(self.model_type + more) for more in ("model", "textmodel", "")]
         written = names[0].removesuffix("Model") + "ForConditionalGeneration"
-        if ending == "Model" and bare(names[0]) not in bases and written not in release.classes(self.model_type):
+        if ending == "Model" and bare(names[0]) not in bases and written not in metadata.classes(self.model_type):
             ending = None  # …RewardModel and the like
         elif ending and HEADS[ending] in TASKS and not self._own(names[0], ending):
             ending = None  # another family's head
@@ -95,7 +95,7 @@ class Answers(Keys):
         return HEADS[ending]
 
     def _own(self, cls: str, ending: str) -> bool:
-        return bare(cls) == bare(self.model_type + ending) or cls in release.classes(self.model_type)
+        return bare(cls) == bare(self.model_type + ending) or cls in metadata.classes(self.model_type)
 
     def named(self, *endings: str) -> bool:
         """True where `architectures[0]` ends so."""
@@ -135,7 +135,7 @@ class Answers(Keys):
 
     def lm_head(self, tied: bool, **more: Any) -> Raw:
         """A language-model head, tied or not as the class has it when the config does not say."""
-        classes = () if self.path else release.classes(self.model_type)
+        classes = () if self.path else metadata.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
         tasks += ["sequence"] * (self.model_type in SCORING)
         form = self.head_of("lm", "none", *tasks)

@@ -1,4 +1,4 @@
-"""Decoders of which transformers has no class: their code is published beside their weights, known, and never run."""
+"""Dense decoders in the line of Llama whose code is published beside weights."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def qwen(c: Config) -> Raw:
 
 def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
     """The language model, where a tower of pictures or of sound stands beside it."""
-    from txcalc.sources.huggingface.wrapped import language_alone
+    from txcalc.sources.huggingface.remote_multimodal import language_alone
 
     c.ignore(*towers)
     return language_alone(c, raw) if any(isinstance(c.data.get(tower), Mapping) for tower in towers) else raw
@@ -263,125 +263,6 @@ def nemotron_nas(c: Config) -> Raw:
     return raw if c.faults else layered(raw, (kinds, tables))
 
 
-def hyenadna(c: Config) -> Raw:
-    """HyenaDNA: long convolutions in place of attention, whose filters a network of the position makes.
-
-    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers keep PyTorch's epsilon
-    """
-    c.of_its_own("hyenadna")
-    raw = c.stack(("d_model",), ("n_layer",))
-    c.only(2, "hyena_order", why="a recurrence of another order is not read")
-    c.only(True, "train_freq", why="the frequencies of its sines are learned")
-    c.ignore("activation_freq", "use_bias")
-    several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
-    if features % 2 == 0 or features < 3:
-        c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")
-    long = {"taps": c.size("short_filter_order", default=3), "features": features,
-            "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
-    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
-    learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
-    wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    made = raw | {
-        "vocab_size": -(-raw["vocab_size"] // several) * several,
-        "around": [piece("filter_positions", "held", learned, kind="recurrent")],
-        "hyena": long,
-        "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
-        "norm": c.layer_norm("layer_norm_epsilon"),
-        "positions": {"form": "none"},
-        "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
-    }
-    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
-
-
-def stripedhyena(c: Config) -> Raw:
-    """StripedHyena, whose code Evo has: convolutions with modal filters, and attention in some layers.
-
-    Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
-    """
-    c.of_its_own("stripedhyenamodel")
-    raw = c.stack(n_layers=("num_layers",))
-    n = raw["n_layers"]
-    c.only(1, "hyena_filter_groups", why="a filter for each channel is read")
-    c.only(True, "short_filter_bias", "final_norm", why="the published models have it")
-    c.only(False, "smeared_gqa", why="it is not read")
-    c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
-    c.ignore("rotary_emb_scaling_factor", "inner_size_multiple_of", "hyena_layer_idxs", "attn_layer_idxs")
-    c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
-    c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
-    c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
-    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
-    attention, shared = c.heads(raw, kv_names=(), width_names=()), c.size("proj_groups", default=4)
-    c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")
-    attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
-    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
-    mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
-        c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
-    made = raw | {
-        "attention": attention,
-        "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
-        "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
-        "norm": c.rms("eps"),
-        "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
-        "head": {"tied": c.flag("tie_embeddings", default=False)},
-    }
-    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
-    return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
-
-
-def nomic_bert_own(c: Config) -> Raw:
-    """NomicBERT by its own code, which may have biases, and experts in every other layer; its class that predicts words
-    has no bias behind the table where the feed-forwards have none.
-
-    Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
-    """
-    from txcalc.sources.huggingface.modern import turned
-
-    several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
-    if act not in ("gelu", "swiglu"):
-        c.fault("activation_function", act, "'gelu' or 'swiglu'")
-    form = "silu" if act == "swiglu" else "gelu"
-    writes = c.named("NomicBertForPreTraining")
-    if writes:
-        c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
-    elif not c.named("NomicBertModel"):
-        c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
-    own, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
-    named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
-    raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
-    c.model_type = own
-    d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
-    c.only(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
-    c.only(False, "add_pooling_layer", why="a pooler is not read")
-    if c.real("rotary_emb_fraction", default=0.0) != 1:
-        c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
-    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
-    raw["attention"]["bias"] = c.flag("qkv_proj_bias", default=True)
-    channel |= {"gated": act == "swiglu", "bias": first, "down_bias": last}
-    if act == "swiglu" and channel["d_ff"] % 256:
-        c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
-    raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
-    if writes:
-        before = [piece("transform", "linear", d, d, bias=first), piece("transform_activation", form, d)]
-        before.append(piece("transform_norm", "layer_norm", d))
-        raw["around"] = [{"kind": "head"} | one for one in before]
-        raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
-    every = c.count("moe_every_n_layers", default=0)
-    c.ignore("moe_impl", "moe_resid_pdrop")
-    c.only(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
-    c.only(1, "ffn_div", why="experts of the whole width are read")
-    if not every:
-        c.ignore("num_experts", "moe_top_k", "num_shared_experts")
-        return raw
-    c.only(0, "num_shared_experts", why="experts that every token passes are not read")
-    if act != "gelu":
-        c.fault("activation_function", act, "'gelu'", "gated experts are not read")
-    mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
-    raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
-    return layered(raw, c.mixture(raw, [i % every == 1 for i in range(n)]))
-
-
 def _block(value: Any) -> Any:
     """A check that a layer's choice has both its tables."""
     if not isinstance(value, Mapping) or not all(isinstance(value.get(part), Mapping) for part in ("attention", "ffn")):
@@ -413,3 +294,25 @@ def _times(ffn: Config) -> float:
         ffn.fault("ffn_mult", ffn.data.get("ffn_mult", ABSENT), "a number above 0")
         return 1.0
     return times
+
+
+def yuan(c: Config) -> Raw:
+    """Yuan 2.0: queries and keys read two convolutions over the last two positions; values read none."""
+    c.of_its_own()
+    raw = c.stack()
+    d, h = raw["d_model"], c.size("num_attention_heads")
+    inner = c.size("attention_projection_size", default=d, null=d)
+    for number, name in ((h, "num_attention_heads"), (2, "2")):
+        c.divides(number, inner if number == h else d, name, "the width")
+    w = max(1, inner // h)
+    filters = [piece("near", "convolution", d, d // 2 or 1, 2, 1), piece("nearer", "convolution", d // 2 or 1, d, 2, 1)]
+    leaves = [
+        piece("v", "linear", d, inner, bias=False), *filters, piece("filter_sum", "sum", d),
+        piece("filter_norm", "rms_norm", d, kind="norm"), piece("q", "linear", d, inner, bias=False),
+        piece("k", "linear", d, inner, bias=False), piece("rotary", "rotary", 2 * h, w),
+        piece("core", "causal", h, w, w, bias=False), piece("o", "linear", inner, d, bias=False),
+        piece("attention_sum", "sum", d), piece("last_two", "state", 2 * d),
+    ]  # fmt: skip
+    made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": c.gated()}
+    made |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
+    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface import reading, release
-from txcalc.sources.huggingface.answers import class_of
-from txcalc.sources.huggingface.beside import BESIDE, beside
+from txcalc.sources.huggingface import tower_types, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
+from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.leaves import attends, fed, normed
-from txcalc.sources.huggingface.neutral import is_neutral
+from txcalc.sources.huggingface.leaf_list import attends, fed, normed
+from txcalc.sources.huggingface.size_neutral_keys import is_neutral
+from txcalc.sources.huggingface.tower_registry import BESIDE, beside
 
 
 class Whole:
@@ -142,7 +142,7 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     layer = [normed("attention", d), *attends("", d, 8, 64, read=wide, keys=[0, 64, 1], bias="")]
     layer += [*fed("mlp", d, 4 * d, "gelu", bias=False), piece("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
-    return c.held(raw, number * reading.counted(layer), what, "are held")
+    return c.held(raw, number * tower_types.counted(layer), what, "are held")
 
 
 def xgenmm(c: Config) -> Raw:
@@ -265,13 +265,13 @@ def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     """A language model by the reader of its own type."""
     inner.ignore(*ignored)
     cls, given = class_of(inner.data) or "", inner.data.get("model_type")
-    known = [text for text in texts if text in release.types_of(cls)]
+    known = [text for text in texts if text in metadata.types_of(cls)]
     if given is None:
         given = texts[0] if len(texts) == 1 else known[0] if known else ABSENT
     if given not in texts or given not in READERS:
         inner.fault("model_type", given, f"one of {', '.join(texts)}")
         given = texts[0]
-    if cls and release.knows(given) and bare(cls) not in [bare(one) for one in release.classes(given)]:
+    if cls and metadata.knows(given) and bare(cls) not in [bare(one) for one in metadata.classes(given)]:
         inner.fault("architectures[0]", cls, f"a class of {given}")
     inner.model_type = given
     raw: Raw = reader_named(given)(inner)

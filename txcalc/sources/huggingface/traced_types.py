@@ -1,7 +1,7 @@
 """Types that are read by what transformers' classes were seen to run, each size a formula of the config's keys.
 
-`recorded.json` has the rows (`tests/evidence/recorded.py` makes them): of every class the keys whose sizes vary, those
-that must have one value, those that change nothing, and the leaves.
+`traced_types.json` has the rows (`tests/evidence/recorded.py` makes them): of every class the keys whose sizes vary,
+those that must have one value, those that change nothing, and the leaves.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.expressions import read_once
-from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaf_list import listed
 
 # Sizes that a config must say itself, where they are its own and no inner table's.
 PRIMARY = frozenset(
@@ -25,7 +25,7 @@ PRIMARY = frozenset(
 
 def recorded(c: Config) -> Raw:
     """A class as its row says."""
-    classes, names = release.table("recorded.json")[c.model_type], c.data.get("architectures")
+    classes, names = metadata.table("traced_types.json")[c.model_type], c.data.get("architectures")
     c.ignore("architectures", "stage_names", "out_features", "out_indices")
     cls = names[0] if isinstance(names, list) and names else next(iter(classes))
     if not isinstance(cls, str) or cls not in classes:

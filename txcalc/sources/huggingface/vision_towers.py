@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
-from txcalc.sources.huggingface.leaves import Pieces, attends, listed, normed, places, preceded
-from txcalc.sources.huggingface.reading import (
+from txcalc.sources.huggingface.leaf_list import Pieces, attends, listed, normed, places, preceded
+from txcalc.sources.huggingface.tower_types import (
     Projection,
     Sizes,
     Steps,

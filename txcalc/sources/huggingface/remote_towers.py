@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import attends, normed
+from txcalc.sources.huggingface.leaf_list import attends, normed
 from txcalc.sources.huggingface.projectors import internvl, merging
-from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, gated, grid_of, halved, resampled
-from txcalc.sources.huggingface.seeing import got_ocr2
+from txcalc.sources.huggingface.tower_types import Projection, Sizes, Steps, Tower, gated, grid_of, halved, resampled
 from txcalc.sources.huggingface.towers import GELU, ROTARY, clip, ragged, stack
+from txcalc.sources.huggingface.vision_towers import got_ocr2
 
 CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 # What Phi's code makes of its table for embeddings: the one form that is read.

@@ -19,8 +19,8 @@ from txcalc.parts.tower import Projector
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, stretched
 from txcalc.sources.huggingface.families import ALONE
-from txcalc.sources.huggingface.reading import Projection, Tower
-from txcalc.sources.huggingface.release import part_of, table
+from txcalc.sources.huggingface.tower_types import Projection, Tower
+from txcalc.sources.huggingface.transformers_metadata import part_of, table
 from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
@@ -181,8 +181,8 @@ def _plan(
     tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
     ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: Any,
 ) -> Beside:  # fmt: skip
-    """A row of `beside.json`: the names of both functions, the model types that the tower's config may have instead,
-    and what the tower's function is told: sizes by default where they are not its own, and more."""
+    """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
+    instead, and what the tower's function is told: sizes by default where they are not its own, and more."""
     read = _function(tower, "towers")
     own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
     instead = {name: _function(OTHERS[name], "towers") for name in others.split()}
@@ -196,5 +196,7 @@ OTHERS = {
     "pixtral": "pixtral",
 }
 BESIDE = {
-    name: tuple(_plan(**row) for row in rows) for names, rows in table("beside.json").items() for name in names.split()
+    name: tuple(_plan(**row) for row in rows)
+    for names, rows in table("tower_registry.json").items()
+    for name in names.split()
 }

@@ -1,15 +1,15 @@
 """Keys of a config.json that change no size.
 
-`neutral.json` has them: keys that say nothing of sizes in any family, by name, ending or beginning (bookkeeping,
-training, generation, kernels); numbers that people write beside a model, `unread` by the types whose code never names
-them (of training, of texts, of the model that was made; `type_vocab_size` stands in transformers' own small test models
-of any type); features that are off, as transformers' base class writes them into every nested config; keys that may be
-null in a configuration of some families, of which transformers 5.23 builds no model then, or another; and keys that
-other people's code reads beside a class, and that give it no weights where another key has this value.
+`size_neutral_keys.json` has those of any family: by name, ending or beginning (bookkeeping, training, generation,
+kernels); numbers that people write beside a model, `unread` by the types whose code never names them (of training, of
+texts, of the model that was made; `type_vocab_size` stands in transformers' own small test models of any type);
+features that are off, as transformers' base class writes them into every nested config; keys that may be null in a
+configuration of some families, of which transformers 5.23 builds no model then, or another; and keys that other
+people's code reads beside a class, and that give it no weights where another key has this value.
 
-`aside.json` has keys that the code of some model types names, by those types and, after a stroke, the table in which
-they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the one
-value of others, and why.
+`ignored_keys.json` has keys that the code of some model types names, by those types and, after a stroke, the table in
+which they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the
+one value of others, and why.
 
 A reader looks at its own keys first; only what it did not ask for is looked up here.
 """
@@ -19,24 +19,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.release import table
+from txcalc.sources.huggingface.transformers_metadata import table
 
-NAMES = frozenset(" ".join(table("neutral.json")["neutral"]).split())
-ENDINGS, BEGINNINGS = (tuple(table("neutral.json")[name]) for name in ("endings", "beginnings"))
-UNREAD = frozenset(" ".join(table("neutral.json")["unread"]).split())
-_OFF: dict[str, Any] = table("neutral.json")["off"]
-_NULL: dict[str, str] = table("neutral.json")["null"]  # by key, the families
+NAMES = frozenset(" ".join(table("size_neutral_keys.json")["neutral"]).split())
+ENDINGS, BEGINNINGS = (tuple(table("size_neutral_keys.json")[name]) for name in ("endings", "beginnings"))
+UNREAD = frozenset(" ".join(table("size_neutral_keys.json")["unread"]).split())
+_OFF: dict[str, Any] = table("size_neutral_keys.json")["off"]
+_NULL: dict[str, str] = table("size_neutral_keys.json")["null"]  # by key, the families
 
 # By model type and table, the rows of keys that are set aside there.
 ASIDE: dict[str, list[dict[str, Any]]] = {}
-for _places, _row in table("aside.json").items():
+for _places, _row in table("ignored_keys.json").items():
     for _place in _places.split():
         ASIDE.setdefault(_place, []).append(_row)
 
 
 def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
     """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
-    for family, keys, beside, value, whose in table("neutral.json")["elsewhere"]:
+    for family, keys, beside, value, whose in table("size_neutral_keys.json")["elsewhere"]:
         if model_type == family and key in keys.split() and config.get(beside) == value:
             return str(whose)
     return ""

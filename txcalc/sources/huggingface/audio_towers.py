@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, conformer, fed, normed
-from txcalc.sources.huggingface.reading import Projection, Tower, alone, counted, heard, resampled
+from txcalc.sources.huggingface.leaf_list import Pieces, conformer, fed, normed
+from txcalc.sources.huggingface.tower_types import Projection, Tower, alone, counted, heard, resampled
 from txcalc.sources.huggingface.towers import stack
 from txcalc.sources.spec import size
 

@@ -20,12 +20,12 @@ def table(name: str) -> dict[str, Any]:
 
 def knows(model_type: str) -> bool:
     """True for a model type that transformers has."""
-    return bool(model_type) and model_type in table("classes.json")
+    return bool(model_type) and model_type in table("transformers_classes.json")
 
 
 def classes(model_type: str) -> list[str]:
     """transformers' classes of a model type; none where it is not transformers'."""
-    return list(table("classes.json").get(model_type, ())) if model_type else []
+    return list(table("transformers_classes.json").get(model_type, ())) if model_type else []
 
 
 @cache
@@ -34,7 +34,7 @@ def types_of(cls: str) -> tuple[str, ...]:
     folded = cls.casefold()
     return tuple(
         model_type
-        for model_type, names in table("classes.json").items()
+        for model_type, names in table("transformers_classes.json").items()
         if model_type and any(name.casefold() == folded for name in names)
     )
 
@@ -43,7 +43,7 @@ def unnamed(model_type: str, key: str) -> bool:
     """True for a key that neither the code of this model type nor the code that all types share names; False where
     that code is not known."""
     own = _kinds(model_type)
-    return own is not None and key not in table("named.json")[""] and key not in own
+    return own is not None and key not in table("transformers_keys.json")[""] and key not in own
 
 
 def names(model_type: str, key: str) -> bool:
@@ -59,29 +59,29 @@ def kinds_of(model_type: str, key: str) -> str:
 
 def words_of(model_type: str, key: str) -> list[str]:
     """The texts that the configuration class of a model type takes for a key, where it takes a few; else none."""
-    return list(table("named.json")["words"].get(model_type, {}).get(key, ()))
+    return list(table("transformers_keys.json")["words"].get(model_type, {}).get(key, ()))
 
 
 def part_of(model_type: str, key: str) -> str:
     """The model type of a table in a config, where it is always the same; else ""."""
-    return str(table("named.json")["parts"].get(model_type, {}).get(key, ""))
+    return str(table("transformers_keys.json")["parts"].get(model_type, {}).get(key, ""))
 
 
 @cache
 def _kinds(model_type: str) -> dict[str, str] | None:
     """The keys that the code of a model type names, with the kinds of values; None where it is not known."""
-    own = table("named.json")["named"].get(model_type)
+    own = table("transformers_keys.json")["named"].get(model_type)
     return None if own is None else {key: kinds for kinds, keys in own.items() for key in keys.split()}
 
 
 def size_of(model_type: str, key: str) -> int | None:
     """The size that the configuration class of a model type takes when it is told nothing."""
-    found: int | None = table("named.json")["sizes"].get(model_type, {}).get(key)
+    found: int | None = table("transformers_keys.json")["sizes"].get(model_type, {}).get(key)
     return found
 
 
 def padding_of(model_type: str) -> tuple[bool, int | None]:
     """Whether the table of tokens of a model type may have a row for padding, and which its class takes when it is told
     nothing."""
-    rows = table("named.json")["padding"]
+    rows = table("transformers_keys.json")["padding"]
     return model_type in rows or not classes(model_type), rows.get(model_type)

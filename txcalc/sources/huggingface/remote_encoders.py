@@ -1,0 +1,245 @@
+"""Encoders whose code is published beside weights: descendants of BERT, of ViT and of CLIP."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.encoder import bert_like, encoder
+from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
+from txcalc.sources.huggingface.leaf_list import attends, fed
+from txcalc.sources.huggingface.rotary_encoders import gte
+from txcalc.sources.huggingface.seq2seq import crossing
+
+
+def nomic_bert_own(c: Config) -> Raw:
+    """NomicBERT by its own code, which may have biases, and experts in every other layer; its class that predicts words
+    has no bias behind the table where the feed-forwards have none.
+
+    Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
+    """
+    from txcalc.sources.huggingface.rotary_encoders import turned
+
+    several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
+    if act not in ("gelu", "swiglu"):
+        c.fault("activation_function", act, "'gelu' or 'swiglu'")
+    form = "silu" if act == "swiglu" else "gelu"
+    writes = c.named("NomicBertForPreTraining")
+    if writes:
+        c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
+    elif not c.named("NomicBertModel"):
+        c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
+    own, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
+    named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
+    raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
+    c.model_type = own
+    d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
+    c.only(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
+    c.only(False, "add_pooling_layer", why="a pooler is not read")
+    if c.real("rotary_emb_fraction", default=0.0) != 1:
+        c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
+    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
+    raw["attention"]["bias"] = c.flag("qkv_proj_bias", default=True)
+    channel |= {"gated": act == "swiglu", "bias": first, "down_bias": last}
+    if act == "swiglu" and channel["d_ff"] % 256:
+        c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
+    raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
+    if writes:
+        before = [piece("transform", "linear", d, d, bias=first), piece("transform_activation", form, d)]
+        before.append(piece("transform_norm", "layer_norm", d))
+        raw["around"] = [{"kind": "head"} | one for one in before]
+        raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
+    every = c.count("moe_every_n_layers", default=0)
+    c.ignore("moe_impl", "moe_resid_pdrop")
+    c.only(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
+    c.only(1, "ffn_div", why="experts of the whole width are read")
+    if not every:
+        c.ignore("num_experts", "moe_top_k", "num_shared_experts")
+        return raw
+    c.only(0, "num_shared_experts", why="experts that every token passes are not read")
+    if act != "gelu":
+        c.fault("activation_function", act, "'gelu'", "gated experts are not read")
+    mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
+    raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
+    return layered(raw, c.mixture(raw, [i % every == 1 for i in range(n)]))
+
+
+def safety_checker(c: Config) -> Raw:
+    """Stable Diffusion's (diffusers, under CLIP's model type): CLIP's encoder of pictures, projected and compared with
+    17 concepts and 3 special ones, each with a threshold. It has no encoder of words, whatever its config says of one.
+    """
+    c.ignore("architectures", "text_config", "text_config_dict", "logit_scale_init_value")
+    width = c.size("projection_dim", default=512)
+    table = {**config_of(c, "vision"), "projection_dim": width}
+    inner = Config(table, "clip_vision_model", "vision_config.", c, partial=True)
+    inner.ignore("architectures")
+    raw = clip_vision_model(inner, "projected")
+    once: Raw = {"kind": "head", "at": [0, 1, 1]}
+    compared = [piece(name, "linear", width, n, bias=False, **once) for name, n in (("concepts", 17), ("special", 3))]
+    c.note("a picture alone is run: this class has no encoder of words")
+    return raw | {"around": [*compared, piece("thresholds", "held", 17 + 3, kind="head")]}
+
+
+def new(c: Config) -> Raw:
+    """GTE 1.5 and mGTE before transformers had them."""
+    c.of_its_own()
+    c.only("rope", "position_embedding_type", why="rotary positions are read")
+    stretch = c.data.get("rope_scaling")
+    if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
+        c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
+    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+    return gte(c)
+
+
+def jina_bert(c: Config) -> Raw:
+    """Jina's embeddings 2: BERT with ALiBi and gated feed-forwards; those of one language have no norms of Q and K."""
+    named = c.data.get("auto_map")
+    code = str(named.get("AutoModel", "")) if isinstance(named, Mapping) else ""
+    if "jina-bert-implementation" not in code:
+        c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
+    c.of_its_own()
+    c.only("alibi", "position_embedding_type", why="ALiBi is read")
+    form = c.text("feed_forward_type", default="original")
+    if form not in ("geglu", "reglu"):
+        c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
+    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+    return _gated_bert(c, "JinaBert", "gelu" if form == "geglu" else "relu")
+
+
+def _gated_bert(c: Config, name: str, activation: str) -> Raw:
+    raw = _as_bert(c, name, rows=None)
+    wide = {"gated": True, "bias": False, "down_bias": True, "activation": activation}
+    return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
+
+
+def mosaic_bert(c: Config) -> Raw:
+    """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
+    c.of_its_own("bert")
+    c.ignore("alibi_starting_size")
+    c.data = {key: value for key, value in c.data.items() if key not in ("hidden_act", "position_embedding_type")}
+    return _gated_bert(c, "Bert", "gelu")
+
+
+_BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornextsentenceprediction")
+
+
+def nezha(c: Config) -> Raw:
+    """BERT that meets a fixed table of distances in its keys and its values, and has none of positions: transformers'
+    until its fifth version.
+
+    Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
+    """
+    c.of_its_own(more=_BERT)
+    c.ignore("max_relative_position", "use_relative_position")
+    raw = _as_bert(c, "Nezha", rows=None)
+    heads, n = raw["attention"]["n_heads"], raw["n_layers"]
+    met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
+    places = [piece(f"{one}_distances", "scores", heads, raw["d_model"] // heads, **met) for one in ("key", "value")]
+    return raw | {"around": places}
+
+
+def ernie_m(c: Config) -> Raw:
+    """BERT without types and without a language model: transformers' until its fifth version."""
+    c.of_its_own(more=_BERT[1:2])
+    if c.named("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
+        c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
+    if not c.data.get("architectures"):
+        c.data = {**c.data, "architectures": ["ErnieMModel"]}
+    return _as_bert(c, "ErnieM", types=None)
+
+
+def _as_bert(c: Config, name: str, **more: Any) -> Raw:
+    """A config whose classes are BERT's by another name."""
+    names, whose = c.data.get("architectures"), c.model_type
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        c.data = {**c.data, "architectures": [names[0].replace(name, "Bert")]}
+    c.model_type = "bert"
+    raw = bert_like(c, **more)
+    c.model_type = whose
+    return raw
+
+
+def albef(c: Config) -> Raw:
+    """ALBEF's BERT, and X-VLM's or RoBERTa as they have it: layers from `fusion_layer` on attend to pictures too.
+
+    Source   Li et al. 2021 (arXiv 2107.07651), section 4: 123.7 million parameters for BERT-base
+    """
+    if c.data.get("model_type") not in ("bert", "roberta"):
+        c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
+        c.data = {**c.data, "model_type": "bert"}
+    c.model_type = c.data["model_type"]
+    c.of_its_own()
+    return _seeing(c, encoder(c), c.count("fusion_layer"))
+
+
+def blip_med(c: Config) -> Raw:
+    """BLIP's BERT: every layer attends to pictures too, in LAVIS those from `fusion_layer` on, and there are no types
+    unless LAVIS' key says so."""
+    typed = "add_type_embeddings" in c and c.flag("add_type_embeddings")
+    c.model_type, c.data = "bert", {key: value for key, value in c.data.items() if key != "add_cross_attention"}
+    c.of_its_own()
+    raw = encoder(c)
+    if not typed:
+        del raw["embedding"]["types"]
+    return _seeing(c, raw, c.count("fusion_layer") if "fusion_layer" in c else 0)
+
+
+def _seeing(c: Config, raw: Raw, first: int) -> Raw:
+    """With an attention to pictures as wide as `encoder_width` in the layers from `first` on."""
+    d, layers = raw["d_model"], max(0, raw["n_layers"] - first)
+    what = f"words alone are run: the attention to pictures of {layers:,} layers"
+    return c.held(raw, layers * crossing(d, c.size("encoder_width")), what, "is held")
+
+
+def nomic_vision(c: Config) -> Raw:
+    """NomicBERT's layers over a picture, pre-norm, and one query that attends to all that they give.
+
+    Source   Nussbaum et al. 2024 (arXiv 2406.18587), section 3; its published code
+    """
+    if c.text("activation_function", default="gelu_new") != "swiglu":
+        c.fault("activation_function", c.data.get("activation_function", ABSENT), "'swiglu'")
+    if not c.flag("prenorm", default=False):
+        c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "norms before the parts are read")
+    c.only(False, "causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class",
+           "parallel_block", "sinusoidal_pos_embedding", "use_rms_norm", why="the published model is read")  # fmt: skip
+    c.only(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
+    c.only(True, "use_pos_embed", why="the published model is read")
+    c.ignore(
+        "architectures",
+        "use_rotary_pos_emb",
+        "vocab_size",
+        "type_vocab_size",
+        "n_positions",
+        "ref_feat_shape",
+        "rotary_emb_base",
+    )
+    c.ignore("no_last_ln", "prepre_layernom", "eva_qkv_bias", "patch_dropout", "layer_scale_init", "drop_path_rate")
+    c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor")
+    c.only(None, "global_pool", why="the query attends to all positions")
+    d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
+    c.divides(heads, d, "n_head", "n_embd")
+    c.divides(patch, side, "patch_size", "img_size")
+    wide = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
+    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
+    if first != last or not c.flag("patch_embed_bias", default=True):
+        c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")
+    bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
+    one: Raw = {"at": [0, 1, 1]}
+    pooled = [piece("pool_query", "held", d, kind="attention")]
+    pooled += attends("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **one)
+    pooled += fed("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **one)
+    channel: Raw = {"d_ff": wide, "gated": True, "activation": "silu", "bias": first}
+    return {
+        "kind": "vision",
+        "d_model": d,
+        "n_layers": c.layers("n_layer"),
+        "attention": {"n_heads": heads, "n_kv_heads": heads, "d_head": w, "bias": bias},
+        "feed_forward": channel | {"inner_norm": c.flag("norm_mlp", default=False)},
+        "norm": c.layer_norm("layer_norm_epsilon", eps=1e-5) | {"final": False},
+        "positions": {"form": "learned"},
+        "vision": {"image": side, "patch": patch, "channels": c.size("num_channels", default=3)},
+        "around": pooled,
+        "head": {"form": "none"},
+    }

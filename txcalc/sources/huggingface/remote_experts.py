@@ -1,0 +1,214 @@
+"""Decoders with experts whose code is published beside weights."""
+
+from __future__ import annotations
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, piece
+from txcalc.sources.huggingface.delta import LINEAR, minimax
+from txcalc.sources.huggingface.keys import any_of
+
+
+def hunyuan(c: Config) -> Raw:
+    """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none;
+    and Hunyuan-A13B by its own code, which says some sizes once for each layer."""
+    c.of_its_own("hunyuan", "hunyuanmoev1")
+    raw = c.stack()
+    for name in ("moe_topk", "num_shared_expert", *WIDTH):
+        sizes = c.data.get(name)
+        if isinstance(sizes, list) and len(sizes) == raw["n_layers"] and all(one == sizes[0] for one in sizes):
+            c.data = {**c.data, name: sizes[0]}
+    c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
+    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
+    normed = c.flag("use_qk_norm", default=False)
+    factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
+    made = raw | {
+        "attention": attention | {"qk_norm": "head" if normed else "none"},
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
+    }
+    if c.size("num_experts", default=1) > 1:
+        own = c.data.get(*WIDTH) is not None
+        c.ignore("intermediate_size")
+        mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if own else ("intermediate_size",), 1, 1)
+        shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
+        made["experts"] = mixed | ({"n_shared": shared} if shared else {})
+        kinds = ["attention", "experts"]
+    else:
+        c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
+        made["feed_forward"] = c.gated()
+        kinds = ["attention", "feed_forward"]
+    owned = [i % factor == 0 for i in range(raw["n_layers"])]
+    if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
+        made["idle"] = owned.count(False) * attention["d_head"]
+    borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
+    return layered(made, (["owner" if own else "borrower" for own in owned],
+                          {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
+
+
+def arctic(c: Config) -> Raw:
+    """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
+    c.of_its_own()
+    raw = c.stack()
+    n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
+    mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
+    every = c.size("moe_layer_frequency", default=2)
+    c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
+    if c.data.get("sliding_window") is not None:
+        c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
+    parallel = c.flag("parallel_attn_mlp_res", default=False)
+    sparse = [(i + 1) % every == 0 for i in range(n)]
+    raw["feed_forward"] = {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]}
+    attention["bias"] = c.flag("attention_bias", default=False)
+    raw = c.decoder(raw, attention, mixed=mixed, norm=c.rms(eps=1e-5))
+    if not parallel:
+        return layered(raw, c.mixture(raw, sparse))
+    c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")
+    both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
+    return layered(raw, (["both" if one else "dense" for one in sparse],
+                         {"both": both, "dense": {"parts": ["attention", "feed_forward"]}}))  # fmt: skip
+
+
+def grok_1(c: Config) -> Raw:
+    """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two per token."""
+    c.of_its_own("grok1model", "grok1")
+    raw = c.stack()
+    attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
+    scale = c.real("embedding_multiplier_scale", default=1.0)
+    mixed = c.experts(("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
+    return c.decoder(
+        raw, attention, mixed=mixed, norm=c.rms(eps=1e-5, place="sandwich"), embedding={"scale": scale}, tied=True
+    )
+
+
+def deepseek(c: Config) -> Raw:
+    """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
+    c.of_its_own()
+    return _deepseek(c, c.stack(), heads_only=True)
+
+
+def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
+    """DeepSeek's own code of its first two models: attention with heads of its own, or latent; experts where
+    `n_routed_experts` says so. A correction of the choice is a parameter."""
+    if heads_only:
+        attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+        c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
+        made = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
+    else:
+        latent = c.mla(1536, 512, 128, 64, 128)
+        theta = c.rotary(latent["d_rope"])["theta"]
+        made = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
+    made |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
+    if c.data.get("n_routed_experts") is None:
+        c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
+        c.ignore("moe_layer_freq", *TOP)
+        return made | {"feed_forward": c.gated()}
+    mixed = c.with_shared(c.experts(("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
+    method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
+    c.ignore("topk_method", "scoring_func")
+    if form not in ("softmax", "sigmoid"):
+        c.fault("scoring_func", form, "'softmax' or 'sigmoid'")
+    if method == "noaux_tc":
+        mixed["correction"] = True
+    elif method not in ("greedy", "gready", "group_limited_greedy"):
+        c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
+    mixed["scoring"] = form
+    made["experts"] = mixed
+    return layered(made, c.first_dense(made, 0))
+
+
+def deepseek_vl_v2(c: Config) -> Raw:
+    """The language model of DeepSeek-VL2 and DeepSeek-OCR: its own code, with or without latent attention."""
+    from txcalc.sources.huggingface.remote_multimodal import inside
+
+    return inside(c, "language_config", _deepseek_text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
+
+
+def _deepseek_text(inner: Config) -> Raw:
+    defaults = {"vocab_size": 102400, "num_hidden_layers": 30, "num_attention_heads": 32, "hidden_size": 4096,
+                "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
+    absent = {key: value for key, value in defaults.items() if key not in inner}
+    for key, value in absent.items():
+        inner.assume(key, value)
+    inner.data = {**absent, **inner.data}
+    inner.of_its_own("deepseekv2", "deepseekocr")
+    heads_only = not inner.flag("use_mla", default=True)
+    if heads_only and inner.data.get("kv_lora_rank", 0) is None:  # which the class of another library would need
+        inner.data = {key: value for key, value in inner.data.items() if key != "kv_lora_rank"}
+    return _deepseek(inner, inner.stack(), heads_only=heads_only)
+
+
+def unlimited_ocr(c: Config) -> Raw:
+    """DeepSeek-OCR's with a window that counts from the end of the prompt, all of which is seen and kept."""
+    from txcalc.sources.huggingface.remote_multimodal import inside
+
+    window = c.size("sliding_window", "sliding_window_size", default=128)
+    c.note(f"texts are taken as prompts: of what it writes itself the last {window:,} tokens are seen and kept")
+
+    def text(inner: Config) -> Raw:
+        inner.ignore("sliding_window", "sliding_window_size")
+        return _deepseek_text(inner)
+
+    return inside(c, "language_config", text, "unlimitedocr")
+
+
+def step3_text(c: Config) -> Raw:
+    """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
+    c.of_its_own("step3text")
+    raw = c.stack()
+    d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
+    narrow = c.size("share_q_dim", default=2048)
+    attention = [
+        piece("q_a", "linear", d, narrow, bias=False), piece("q_norm", "rms_norm", narrow, kind="norm"),
+        piece("q_b", "linear", narrow, several * width, bias=False), piece("k", "linear", d, width, bias=False),
+        piece("v", "linear", d, width, bias=False), piece("rotary", "rotary", several + 1, width),
+        piece("core", "causal", several, width, width, groups=several, bias=False),
+        piece("o", "linear", several * width, d, bias=False), piece("attention_sum", "sum", d),
+    ]  # fmt: skip
+    leaves = [{"kind": "attention"} | one for one in attention]
+    mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
+                    d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
+    numbers = [str(i) for i in range(raw["n_layers"])]
+    said = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
+    c.ignore("moe_layers_enum")
+    mixing = said.split(",") if isinstance(said, str) else said if isinstance(said, list) else [said]
+    chosen = {one.strip() if isinstance(said, str) else str(one) for one in mixing}
+    if not isinstance(said, str | list) or not chosen <= {*numbers}:
+        c.fault("moe_layers_enum", said, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
+    sparse = [i in chosen for i in numbers]
+    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated()}
+    raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
+    kinds = ["sparse" if one else "dense" for one in sparse]
+    tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
+    return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
+
+
+def step3_vl(c: Config) -> Raw:
+    """The language model of Step-3."""
+    from txcalc.sources.huggingface.remote_multimodal import inside
+
+    return inside(c, "text_config", step3_text, "step3vl")
+
+
+def minimax_text_01(c: Config) -> Raw:
+    """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
+    c.of_its_own("minimaxtext01", "minimaxm1")
+    given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
+    if given is None:
+        c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one per layer")
+    shared = c.data.get("shared_intermediate_size", 0)
+    if shared not in (0, [0]):
+        c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned share is not read")
+    c.ignore(
+        "attn_type_list",
+        "shared_intermediate_size",
+        "shared_moe_mode",
+        *(key for key in c.data if key.startswith("layernorm_")),
+    )
+    types = [GLOBAL if kind else LINEAR for kind in given or []]
+    dims = c.size("rotary_dim", default=None)
+    c.data = {**c.data, "layer_types": types or None}
+    raw = minimax(c)
+    width = raw["attention"]["d_head"]
+    return raw | {"positions": raw["positions"] | ({"rotary_dims": dims} if dims and dims != width else {})}

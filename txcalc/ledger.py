@@ -179,8 +179,9 @@ class Entry:
 
     @cached_property
     def saved(self) -> Num:
-        kept = self.work is not None and self.gradient != "none"
-        return self.leaf.saved(self.work) * self.runs if kept else 0  # type: ignore[arg-type]
+        if self.work is None or self.gradient == "none":
+            return 0
+        return self.leaf.saved(self.work) * self.runs
 
     @property
     def cache(self) -> Num:
@@ -372,9 +373,10 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
 
 def spots(root: Part) -> tuple[Spot, ...]:
     """Every leaf of a tree, kept with it, for many workloads are evaluated on one tree."""
-    if "_spots" not in (kept := vars(root)):
+    kept: dict[str, tuple[Spot, ...]] = vars(root)
+    if "_spots" not in kept:
         kept["_spots"] = tuple(_find([], root, (), "other", (1, 1, 1)))
-    return kept["_spots"]  # type: ignore[no-any-return]
+    return kept["_spots"]
 
 
 def _find(

@@ -201,7 +201,8 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def context(self) -> int | None:
         """The context length in tokens; None if not known."""
-        return self.spec["context"]  # type: ignore[no-any-return]
+        context: int | None = self.spec["context"]
+        return context
 
     @property
     def usual_tokens(self) -> int:

@@ -66,7 +66,7 @@ def fingerprint(said: Any) -> str:
 
 
 def _hashed(text: str) -> str:
-    return _sha256()(text.encode()).hexdigest()[:16]  # type: ignore[no-any-return]
+    return str(_sha256()(text.encode()).hexdigest()[:16])
 
 
 def keys(spec: Any, word: str, words: Iterable[str]) -> dict[str, str]:
@@ -105,7 +105,8 @@ class Unit(NamedTuple):
     @property
     def plain(self) -> dict[str, Any]:
         """The description at the model's own sizes."""
-        return _over(self.spec, self.values)  # type: ignore[no-any-return]
+        spec: dict[str, Any] = _over(self.spec, self.values)
+        return spec
 
     @property
     def listed(self) -> bool:

@@ -112,16 +112,16 @@ class Attention(Composite):
         values = self.n_kv_heads * self.core.d_v
         keeps = "yes" if self.keeps_input else "no"
         # The encoder's output is one tensor for all layers: `model.Memory` saves it once.
-        at = {"on": on_source} if cross else {}
+        at: dict[str, Any] = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
         of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
         yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q), duty="reads")
         if self.lender is None:
             made = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
-            yield Child("k", made, **at, duty="reads")  # type: ignore[arg-type]
+            yield Child("k", made, **at, duty="reads")
         if self.lender is None and not self.tied_kv:
             made = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
-            yield Child("v", made, **at, duty="reads")  # type: ignore[arg-type]
+            yield Child("v", made, **at, duty="reads")
         if self.gate:
             yield Child(
                 "g",
@@ -133,7 +133,7 @@ class Attention(Composite):
         yield from optional("k_norm", self.key_norm, **at)
         yield from optional("v_norm", self.value_norm, **at)
         if self.value_scale is not None:
-            yield Child("v_scale", Sum(width=values, sums=1), **at)  # type: ignore[arg-type]
+            yield Child("v_scale", Sum(width=values, sums=1), **at)
         yield from optional("rotary", self.rotary)
         yield from optional("position", self.position, gradient="weights")
         yield from optional("relative_bias", self.relative_bias)

@@ -169,7 +169,8 @@ def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[
 
 def _written(raw: Raw, kind: str) -> Raw:
     """The table of a kind of layer; of a stack whose layers are alike it has no name of its own."""
-    return raw["layer"][kind if kind in raw["layer"] else "layer"]  # type: ignore[no-any-return]
+    table: Raw = raw["layer"][kind if kind in raw["layer"] else "layer"]
+    return table
 
 
 def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its: Raw, what: str) -> Raw:

@@ -145,7 +145,8 @@ class Likeness(Struct, frozen=True, dict=True):
 
     @property
     def stack(self) -> Mapping[str, Any]:
-        return self.base.spec["stacks"][""]  # type: ignore[no-any-return]
+        stack: Mapping[str, Any] = self.base.spec["stacks"][""]
+        return stack
 
     @cached_property
     def order(self) -> list[str]:
@@ -335,7 +336,8 @@ class DesignBudget(Struct, frozen=True):
 def _size(model: Model, letter: str) -> int | None:
     """A size, the same in all layers that have it; None where there is none, or several."""
     try:
-        return size_of(model.raw, letter)  # type: ignore[no-any-return]
+        size: int = size_of(model.raw, letter)
+        return size
     except InputError:
         return None
 

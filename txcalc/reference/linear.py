@@ -156,7 +156,7 @@ class Norm(nn.Module):
             y: Tensor = F.rms_norm(x, (self.width,), weight, self.eps)
             return y if self.bias is None else y + self.bias
         centred = x if self.rms else x - x.mean(-1, keepdim=True)
-        y = RootMeanSquare.apply(centred, weight, self.eps)  # type: ignore[no-untyped-call]
+        y = RootMeanSquare.apply(centred, weight, self.eps)
         return y if self.bias is None else y + self.bias
 
 
@@ -208,7 +208,7 @@ class Activation(nn.Module):
         if form == "xielu":
             assert like is not None
             self.positive, self.negative = like.parameter(1), like.parameter(1)
-            self.act: Callable[[Tensor], Tensor] = lambda x: Xielu.apply(x, self.positive, self.negative)  # type: ignore[no-untyped-call]
+            self.act: Callable[[Tensor], Tensor] = lambda x: Xielu.apply(x, self.positive, self.negative)
         self.deviations = None if sparsity is None else NormalDist().inv_cdf(sparsity)
         self.clamped = form == "clamped_silu"
         if form != "xielu":

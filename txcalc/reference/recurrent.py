@@ -152,7 +152,7 @@ class GroupNorm(Norm):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.get_parameter("weight").unflatten(0, (self.groups, -1))
-        y: Tensor = RootMeanSquare.apply(x.unflatten(-1, (self.groups, -1)), weight, self.eps)  # type: ignore[no-untyped-call]
+        y: Tensor = RootMeanSquare.apply(x.unflatten(-1, (self.groups, -1)), weight, self.eps)
         return y.flatten(-2)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import Fault, InputError, shown
@@ -230,7 +230,7 @@ def evaluated(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Mappi
     for key, expression in expressions.items():
         base = known
         try:
-            value = expression.evaluate(lambda name, base=base: size_of(base, name))  # type: ignore[misc]
+            value = expression.evaluate(partial(size_of, base))
         except Unreadable as error:
             raise InputError("options", [f"{key} = {expression.text} {error}"]) from None
         whole = int(nearest(value))

@@ -8,7 +8,7 @@ assumed). Without V there is no embedding, no head and no final norm. A number m
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest as like, shown
@@ -190,9 +190,9 @@ def _raw(
 
 def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int | None:
     """A whole number; `32k` is 32 × 1,024 as everywhere. None if faulty."""
-    check = layers if key == "L" else count if key in ("E", "k") else size
+    check: Callable[[Any], int] = layers if key == "L" else count if key in ("E", "k") else size
     try:
-        return check(parse_tokens(text, written))  # type: ignore[no-any-return]
+        return check(parse_tokens(text, written))
     except InputError:
         faults.append(Fault(written, text, "a whole number such as 4096 or 32k"))
     except Wrong as wrong:

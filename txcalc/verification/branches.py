@@ -106,9 +106,9 @@ def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> A
 def built(model: Model, recipe: Recipe, device: Any) -> nn.Module:
     """The reference module of a model, in the parameters' dtype; adapters and the frozen weights beside them have
     dtypes of their own."""
-    net: Any = build(model, device=device, dtype=OF_BYTES[recipe.parameter_bytes])
+    net = build(model, device=device, dtype=OF_BYTES[recipe.parameter_bytes])
     if recipe.frozen is None and recipe.adapter is None:
-        return net  # type: ignore[no-any-return]
+        return net
     frozen = OF_BYTES[bits_of(recipe.frozen) // 8 if recipe.frozen else recipe.parameter_bytes]
     for entry in walk(model.root, model.workload()):
         matrix = entry.layer is not None and entry.kind != "norm"
@@ -118,7 +118,7 @@ def built(model: Model, recipe: Recipe, device: Any) -> nn.Module:
                     weight.data = weight.to(OF_BYTES[recipe.adapter_bytes])
                 elif not weight.requires_grad and recipe.frozen:
                     weight.data = weight.to(frozen if matrix and weight.dim() == 2 else OF_BYTES[recipe.compute_bytes])
-    return net  # type: ignore[no-any-return]
+    return net
 
 
 def split(
@@ -310,7 +310,7 @@ def _normed(module: Any, mesh: Any) -> None:
     def normed(x: Tensor) -> Tensor:
         weight = module.weight if module.weight is None or not module.offset else 1 + module.weight
         given = x, weight, module.bias, module, module.width * mesh.size(), lambda sums: all_reduce(sums, "sum", mesh)
-        made: Tensor = _SplitNorm.apply(*given)  # type: ignore[no-untyped-call]
+        made: Tensor = _SplitNorm.apply(*given)
         return made
 
     module.forward = normed

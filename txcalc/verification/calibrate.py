@@ -300,10 +300,10 @@ def _attention(
     device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int, backward: bool = False
 ) -> Callable[[], Work]:
     def make() -> Work:
-        like = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
+        like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
         number, width = heads
-        q = torch.randn(batch, number, tokens, width, **like)  # type: ignore[call-overload]
-        k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))  # type: ignore[call-overload]
+        q = torch.randn(batch, number, tokens, width, **like)
+        k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))
         form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
         if not backward:
             return form
@@ -315,8 +315,8 @@ def _attention(
 
 def _update(device: str, dtype: str, side: int, number: int) -> Callable[[], Work]:
     def make() -> Work:
-        like = {"device": device, "dtype": TORCH[dtype]}
-        matrices = [torch.randn(side, side, **like) for _ in range(number)]  # type: ignore[call-overload]
+        like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype]}
+        matrices = [torch.randn(side, side, **like) for _ in range(number)]
         for matrix in matrices:
             matrix.grad = torch.randn_like(matrix)
         form = torch.optim.AdamW(matrices, fused=True)

@@ -49,7 +49,7 @@ class Count(FlopCounterMode):
             name = str(func_packet).replace(".", "::", 1)
             ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
             ran[name] += 1
-        return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+        return super()._count_flops(func_packet, out, args, kwargs)
 
     @property
     def by_module(self) -> dict[str, Any]:

@@ -64,7 +64,7 @@ class Tally(TorchDispatchMode):
     """Live storages of one kind of device, by the operator that made them; `start` forgets the peak so far."""
 
     def __init__(self, device: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.kind = torch.device(device).type
         self.block = CUDA_BLOCK if devices.is_cuda(device) else 1  # by operator bytes are whole blocks, as measured
         self.live: Counter[str] = Counter()

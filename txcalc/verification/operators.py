@@ -45,7 +45,7 @@ class MovedElements(TorchDispatchMode):
     """Elements that each module reads (`read`) and writes (`written`), by tensor, and FLOPs of its operators."""
 
     def __init__(self, net: nn.Module, symbols: Symbols | OneSize) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.tracker, self.symbols = Tracker(net), symbols
         self.names = {module: name for name, module in net.named_modules()}
         self.weights = {parameter.untyped_storage()._cdata for parameter in net.parameters()}
@@ -61,10 +61,10 @@ class MovedElements(TorchDispatchMode):
     def __enter__(self) -> Any:
         self._hooks = [register_module_forward_pre_hook(self._enters), register_module_forward_hook(self._leaves)]
         self.tracker.__enter__()
-        return super().__enter__()  # type: ignore[no-untyped-call]
+        return super().__enter__()
 
     def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        super().__exit__(*error)
         self.tracker.__exit__(*error)
         for hook in self._hooks:
             hook.remove()
@@ -147,10 +147,10 @@ class MovedElements(TorchDispatchMode):
 
 def traffic_of(entry: Entry) -> Any:
     """Elements that one kernel for a leaf reads and writes; None where the module as written does not show them."""
-    if not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
+    if entry.work is None or not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
         return None
     moved = entry.traffic
-    own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+    own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs
     return own if entry.routed else moved.weights + own
 
 

@@ -117,7 +117,7 @@ class Collectives(TorchDispatchMode):
     """The number of collectives of each kind, and their bytes: the output of a gather, else the input."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -364,16 +364,20 @@ def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dt
 
 def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:
     """The measurements of an item, by name, in order."""
-    for oracle in item.exact:
-        yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
-    for step in item.launches:
-        yield f"kernels: {step}", lambda subject, _, step=step: _kernels(subject, _sized(subject, step))  # type: ignore[misc]
-    for step in item.peaks:
-        yield f"memory: {step}", lambda subject, _, step=step: _peak(subject, step)  # type: ignore[misc]
-    for step in item.times:
-        yield f"time: {step}", lambda subject, known, step=step: _times(subject, step, known)  # type: ignore[misc]
-    for step in item.speed:
-        yield f"train: {step}", lambda subject, known, step=step: _speed(subject, step, known)  # type: ignore[misc]
+    kinds: tuple[tuple[str, Sequence[Any], Callable[[DeviceModel, Any, Accelerator], dict[str, Any]]], ...] = (
+        ("exact", item.exact, lambda subject, oracle, _: _exact(subject, oracle)),
+        ("kernels", item.launches, lambda subject, step, _: _kernels(subject, _sized(subject, step))),
+        ("memory", item.peaks, lambda subject, step, _: _peak(subject, step)),
+        ("time", item.times, _times),
+        ("train", item.speed, _speed),
+    )
+
+    def bound(measure: Callable[..., dict[str, Any]], step: Any) -> Callable[..., dict[str, Any]]:
+        return lambda subject, known: measure(subject, step, known)
+
+    for kind, steps, measure in kinds:
+        for step in steps:
+            yield f"{kind}: {step}", bound(measure, step)
     if item.overtaking:
         yield "attention overtakes", lambda s, known: _figures(overtaking(s, item.overtaking, known))
 

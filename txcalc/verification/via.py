@@ -244,8 +244,9 @@ def _built(config: Any, cls: Any, where: str) -> nn.Module:
 def countable(net: nn.Module) -> nn.Module:
     """The same model with experts gathered, k per token, so that FLOPs do not depend on data."""
     for module in net.modules():
-        if getattr(module, "config", None) is not None:
-            module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
+        config: Any = getattr(module, "config", None)
+        if config is not None:
+            config._experts_implementation = "batched_mm"
     return net
 
 

@@ -186,7 +186,9 @@ class Config(Answers):
         given = self.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
         return list(default) if given is None else given
 
-    def windows(self, raw: Raw, window: Any, types: Sequence[str], tables: Mapping[str, Raw] | None = None) -> Any:
+    def windows(
+        self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None
+    ) -> tuple[list[str], dict[str, Raw]]:
         """The axis of local and global layers; `tables` lays more over each kind."""
         if LOCAL in types and window is None:
             self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
@@ -202,7 +204,7 @@ class Config(Answers):
         bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
         return layered(raw, self.windows(raw, window, types), turned(bases))
 
-    def one_window(self, raw: Raw, window: Any) -> Any:
+    def one_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
         """The axis of the same window, or none, in every layer."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 

@@ -253,7 +253,7 @@ def _near(
     window = c.size("sliding_window", default=default, null=_default(null)) if on else None
     c.ignore("sliding_window")
     if not near:
-        return c.one_window(raw, window)  # type: ignore[no-any-return]
+        return c.one_window(raw, window)
     if listed and (window is None or c.data.get("layer_types") is not None):
         near = "none"
     if listed:
@@ -264,7 +264,7 @@ def _near(
     places |= {"but first": [bool(i % each) for i in range(n)]} if near == "but first" else {}
     types = c.layer_types(n, [LOCAL if one else GLOBAL for one in places[near]])
     unknown: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
-    return c.windows(raw, window, types, unknown if unrotated and window is not None else None)  # type: ignore[no-any-return]
+    return c.windows(raw, window, types, unknown if unrotated and window is not None else None)
 
 
 def _switched(c: Config, raw: Raw, start: int) -> Axis:
@@ -276,4 +276,4 @@ def _switched(c: Config, raw: Raw, start: int) -> Axis:
     if on and first is None:
         c.assume("max_window_layers", first := start)
     default = [LOCAL if on and i >= (first or 0) else GLOBAL for i in range(n)]
-    return c.windows(raw, window if on else None, c.layer_types(n, default))  # type: ignore[no-any-return]
+    return c.windows(raw, window if on else None, c.layer_types(n, default))

@@ -274,11 +274,11 @@ def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8)
 
 def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -> list[str]:
     """`layer_types`, one per layer."""
-    kinds = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
+    kinds: list[str] | None = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
     if kinds is None:
         c.fault("layer_types", ABSENT, "a list of layer kinds")
         return [GLOBAL] * raw["n_layers"]
-    return kinds  # type: ignore[no-any-return]
+    return kinds
 
 
 def lfm2(c: Config) -> Raw:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
@@ -26,10 +28,10 @@ def big_bird(c: Config) -> Raw:
     return raw
 
 
-def _even(value: object) -> int:
-    if type(size(value)) is not int or value % 2:  # type: ignore[operator]
+def _even(value: Any) -> int:
+    if type(size(value)) is not int or value % 2:
         raise Wrong("an even number above 0, or a list of them, one per layer")
-    return value  # type: ignore[return-value]
+    return int(value)
 
 
 def _windows(c: Config, raw: Raw) -> Raw:

@@ -117,7 +117,7 @@ class Answers(Keys):
         self.asked |= {"id2label", "label2id", "num_labels"}
         given, number = self.data.get("id2label"), self.data.get("num_labels")
         if given is None:
-            return self.size("num_labels", default=default)  # type: ignore[no-any-return]
+            return int(self.size("num_labels", default=default))
         if not isinstance(given, Mapping) or not given:
             self.fault("id2label", given, "an object with a name for each class")
             return 1

@@ -122,7 +122,7 @@ def _kimi_decoder(
 
 def _n_layers(c: Config) -> int:
     """The number of layers, before the rest is read."""
-    return c.layers("num_hidden_layers")  # type: ignore[no-any-return]
+    return c.layers("num_hidden_layers")
 
 
 def kimi_linear(c: Config) -> Raw:

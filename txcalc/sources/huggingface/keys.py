@@ -88,9 +88,10 @@ class Keys:
         """A whole number from 0."""
         return self._get(names, count, 0, default, null)
 
-    def layers(self, *names: str) -> Any:
+    def layers(self, *names: str) -> int:
         """The number of layers."""
-        return self._get(names, layers, 1, REQUIRED, REQUIRED)
+        number: int = self._get(names, layers, 1, REQUIRED, REQUIRED)
+        return number
 
     def flag(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
         """True or false."""

@@ -374,7 +374,7 @@ def _rates(c: Config) -> dict[str, Any]:
 
 def _spans_of(c: Config, n: int) -> list[str]:
     """`layer_types`, or by older files' `compress_ratios`, which go on to the layers that predict further tokens."""
-    types = c.items("layer_types", of=any_of(WINDOW, SELECTED, POOLED), length=None, default=None)
+    types: list[str] | None = c.items("layer_types", of=any_of(WINDOW, SELECTED, POOLED), length=None, default=None)
     ratios = c.items("compress_ratios", of=any_of(0, 4, 128), length=None, default=None)
     if types is None and ratios is not None:
         types = [{0: WINDOW, 4: SELECTED, 128: POOLED}[ratio] for ratio in ratios]
@@ -383,4 +383,4 @@ def _spans_of(c: Config, n: int) -> list[str]:
     if len(types) < n:
         c.fault(c.spelling("layer_types", "compress_ratios"), types, f"a list of {n:,} items, one per layer")
         return [WINDOW] * n
-    return types[:n]  # type: ignore[no-any-return]
+    return types[:n]

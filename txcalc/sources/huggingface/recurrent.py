@@ -19,11 +19,11 @@ def expanded(c: Config, raw: Raw, *names: str) -> int:
 
 def step_rank(c: Config, raw: Raw, *names: str) -> int:
     """Rank of the step size: a number, or "auto" for D/16 rounded up."""
-    auto = -(-raw["d_model"] // 16)
+    auto: int = -(-raw["d_model"] // 16)
     if c.data.get(c.spelling(*names)) == "auto":
         c.ignore(*names)
-        return auto  # type: ignore[no-any-return]
-    return c.size(*names, default=auto, null=auto)  # type: ignore[no-any-return]
+        return auto
+    return int(c.size(*names, default=auto, null=auto))
 
 
 def mamba(c: Config) -> Raw:

@@ -96,7 +96,7 @@ def side_of(v: Config, key: str, default: int) -> int:
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
         v.asked.add(key)
         return max(1, value[0])
-    return v.size(key, default=default)  # type: ignore[no-any-return]
+    return int(v.size(key, default=default))
 
 
 def widened(v: Config, width: int, default: float) -> int:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from txcalc.questions.prove import prove
     from txcalc.questions.reports import report
     from txcalc.questions.scale import scale
-    from txcalc.questions.sweeps import sweep
+    from txcalc.questions.sweep import sweep
     from txcalc.questions.trace import trace
     from txcalc.questions.train import Cluster, Mfu, RecipeOptions, Run, train
     from txcalc.questions.verify import verify
@@ -63,7 +63,7 @@ COMMANDS = {
     **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),
     **{name: name for name in ("calibrate", "prove", "trace", "verify")},
     "report": "reports",
-    "sweep": "sweeps",
+    "sweep": "sweep",
     "train": "train",
 }
 # Classes of arguments, and the module of each.

@@ -16,6 +16,7 @@ import pytest
 from command import Command
 from hypothesis import given, strategies as st
 
+import txcalc
 from txcalc import hardware, load
 from txcalc.questions.crossover import DRAWN
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
@@ -504,14 +505,8 @@ def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
 
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
-    from txcalc.render.sweep import report
-    from txcalc.sweeps.sweep import Sweep, parse_axis
-
-    grids = [Sweep(load(name), [parse_axis("D=768:3072:2x")], ["params"]) for name in ("gpt2", "mixtral-8x7b")]
-    kinds = tuple(dict.fromkeys(kind for grid in grids for kind in grid.by_kind()))
-    for grid in grids:
-        grid.quantities = kinds
-    one, two = plot.sweep(report(*grids).data).panels
+    answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)
+    one, two = answer.draw().panels
     assert (one.kind, two.kind) == ("stack", "stack")
     assert [line.label for line in one.series] == ["embedding", "attention", "feed forward", "norm"]
     assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]

@@ -25,7 +25,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS = ("deploy", "prove", "verify")  # commands with an adapter
+ADAPTERS = ("deploy", "prove", "verify", "sweep")  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -80,15 +80,18 @@ def build(name: str) -> Any:
     adapted = o.keywords(adapter) if adapter else ()
     printing = [each for each in adapted if isinstance(each.option, o.Option) and each.option.group == "Output"]
     further = [each for each in adapted if each not in printing]
-    declared = sorted([*further, *o.keywords(function), *_taken(question)], key=_order) + printing + _printed(question)
+    declared = sorted([*further, *o.keywords(function), *_taken(question)], key=_order) + printing
+    writes = any(each.name == "force" for each in declared)  # not a plot alone
+    declared += _printed(question, force=not writes)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
     repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
     once = {each.name: flag_of(each) for each in declared if isinstance(each.option, o.Option) and each.option.once}
 
     def run(**values: Any) -> None:
         form = options.chosen(values.pop("format_"), values.pop("json_"))
-        force = values.pop("force", None)
-        place = options.plotted(values.pop("plot"), form, bool(force)) if question.draws else None
+        force = values.get("force") if writes else values.pop("force", None)
+        plots_over = bool(force and not values.get("out"))
+        place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
         values |= {key: options.once(flag, values[key]) for key, flag in once.items()}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
@@ -124,7 +127,7 @@ def _order(keyword: o.Keyword) -> int:
         return 0
     if keyword.positional:
         return 1
-    return 2 if keyword.name == "set_" else 3 if keyword.name in TAKEN.values() else 4
+    return 2 if keyword.name in ("set_", "changes") else 3 if keyword.name in TAKEN.values() else 4
 
 
 TAKEN = {"--set": "set_", "--lora": "lora", "--ignore": "ignore"}  # options that change a model, and their keywords
@@ -140,11 +143,12 @@ def _taken(question: o.Question) -> list[o.Keyword]:
     return [keywords[flag] for flag in question.takes]
 
 
-def _printed(question: o.Question) -> list[o.Keyword]:
-    """The options of what is printed: format and plot."""
+def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
+    """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
     found = [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
-        found += [o.Keyword("plot", o.PLOT, str | None, None), o.Keyword("force", o.FORCE, bool, False)]
+        found.append(o.Keyword("plot", o.PLOT, str | None, None))
+        found += [o.Keyword("force", o.FORCE, bool, False)] if force else []
     return found
 
 
@@ -190,7 +194,7 @@ def _parameter(keyword: o.Keyword) -> Parameter:
         flags = [f"{flag}/--no-{flag[2:]}" if default is True else flag]
         parser = _parser(option.parse, flag) if option.parse else None
         if isinstance(default, tuple | list):
-            default = None if several or not default else ",".join(map(str, default))
+            default = None if not default else list(default) if several else ",".join(map(str, default))
         info = typer.Option(*flags, help=option.help, metavar=option.value, autocompletion=complete, parser=parser)
         info.show_default = "/" not in flag
     if optional and default is None and kind is not bool and NoneType not in get_args(kind):

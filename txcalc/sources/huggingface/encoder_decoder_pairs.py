@@ -13,9 +13,8 @@ from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, perio
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
-from txcalc.sources.huggingface.leaf_list import deit, donut_swin, swin, swinv2
 from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
-from txcalc.sources.huggingface.vision import beit, dinov2, vit
+from txcalc.sources.huggingface.vision import beit, deit, dinov2, donut_swin, swin, swinv2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.

@@ -385,3 +385,63 @@ def jetmoe(c: Config) -> Raw:
         "positions": c.rotary(width),
         "head": c.lm_head(tied=True),
     }
+
+
+def minimax_m3_vl_text(c: Config) -> Raw:
+    """Experts beside a shared one; in some layers an index of few heads selects the blocks of keys that are read."""
+    raw = c.stack()
+    n, d = raw["n_layers"], raw["d_model"]
+    attention = c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}
+    table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
+    c.data = {**c.data, **{new: table.data[old] for old, new in _INDEX.items() if old in table}}
+    few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
+    frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
+    types = c.layer_types(n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
+    fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
+    names = ["sparse" if one else "dense" for one in fed]
+    channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
+    c.only(fed.index(1) if 1 in fed else n, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
+    c.only(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
+    c.ignore("num_nextn_predict_layers")  # how often its modules run
+    uncounted(c)
+    own: Raw = {"activation": "clamped_silu"}
+    c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
+    mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own
+    mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
+    mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
+    wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | own
+    chosen = [
+        piece("q", "linear", d, few * width, bias=False), piece("k", "linear", d, width, bias=False),
+        piece("q_norm", "rms_norm", width, groups=few, kind="norm"), piece("k_norm", "rms_norm", width, kind="norm"),
+        piece("scores", "index", few, width),
+    ]  # fmt: skip
+    leaves = [{"kind": "attention"} | one for one in chosen]
+    if _SELECTED in types:
+        c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
+    rotated = c.size("rotary_dim", default=64)
+    raw |= {"attention": attention, "experts": mixed, "feed_forward": wide, "pieces": {"leaves": leaves}}
+    raw |= {"norm": c.rms(offset=True, without=["pieces"]), "head": c.lm_head(tied=False)}
+    places = c.rotary(attention["d_head"], 5e6)
+    raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
+    kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{fed}" for kind, fed in zip(types, channels, strict=True)]
+    tables: dict[str, Raw] = {}
+    for kind in set(kinds):
+        parts = ["pieces"] * kind.startswith("selected") + ["attention"]
+        parts.append("experts" if kind.endswith("sparse") else "feed_forward")
+        norm = {"norm": {"without": ["pieces"]}} if "pieces" in parts else {}
+        tables[kind] = {"parts": parts} | norm
+    raw["norm"].pop("without")
+    return layered(raw, (kinds, tables))
+
+
+_SELECTED = "minimax_m3_sparse"
+
+
+# Keys of MiniMax-M3's own table, by the names that transformers gives them.
+_INDEX = {
+    "sparse_num_index_heads": "index_n_heads",
+    "sparse_index_dim": "index_head_dim",
+    "sparse_block_size": "index_block_size",
+    "sparse_topk_blocks": "index_topk_blocks",
+    "sparse_local_block": "index_local_blocks",
+}

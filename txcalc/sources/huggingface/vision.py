@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw
+from functools import partial
+
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.leaf_list import Pieces, listed, places, preceded, windowed
+from txcalc.sources.spec import MAX_SIZE, size
 
 
 def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
@@ -106,3 +110,116 @@ def beit(c: Config) -> Raw:
         "vision": vision,
         "head": head,
     }
+
+
+def swin(c: Config, second: bool = False) -> Raw:
+    """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages. The
+    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices."""
+    c.alone()
+    patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
+    sides = _sides(c, patch)
+    depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
+    if c.data.get("depths", depths) is None:
+        c.fault("depths", None, "a list with a number of layers per stage")
+    heads = c.items("num_heads", "num_attention_heads", of=size, length=len(depths), default=[3, 6, 12, 24])
+    width, window = c.size("embed_dim", default=96), c.size("window_size", default=7)
+    ratio, act = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu")
+    bias, n = c.flag("qkv_bias", default=True), len(depths)
+    last = width * 2 ** max(0, n - 1)
+    c.only(last, "hidden_size", why="it is what the class derives")
+    raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
+    if not depths or len(heads) != n or last > MAX_SIZE:
+        number = f"a list with a number of layers per stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
+        c.fault("depths", depths, number)
+        return raw
+    around = [
+        piece(
+            "patches", "convolution", channels, width, patch * patch, patch * patch, kind="embedding", **places(sides)
+        ),
+        piece("embedding_norm", "layer_norm", width, kind="norm", **places(sides)),
+    ]
+    if c.flag("use_absolute_embeddings", default=False):
+        around.append(
+            piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
+        )
+    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second)
+    around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
+    if c.head_of("classifier", "none") == "classifier":
+        around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
+    order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
+    return listed(raw | {"around": around, "head": {"form": "none"}, "length": sides[0] * sides[1]}, kinds, order)
+
+
+def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
+            bias: bool, second: bool = False,
+            ) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
+    """A layer of each stage, what merges patches between them, and how many there are at the end."""
+    kinds: dict[str, Pieces] = {}
+    merges: Pieces = []
+    even = sides[0] == sides[1]  # then a window is at most as wide as its stage
+    for i, several in enumerate(heads):
+        d = width * 2**i
+        c.divides(several, d, "num_heads", "the stage's width")
+        if min(sides) < window and not (second and even):
+            c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
+        across = min(*sides, window) if second else window
+        kinds[f"stage{i + 1}"] = windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
+        if i < len(heads) - 1:
+            even = even and sides[0] % 2 == 0
+            sides = -(-sides[0] // 2), -(-sides[1] // 2)
+            normed = 2 * d if second else 4 * d
+            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", normed, kind="norm", **places(sides)))
+            merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **places(sides)))
+    return kinds, merges, sides
+
+
+def _sides(c: Config, patch: int) -> tuple[int, int]:
+    """Patches in a picture's height and width."""
+    image = c.data.get("image_size", 224)
+    sides = image if isinstance(image, list) else [image, image]
+    c.ignore("image_size")
+    if len(sides) != 2 or not all(type(side) is int and side >= patch and side % patch == 0 for side in sides):
+        c.fault("image_size", image, f"a side, or two, that patch_size = {patch} divides")
+        return 56, 56
+    if "image_size" not in c:
+        c.assume("image_size", 224)
+    return sides[0] // patch, sides[1] // patch
+
+
+def donut_swin(c: Config) -> Raw:
+    """Swin without a norm after the last stage, of a picture that may be a rectangle."""
+    raw = swin(c)
+    return raw | {"around": [one for one in raw.get("around", []) if one["name"] != "norm"]}
+
+
+def deit(c: Config) -> Raw:
+    """ViT with a second token, which a distilled model's other classifier reads."""
+    c.alone()
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, wide = raw["d_model"], c.size("intermediate_size")
+    patch, channels = c.size("patch_size", default=16), c.size("num_channels", default=3)
+    several, act = c.size("num_attention_heads", default=12), c.activation("hidden_act", default="gelu")
+    c.divides(several, d, "num_attention_heads", "hidden_size")
+    sides, bias = _sides(c, patch), c.flag("qkv_bias", default=True)
+    seen = sides[0] * sides[1] + 2
+    here, once = {"at": [0, seen, 1]}, {"at": [0, 1, 1]}
+    width = max(1, d // several)
+    core = piece("core", "attention", several, width, width, bias=False, **here)
+    layer = preceded(d, [core], wide, act, bias, here, here)
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **places(sides))]
+    around += [piece("tokens", "held", 2 * d, kind="embedding")]
+    around += [piece("positions", "table", seen, d, kind="embedding", bias=True, **here)]
+    around += [piece("norm", "layer_norm", d, kind="norm", **here)]
+    names = c.data.get("architectures")
+    twice = isinstance(names, list) and names == ["DeiTForImageClassificationWithTeacher"]
+    form = "teacher" if twice else c.head_of("classifier", "none")
+    c.ignore("architectures")
+    if form == "none":
+        pooled = c.size("pooler_output_size", default=d, null=d)
+        around += [piece("pooler", "linear", d, pooled, **once)]
+    else:
+        around += [piece("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
+    return listed(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
+
+
+swinv2 = partial(swin, second=True)

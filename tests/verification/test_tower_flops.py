@@ -9,7 +9,7 @@ from tower_flops import CASES, compared
 
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.huggingface.families import ALONE
+from txcalc.sources.huggingface.families import STANDALONE_TOWERS
 from txcalc.sources.huggingface.transformers_metadata import classes
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,7 @@ def test_flops_are_those_of_transformers(name: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ALONE)
+@pytest.mark.parametrize("name", STANDALONE_TOWERS)
 def test_a_tower_by_itself_has_the_parameters_of_its_class(name: str) -> None:
     """As its class makes it where a config says nothing."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")

@@ -15,7 +15,7 @@ from txcalc.errors import ABSENT, NULL, Fault, shown
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import COMMON_WORDS, printable
-from txcalc.sources.huggingface.size_neutral_keys import UNREAD, elsewhere, ignores, is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import TRAINING_NUMBERS, elsewhere, ignores, is_neutral
 
 # Names of one size, as configuration classes and other people's files spell it.
 SPELLINGS = (
@@ -121,7 +121,7 @@ def _moved(part: Any, config: Any, data: Mapping[str, Any]) -> list[str]:
 def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[str]) -> bool:
     """Whether transformers' code of this type does not read a key that is not known to change no size."""
     cls, value = type(config), data[key]
-    if is_neutral(key, value) or key in UNREAD:
+    if is_neutral(key, value) or key in TRAINING_NUMBERS:
         return False
     if key in _defaults(cls) or key in cls.attribute_map or elsewhere(cls.model_type, key, data):
         return False

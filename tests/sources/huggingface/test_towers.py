@@ -21,8 +21,8 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, layer_numbers
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.huggingface.families import ALONE
-from txcalc.sources.huggingface.tower_registry import BESIDE
+from txcalc.sources.huggingface.families import STANDALONE_TOWERS
+from txcalc.sources.huggingface.tower_registry import TOWER_PLANS
 
 TRUTH: dict[str, dict[str, Any]] = json.loads((HF / "towers.json").read_text())
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
@@ -119,7 +119,7 @@ def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
 def test_the_truth_is_complete() -> None:
     rows = json.loads((HF / "published.json").read_text()).values()
     published = {row["config"]["model_type"] for row in rows if row.get("whole")}
-    assert {name.split()[0] for name in TRUTH} | published == set(BESIDE)
+    assert {name.split()[0] for name in TRUTH} | published == set(TOWER_PLANS)
 
 
 # Published models; those of TRUTH and of CONFIGS have the totals of their checkpoints' headers on the hub.
@@ -190,7 +190,7 @@ def test_what_the_class_of_the_whole_takes_no_value_of_is_refused(key: str, valu
 def test_a_tower_by_itself_is_that_of_its_whole(name: str, behind: int) -> None:
     """Less the FLOPs of what the whole has `behind` it."""
     config = TRUTH[name]["config"]
-    own = next(one for one, whole in ALONE.items() if whole == config["model_type"])
+    own = next(one for one, whole in STANDALONE_TOWERS.items() if whole == config["model_type"])
     kind = "vision" if "vision_config" in config else "audio"
     alone, tower = read(config[f"{kind}_config"] | {"model_type": own}), read(config).towers[kind]
     assert alone.root.fixed or not tower.root.fixed

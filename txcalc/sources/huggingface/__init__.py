@@ -19,20 +19,20 @@ from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import (
     BY_CLASS,
+    FINGERPRINTS,
     OTHER_FILES,
     PREDICTING,
     PREDICTORS,
     PUBLISHED,
     READERS,
     REFUSED,
-    SIGNS,
-    TOLD,
+    TYPICAL_KEYS,
     WRAPPERS,
-    reader_named,
+    reader,
 )
 from txcalc.sources.huggingface.heads import class_of, named_after
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.size_neutral_keys import ASIDE, is_neutral
+from txcalc.sources.huggingface.size_neutral_keys import IGNORED_KEYS, is_neutral
 
 MAX_BYTES = 1 << 24
 
@@ -145,13 +145,13 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
         from txcalc.sources.huggingface.multimodal import tie_told
-        from txcalc.sources.huggingface.tower_registry import beside
+        from txcalc.sources.huggingface.tower_registry import describe_towers
 
         tie_told(c, raw.get("head", {}).get("tied"))
-        raw |= beside(c, text, raw)
+        raw |= describe_towers(c, text, raw)
     raw |= _stored(c, text)
     _remarks(c, text, own)
-    c.leftovers()
+    c.report_unread_keys()
     return c, raw
 
 
@@ -239,7 +239,7 @@ def _foreign(data: Mapping[str, Any], name: str) -> bool:
     another code's switch; or beside tokens that the code before transformers added to the table."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
-    own = TOLD[name].union(_OLD, *(row.get("ignore", "").split() for row in ASIDE.get(name, ())))
+    own = FINGERPRINTS[name].union(_OLD, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
     told = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
     return any(key not in own and metadata.unnamed(name, key) for key in told)
 
@@ -268,11 +268,11 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
-        sure = next((name for name, keys in TOLD.items() if keys <= data.keys()), "")
+        sure = next((name for name, keys in FINGERPRINTS.items() if keys <= data.keys()), "")
         if sure and model_type is None and not cls and not _foreign(data, sure):
             return sure, [f"model_type = {sure!r}, whose keys these are, as files had them before it"]
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
-        like = next((name for name, keys in SIGNS.items() if keys <= data.keys()), "")
+        like = next((name for name, keys in TYPICAL_KEYS.items() if keys <= data.keys()), "")
         other = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")
         if other and not like:
             raise InputError(where, [f"is no model's config: {other}"])
@@ -326,7 +326,7 @@ def reader_of(where: str, c: Config) -> Any:
         raise UnknownName(
             where, "reader for model_type", c.model_type, known, "see the README's list", _alone(c) or way_out(c)
         )
-    return reader_named(c.model_type)
+    return reader(c.model_type)
 
 
 # What configs of a part of a model are called, after the model's type.

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.families import ALIASES, reader_named
+from txcalc.sources.huggingface.families import ALIASES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare
 
@@ -41,7 +41,7 @@ def alias(c: Config) -> Raw:
     if "note" in row:
         c.note(row["note"])
     name, c.model_type = c.model_type, row["type"]
-    raw = reader_named(c.model_type)(c)
+    raw = reader(c.model_type)(c)
     c.model_type = name  # whose own code may read keys that the other's does not
     return raw | ({"head": row["head"]} if "head" in row else {})
 
@@ -54,7 +54,7 @@ def codet5p(c: Config) -> Raw:
     """
     if c.data.get("architectures") and not c.named("CodeT5pEncoderDecoderModel"):
         c.fault("architectures[0]", c.data["architectures"], "CodeT5pEncoderDecoderModel", "both stacks are read")
-    c.only(False, "tie_encoder_decoder", why="each has weights of its own")
+    c.require_value(False, "tie_encoder_decoder", why="each has weights of its own")
     c.ignore("architectures", "is_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id")
     halves = {}
     for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):
@@ -71,7 +71,7 @@ def codet5p(c: Config) -> Raw:
                 inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())
         if name == "decoder" and (wide := given.get("cross_attention_hidden_size")) is not None:
             inner.fault("cross_attention_hidden_size", wide, "null", "its code attends to no other width than its own")
-        halves[name] = reader_named("gptj")(inner)
+        halves[name] = reader("gptj")(inner)
     encoder, decoder = ({k: v for k, v in half.items() if k not in ("kind", "context")} for half in halves.values())
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
     n, plain = decoder["n_layers"], ["attention", "feed_forward"]

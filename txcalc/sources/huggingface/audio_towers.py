@@ -7,9 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, conformer, fed, normed
-from txcalc.sources.huggingface.tower_types import Projection, Tower, alone, counted, heard, resampled
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, conformer_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.tower_types import (
+    Projection,
+    Tower,
+    count_params,
+    leaf_tower,
+    resampler_step,
+    whisper_sizes,
+)
 from txcalc.sources.huggingface.towers import stack
 from txcalc.sources.spec import size
 
@@ -17,7 +24,7 @@ from txcalc.sources.spec import size
 def qwen3_asr(v: Config, *defaults: int) -> Tower:
     """Three convolutions of 3 × 3 with a stride of 2 over bands and time, chunk by chunk, and layers with biases
     everywhere that attend within windows of whole chunks."""
-    sizes = heard(v, *(defaults or (1024, 4096, 24, 16)))
+    sizes = whisper_sizes(v, *(defaults or (1024, 4096, 24, 16)))
     bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
     frames = 2 * v.size("n_window", default=50)
     chunks = v.size("n_window_infer", default=800) // frames
@@ -30,9 +37,9 @@ def qwen3_asr(v: Config, *defaults: int) -> Tower:
     around: Pieces = []
     for i, (grid, c_in) in enumerate(zip(grids, (1, channels, channels), strict=True)):
         here = {"at": [1, 0, frames, grid]}
-        around.append(piece(f"conv{i + 1}", "convolution", c_in, channels, 9, 4, kind="embedding", **here))
-        around.append(piece(f"conv{i + 1}_activation", "gelu", channels, **here))
-    flat = piece("conv_out", "linear", channels * bands, sizes.width, bias=False, at=[1, 0, frames, frames])
+        around.append(leaf(f"conv{i + 1}", "convolution", c_in, channels, 9, 4, kind="embedding", **here))
+        around.append(leaf(f"conv{i + 1}_activation", "gelu", channels, **here))
+    flat = leaf("conv_out", "linear", channels * bands, sizes.width, bias=False, at=[1, 0, frames, frames])
     window = {"window": max(1, chunks) * frames, "chunked": True}
     raw = stack(sizes, act, attention=window, positions={"form": "sinusoidal"})
     return Tower(sizes.width, raw | {"kind": "encoder", "around": [*around, flat]})
@@ -51,16 +58,16 @@ def granite_speech(v: Config) -> Tower:
     wide, taps = d * v.size("conv_expansion_factor", default=2), v.size("conv_kernel_size", default=15)
     f, words = d * v.size("feedforward_mult", default=4), v.size("output_dim", default=42)
     filled = {"at": [1, 0, context, context]}
-    mixed = [normed("attention", d)]
-    mixed += [piece(one, "linear", d, heads * width, bias=False, **filled) for one in "qkv"]
-    mixed += [piece("distances", "held", (2 * rows + 1) * width)]
-    mixed += [piece("distance_scores", "scores", heads, width, keys=[0, context, 1], **filled)]
-    mixed += [piece("core", "windows", heads, width, width, context, bias=True, **filled)]
-    mixed += [piece("o", "linear", heads * width, d), piece("attention_sum", "sum", d)]
-    inner = [piece("conv_scale", "scale", wide), piece("conv_shift", "shift", wide)]
-    around = [piece("frames", "linear", bands, d, kind="embedding"), piece("guesses", "linear", d, words)]
-    around += [piece("guessed", "linear", words, d), piece("guessed_sum", "sum", d)]
-    return Tower(d, alone(d, conformer(d, f, "silu", mixed, taps, inner, wide=wide, bias=True), n, around))
+    mixed = [norm_leaf("attention", d)]
+    mixed += [leaf(one, "linear", d, heads * width, bias=False, **filled) for one in "qkv"]
+    mixed += [leaf("distances", "held", (2 * rows + 1) * width)]
+    mixed += [leaf("distance_scores", "scores", heads, width, keys=[0, context, 1], **filled)]
+    mixed += [leaf("core", "windows", heads, width, width, context, bias=True, **filled)]
+    mixed += [leaf("o", "linear", heads * width, d), leaf("attention_sum", "sum", d)]
+    inner = [leaf("conv_scale", "scale", wide), leaf("conv_shift", "shift", wide)]
+    around = [leaf("frames", "linear", bands, d, kind="embedding"), leaf("guesses", "linear", d, words)]
+    around += [leaf("guessed", "linear", words, d), leaf("guessed_sum", "sum", d)]
+    return Tower(d, leaf_tower(d, conformer_leaves(d, f, "silu", mixed, taps, inner, wide=wide, bias=True), n, around))
 
 
 def gemma4(v: Config) -> Tower:
@@ -79,31 +86,31 @@ def gemma4(v: Config) -> Tower:
     v.ignore("gradient_clipping", "attention_invalid_logits_value", "attention_logit_cap", "residual_weight")
     # A block's queries meet the same keys, as if they were heads of one position.
     grouped = {"at": [1, 0, block]}
-    mixed = [normed("attention", d, "rms_norm"), *(piece(one, "linear", d, d, bias=False) for one in "qkv")]
-    mixed += [piece("query_scale", "held", width)]
-    mixed += [piece("distances", "linear", d, d, bias=False, at=[0, seen // 2 + 1, 1], shared=True)]
+    mixed = [norm_leaf("attention", d, "rms_norm"), *(leaf(one, "linear", d, d, bias=False) for one in "qkv")]
+    mixed += [leaf("query_scale", "held", width)]
+    mixed += [leaf("distances", "linear", d, d, bias=False, at=[0, seen // 2 + 1, 1], shared=True)]
     met = {"scores": seen, "distance_scores": seen // 2 + 1, "values": seen}
-    mixed += [piece(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in met.items()]
-    mixed += [piece("o", "linear", d, d, bias=False), normed("attended", d, "rms_norm")]
-    mixed.append(piece("attention_sum", "sum", d))
-    inner = [normed("conv_inner", d, "rms_norm")]
-    layer = conformer(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", fed_bias=False)
-    layer.append(piece("fed_norms", "rms_norm", d, times=2, kind="norm"))
+    mixed += [leaf(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in met.items()]
+    mixed += [leaf("o", "linear", d, d, bias=False), norm_leaf("attended", d, "rms_norm")]
+    mixed.append(leaf("attention_sum", "sum", d))
+    inner = [norm_leaf("conv_inner", d, "rms_norm")]
+    layer = conformer_leaves(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", fed_bias=False)
+    layer.append(leaf("fed_norms", "rms_norm", d, times=2, kind="norm"))
     bands, around = max(1, first // 4), list[Raw]()
     for i, (c_in, c_out, rate) in enumerate(((1, first, 4), (first, second, 1))):
         here = {"at": [rate * bands, 0, 1]}
-        around.append(piece(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=False, kind="embedding", **here))
-        around += [normed(f"conv{i + 1}", c_out, "layer_norm", bias=False, **here)]
-        around += [piece(f"conv{i + 1}_activation", "relu", c_out, **here)]
-    around.append(piece("frames", "linear", bands * second, d, bias=False, kind="embedding"))
+        around.append(leaf(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=False, kind="embedding", **here))
+        around += [norm_leaf(f"conv{i + 1}", c_out, "layer_norm", bias=False, **here)]
+        around += [leaf(f"conv{i + 1}_activation", "relu", c_out, **here)]
+    around.append(leaf("frames", "linear", bands * second, d, bias=False, kind="embedding"))
     wide = v.size("output_proj_dims", default=1536)
-    return Tower(wide, alone(d, layer, n, around), steps=({"linear": wide},))
+    return Tower(wide, leaf_tower(d, layer, n, around), steps=({"linear": wide},))
 
 
 def gemma4_unified(v: Config) -> Tower:
     """A sound's frames as they are."""
     d = v.size("audio_embed_dim", default=640)
-    return Tower(d, alone(d, []))
+    return Tower(d, leaf_tower(d, []))
 
 
 def vibevoice(v: Config, decoder: bool = False) -> Tower:
@@ -116,13 +123,13 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
     depths = v.items("depths", of=size, length=None, default=[3, 3, 3, 3, 3, 3, 8])
     if len(depths) != len(ratios) + 1 or len(ratios) > 20:
         v.fault("depths", depths, f"a list of {len(ratios) + 1:,} items, one more than downsampling_ratios")
-        return Tower(width, alone(width, []))
+        return Tower(width, leaf_tower(width, []))
 
     def blocks(i: int, d: int, **more: object) -> Pieces:
-        made = [normed("mixer", d, "rms_norm"), piece("mixer", "convolution", d, d, taps, 1, groups=d)]
-        made += [piece("mixer_scale", "scale", d), piece("mixer_sum", "sum", d), normed("fed", d, "rms_norm")]
-        made += [piece("up", "linear", d, wide * d), piece("activation", act, wide * d)]
-        made += [piece("down", "linear", wide * d, d), piece("fed_scale", "scale", d), piece("fed_sum", "sum", d)]
+        made = [norm_leaf("mixer", d, "rms_norm"), leaf("mixer", "convolution", d, d, taps, 1, groups=d)]
+        made += [leaf("mixer_scale", "scale", d), leaf("mixer_sum", "sum", d), norm_leaf("fed", d, "rms_norm")]
+        made += [leaf("up", "linear", d, wide * d), leaf("activation", act, wide * d)]
+        made += [leaf("down", "linear", wide * d, d), leaf("fed_scale", "scale", d), leaf("fed_sum", "sum", d)]
         return [one | {"name": f"stage{i}_{one['name']}", **more} for one in made]
 
     rate, c_in, stages, back = 1, channels, list[Raw](), list[Raw]()
@@ -132,14 +139,14 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
         rate //= ratio
         here = {"at": [rate, 0, 1]}
         kernel = 2 * ratio if i else taps
-        stages.append(piece(f"stage{i}", "convolution", c_in, f, kernel, ratio, **here))
+        stages.append(leaf(f"stage{i}", "convolution", c_in, f, kernel, ratio, **here))
         stages += blocks(i, f, times=depth, **here)
-        back += [piece(f"stage{i}", "convolution", f, c_in, kernel, 1), *blocks(i, f, times=depth)]
+        back += [leaf(f"stage{i}", "convolution", f, c_in, kernel, 1), *blocks(i, f, times=depth)]
         c_in, f = f, 2 * f
-    last = piece("last", "convolution", c_in, width, taps, 1)
-    back.append(piece("first", "convolution", width, c_in, taps, 1))
-    raw = alone(width, [last], 1, stages)
-    return Tower(width, raw | {"idle": counted(back)} if decoder else raw)
+    last = leaf("last", "convolution", c_in, width, taps, 1)
+    back.append(leaf("first", "convolution", width, c_in, taps, 1))
+    raw = leaf_tower(width, [last], 1, stages)
+    return Tower(width, raw | {"idle": count_params(back)} if decoder else raw)
 
 
 def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -149,7 +156,7 @@ def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
 
 def diffusing(v: Config) -> Tower:
     """VibeVoice's diffusion head, all of which is of the text's width: see `diffusing_projector`."""
-    return Tower(1, alone(1, []), why="how many steps it takes, who runs it says")
+    return Tower(1, leaf_tower(1, []), why="how many steps it takes, who runs it says")
 
 
 def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -163,10 +170,10 @@ def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
         if v.data.get(key, wanted) != wanted:
             v.fault(key, v.data[key], f"{wanted:,}, which the class derives")
     act = v.activation("hidden_act", default="silu")
-    layer = fed("fed", d, f, act, norm="rms_norm", bias=bias, gated=True, times=n)
-    layer.append(piece("shifts", "linear", d, 3 * d, bias=False, times=n))
+    layer = ffn_leaves("fed", d, f, act, norm="rms_norm", bias=bias, gated=True, times=n)
+    layer.append(leaf("shifts", "linear", d, 3 * d, bias=False, times=n))
     told = v.size("frequency_embedding_size", default=256)
     sides = {"in": (latent, d), "time": (told, d), "times": (d, d), "text": (d, d)}
     sides |= {"last": (d, 2 * d), "out": (d, latent)}
-    ends = [piece(name, "linear", *both, bias=False) for name, both in sides.items()]
-    return Projection((resampled([*ends, *layer, piece("factors", "held", 2)], 1, 1, d),))
+    ends = [leaf(name, "linear", *both, bias=False) for name, both in sides.items()]
+    return Projection((resampler_step([*ends, *layer, leaf("factors", "held", 2)], 1, 1, d),))

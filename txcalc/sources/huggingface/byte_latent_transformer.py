@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, fed, listed, normed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, ffn_leaves, leaf_stack, norm_leaf
 from txcalc.sources.spec import size
 
 # By part its model type, and the width, layers, heads and width of feed-forward (0: 8/3 of its own) of its class.
@@ -37,41 +37,41 @@ def blt(c: Config) -> Raw:
     d.c.ignore("vocab_size")
     d.c.equal("hidden_size_global", g.width, 2048, "what the layers over patches give")
     vocab = {one: one.size("vocab_size", default=260) for one in (c, e.c, parts["patcher"].c)}
-    around = [piece("bytes", "table", vocab[e.c], e.width), piece("hashes", "table", rows, e.width, bias=True)]
+    around = [leaf("bytes", "table", vocab[e.c], e.width), leaf("hashes", "table", rows, e.width, bias=True)]
     around[1]["runs"] = hashes
     around = [one | {"kind": "embedding"} for one in around]
     around += e.layers(window)
     times = e.number if e.c.flag("cross_attn_all_layers", default=False) else 1
-    around.append(piece("to_patches", "linear", e.width, e.width * k, bias=False, kind="embedding", runs=times, **here))
+    around.append(leaf("to_patches", "linear", e.width, e.width * k, bias=False, kind="embedding", runs=times, **here))
     around += e.reads(times, wide, {"keys": [1, 0, 1]}, {})
     if e.width * k != g.width:
-        around.append(piece("to_global", "linear", e.width * k, g.width, bias=False, kind="embedding", **here))
-    around.append(piece("from_patches", "linear", g.width, d.width * k, bias=False, kind="embedding", **here))
+        around.append(leaf("to_global", "linear", e.width * k, g.width, bias=False, kind="embedding", **here))
+    around.append(leaf("from_patches", "linear", g.width, d.width * k, bias=False, kind="embedding", **here))
     times = d.number if d.c.flag("cross_attn_all_layers", default=True) else 1
     around += d.reads(times, {}, {"keys": wide["at"]}, wide)
-    around += [*d.layers(window), normed("last", d.width, "rms_norm")]
+    around += [*d.layers(window), norm_leaf("last", d.width, "rms_norm")]
     if c.flag("patch_in_forward", default=True, null=False):
         p = parts["patcher"]
-        around.append(piece("patcher_bytes", "table", vocab[p.c], p.width, kind="embedding"))
+        around.append(leaf("patcher_bytes", "table", vocab[p.c], p.width, kind="embedding"))
         around += p.layers(p.c.size("sliding_window", default=512, null=None))
-        around.append(normed("patcher", p.width, "rms_norm"))
-        around.append(piece("patcher_head", "linear", p.width, vocab[p.c], bias=False, kind="head"))
+        around.append(norm_leaf("patcher", p.width, "rms_norm"))
+        around.append(leaf("patcher_head", "linear", p.width, vocab[p.c], bias=False, kind="head"))
     tied = c.flag("tie_word_embeddings", default=False)
     if form == "lm":
         if tied and vocab[c] != vocab[e.c]:
             c.fault("vocab_size", vocab[c], f"the encoder's {vocab[e.c]:,}", "the head is its table")
-        around.append(piece("head", ("linear", "tied")[tied], d.width, vocab[c], bias=False, kind="head"))
+        around.append(leaf("head", ("linear", "tied")[tied], d.width, vocab[c], bias=False, kind="head"))
     c.note("a text is read whole: how bytes are written one by one is not counted; attention between bytes and patches "
            "is counted over all of both, before its mask")  # fmt: skip
     raw: Raw = {"kind": "encoder", "d_model": g.width, "n_layers": g.number, "around": around}
-    return listed(raw | {"head": {"form": "none"}}, {"layer": g.layer(None, here)}, [])
+    return leaf_stack(raw | {"head": {"form": "none"}}, {"layer": g.layer(None, here)}, [])
 
 
 def _patches(c: Config) -> list[int]:
     """Positions of patches for T bytes, as `at` of a piece: ⌈(T − 1)/p⌉ of p bytes each behind one of the first."""
     length = c.size("patch_size", default=4, null=None)
     most = c.size("max_patch_length", default=None, null=None)
-    c.only("entropy", "patching_mode", why="a patcher that is not run is not read")
+    c.require_value("entropy", "patching_mode", why="a patcher that is not run is not read")
     if not c.flag("patch_in_forward", default=True, null=False):
         c.note("no entropy is looked at: every byte is a patch, and one more is empty")
         return [1, 1, 1]
@@ -103,24 +103,24 @@ class _Part:
 
     def _maps(self, name: str, queries: Raw, keys: Raw) -> tuple[Pieces, Raw]:
         kv = self.groups * self.head
-        made = [piece(f"{name}q", "linear", self.width, self.width, bias=False, **queries)]
-        made += [piece(f"{name}{one}", "linear", self.width, kv, bias=False, **keys) for one in "kv"]
-        return made, piece(f"{name}o", "linear", self.width, self.width, bias=False, **queries)
+        made = [leaf(f"{name}q", "linear", self.width, self.width, bias=False, **queries)]
+        made += [leaf(f"{name}{one}", "linear", self.width, kv, bias=False, **keys) for one in "kv"]
+        return made, leaf(f"{name}o", "linear", self.width, self.width, bias=False, **queries)
 
     def layer(self, window: int | None, here: Raw, name: str = "") -> Pieces:
         """A layer, pre-norm, that sees what is before."""
         (q, k, v), out = self._maps(name, here, here)
         form, span = ("once", ()) if window is None else ("window_once", (window,))
         groups = max(1, self.heads // self.groups)
-        own = [piece(f"{name}rotary", "rotary", self.heads + self.groups, self.head, **here)]
+        own = [leaf(f"{name}rotary", "rotary", self.heads + self.groups, self.head, **here)]
         own.append(
-            piece(f"{name}core", form, self.heads, self.head, self.head, *span, groups=groups, bias=False, **here)
+            leaf(f"{name}core", form, self.heads, self.head, self.head, *span, groups=groups, bias=False, **here)
         )
-        made = [q, k, v, *own, out, piece(f"{name}attention_sum", "sum", self.width, **here)]
-        ff = fed(
+        made = [q, k, v, *own, out, leaf(f"{name}attention_sum", "sum", self.width, **here)]
+        ff = ffn_leaves(
             f"{name}feed_forward", self.width, self.wide, self.act, norm="rms_norm", bias=False, gated=True, **here
         )
-        norm = normed(f"{name}attention", self.width, "rms_norm", **here)
+        norm = norm_leaf(f"{name}attention", self.width, "rms_norm", **here)
         return [norm, *[one | {"kind": "attention"} for one in made], *ff]
 
     def layers(self, window: int | None) -> Pieces:
@@ -131,12 +131,12 @@ class _Part:
         name = f"{self.name}_cross_"
         (q, k, v), out = self._maps(name, queries, keys)
         groups = max(1, self.heads // self.groups)
-        core = piece(
+        core = leaf(
             f"{name}core", "reading", self.heads, self.head, self.head, groups=groups, bias=False, **queries, **seen
         )
-        made = [q, k, v, core, out, piece(f"{name}sum", "sum", self.width, groups=2, **queries)]
+        made = [q, k, v, core, out, leaf(f"{name}sum", "sum", self.width, groups=2, **queries)]
         norms = [
-            normed(f"{name}q", self.width, "rms_norm", **queries),
-            normed(f"{name}k", self.width, "rms_norm", **keys),
+            norm_leaf(f"{name}q", self.width, "rms_norm", **queries),
+            norm_leaf(f"{name}k", self.width, "rms_norm", **keys),
         ]
         return [one | {"times": times} for one in [*norms, *[one | {"kind": "attention"} for one in made]]]

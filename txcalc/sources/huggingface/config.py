@@ -12,7 +12,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.families import PREDICTORS
-from txcalc.sources.huggingface.heads import Answers, Raw as Raw
+from txcalc.sources.huggingface.heads import HeadReader, Raw as Raw
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.transformers_metadata import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
@@ -44,7 +44,7 @@ STRETCHES: dict[str, tuple[str, ...]] = {
 }
 
 
-class Config(Answers):
+class Config(HeadReader):
     """A config.json, or one object of it."""
 
     def table(self, *names: str) -> Config | None:
@@ -224,7 +224,7 @@ class Config(Answers):
         n_heads = self.size("num_attention_heads")
         usual = size_of(self.model_type, "num_key_value_heads")  # is written with whatever number of heads
         pairs = n_heads if usual is None or self.data.get("num_key_value_heads") != usual else usual
-        self.only(pairs, "num_key_value_heads", why="the latent is expanded for all heads")
+        self.require_value(pairs, "num_key_value_heads", why="the latent is expanded for all heads")
         raw_value = self.size("v_head_dim", default=value, null=value)
         table = {
             "n_heads": n_heads,
@@ -262,10 +262,10 @@ class Config(Answers):
         """A decoder, or its layers where every position sees every other, as embedding models are made of one."""
         if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
             return raw
-        self.only(False, "use_sliding_window", why="windows that look both ways are not read")
+        self.require_value(False, "use_sliding_window", why="windows that look both ways are not read")
         if self.data.get("layer_types") != [GLOBAL] * raw["n_layers"]:
-            self.only(None, "layer_types", why="windows that look both ways are not read")
-        self.only(None, "attention_chunk_size", why="windows that look both ways are not read")
+            self.require_value(None, "layer_types", why="windows that look both ways are not read")
+        self.require_value(None, "attention_chunk_size", why="windows that look both ways are not read")
         self.note("is_causal is false: every position sees every other")
         head = raw["head"]
         if "form" not in head:
@@ -297,7 +297,7 @@ class Config(Answers):
     def first_dense(self, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
         """The first `first_k_dense_replace` layers are dense."""
         first = self.count("first_k_dense_replace", default=default)
-        self.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
+        self.require_value(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
         return self.dense_where(raw, [i < first for i in range(raw["n_layers"])])
 
     def typed(self, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
@@ -416,7 +416,7 @@ def turned(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
     }
 
 
-def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
+def leaf(name: str, form: str, *sizes: int, **more: Any) -> Raw:
     """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
     return {"name": name, "form": form, "sizes": list(sizes), **more}
 

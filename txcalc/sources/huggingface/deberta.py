@@ -64,10 +64,10 @@ def _letters(terms: Sequence[str]) -> list[str]:
 
 def _disentangled(c: Config) -> Raw:
     raw = c.widths("encoder")
-    c.only(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
+    c.require_value(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
     types = c.count("type_vocab_size", default=0)
     attention = c.heads(raw, kv_names=(), width_names=())
-    c.only(attention["d_head"], "attention_head_size", why="it is the width over the heads")
+    c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
     raw |= {
         "attention": attention | {"bias": True},
         "feed_forward": c.plain(),
@@ -96,7 +96,7 @@ def _disentangled(c: Config) -> Raw:
 
 def _context_pooler(c: Config, raw: Raw) -> str:
     """The activation of the layer before a classifier of sequences, which is as wide as the model."""
-    c.only(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
+    c.require_value(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
     return c.activation("pooler_hidden_act", default="gelu")
 
 
@@ -122,7 +122,7 @@ def _positive(c: Config, key: str) -> Any:
 
 def distances(c: Config) -> Raw:
     """SEW-D's: a table of buckets of distances that queries and keys both meet."""
-    c.only(True, "relative_attention", why="its layers without distances are not read")
+    c.require_value(True, "relative_attention", why="its layers without distances are not read")
     given = c.data.get("pos_att_type", ["p2c", "c2p"])
     c.ignore("pos_att_type")
     if not isinstance(given, list) or sorted(map(str, given)) != ["c2p", "p2c"]:

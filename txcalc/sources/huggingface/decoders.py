@@ -106,7 +106,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     def read(self, c: Config) -> Raw:
         """The description in a config."""
         if self.own is not None:
-            c.of_its_own(*self.own.split())
+            c.require_published_class(*self.own.split())
         raw = c.stack(self.d_model.split(), self.n_layers.split())
         for name in self.tables.split():
             c.table(name)
@@ -120,7 +120,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if self.latent:
             raw["latent"] = raw.pop("attention")
         for value, keys, why in self.only:
-            c.only(value, *keys.split(), why=why)
+            c.require_value(value, *keys.split(), why=why)
         c.ignore(*self.ignore.split())
         if self.further:
             c.more_heads()
@@ -145,7 +145,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if self.square:
             c.square(raw, table, self.square)
         if "head_dim" not in self.width_names:
-            c.only(table["d_head"], "head_dim", why="its class divides the width by the heads")
+            c.require_value(table["d_head"], "head_dim", why="its class divides the width by the heads")
         return {**table, **self.attention, **(c.chunks() if self.chunks else {})}
 
     def _latent(self, c: Config, raw: Raw) -> Raw:

@@ -16,7 +16,7 @@ from txcalc.sources.huggingface.config import (
     Raw,
     by_mixer,
     layered,
-    piece,
+    leaf,
 )
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import MAX_SIZE
@@ -121,18 +121,18 @@ def qwen4_exp_text(c: Config) -> Raw:
     types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
 
     def mixed(name: str, injecting: bool) -> list[Raw]:
-        made = [piece(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
+        made = [leaf(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
         made += [
-            piece(f"{name}_down", "linear", several * d, narrow, bias=False),
-            piece(f"{name}_silu", "silu", narrow),
+            leaf(f"{name}_down", "linear", several * d, narrow, bias=False),
+            leaf(f"{name}_silu", "silu", narrow),
         ]
-        made += [piece(f"{name}_up", "linear", narrow, several * d, bias=False)]
-        made += [piece(f"{name}_sigmoid", "sigmoid", several * d), piece(f"{name}_mean", "sum", d, groups=2 * several)]
+        made += [leaf(f"{name}_up", "linear", narrow, several * d, bias=False)]
+        made += [leaf(f"{name}_sigmoid", "sigmoid", several * d), leaf(f"{name}_mean", "sum", d, groups=2 * several)]
         if injecting:
-            made.append(piece(f"{name}_shares", "linear", several * d, several, bias=False))
+            made.append(leaf(f"{name}_shares", "linear", several * d, several, bias=False))
             made += [
-                piece(f"{name}_shares_sigmoid", "sigmoid", several),
-                piece(f"{name}_added", "sum", several * d, groups=2),
+                leaf(f"{name}_shares_sigmoid", "sigmoid", several),
+                leaf(f"{name}_added", "sum", several * d, groups=2),
             ]
         return made
 
@@ -184,7 +184,7 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
             lacking = next(name for name, number in sizes.items() if number is None)
             c.fault(lacking, c.data.get(lacking, ABSENT), "a size: an index has " + ", ".join(_INDEX))
         return []
-    c.only(1, _INDEX[-1], why="its class has one head of keys")
+    c.require_value(1, _INDEX[-1], why="its class has one head of keys")
     c.divides(block, top, "indexer_compress_ratio", "indexer_budget")
     if (turned := raw["positions"].get("rotary_dims", width)) > inner:
         c.fault("indexer_head_dim", inner, f"at least {turned}", "that much of it is rotated")
@@ -192,12 +192,12 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
         return []
     c.note(f"dense and masked FLOPs of attention are those of all keys, of which an index chooses {top:,}")
     leaves = [
-        piece("index_q", "linear", d, several * inner, bias=False),
-        piece("index_k", "linear", d, inner, bias=False),
-        piece("index_q_norm", "rms_norm", inner, groups=several, kind="norm"),
-        piece("index_k_norm", "rms_norm", inner, kind="norm"),
-        piece("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
-        piece("index_keys", "stored", inner),
+        leaf("index_q", "linear", d, several * inner, bias=False),
+        leaf("index_k", "linear", d, inner, bias=False),
+        leaf("index_q_norm", "rms_norm", inner, groups=several, kind="norm"),
+        leaf("index_k_norm", "rms_norm", inner, kind="norm"),
+        leaf("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
+        leaf("index_keys", "stored", inner),
     ]
     return [{"kind": "attention"} | one for one in leaves]
 
@@ -218,16 +218,16 @@ def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]
     rows = sum(islice(primes, tables))
     wide, late = several * d, (taps - 1) * longest
     leaves = [
-        piece("ngrams", "table", -(-rows // whole) * whole, inner // tables, kind="embedding", runs=tables),
-        piece("ngram_keys", "linear", inner, wide, bias=False),
-        piece("ngram_values", "linear", inner, d, bias=False),
-        *(piece(f"ngram_{name}_norm", "rms_norm", d, times=several, kind="norm") for name in ("key", "query", "conv")),
-        piece("ngram_gates", "sigmoid", several),
-        piece("ngram_conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
-        piece("ngram_silu", "silu", wide),
-        piece("ngram_sum", "sum", wide, groups=2),
+        leaf("ngrams", "table", -(-rows // whole) * whole, inner // tables, kind="embedding", runs=tables),
+        leaf("ngram_keys", "linear", inner, wide, bias=False),
+        leaf("ngram_values", "linear", inner, d, bias=False),
+        *(leaf(f"ngram_{name}_norm", "rms_norm", d, times=several, kind="norm") for name in ("key", "query", "conv")),
+        leaf("ngram_gates", "sigmoid", several),
+        leaf("ngram_conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
+        leaf("ngram_silu", "silu", wide),
+        leaf("ngram_sum", "sum", wide, groups=2),
     ]
-    return [*leaves, piece("ngram_kept", "state", wide * late + longest - 1)]
+    return [*leaves, leaf("ngram_kept", "state", wide * late + longest - 1)]
 
 
 def _primes(start: int) -> Iterator[int]:
@@ -260,8 +260,10 @@ def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8)
     if "tie_embedding" in c:  # it goes before the other
         tied = c.flag("tie_embedding")
         head |= {} if head.get("form") == "none" else {"tied": tied}
-    c.only(raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide")
-    c.only(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
+    c.require_value(
+        raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide"
+    )
+    c.require_value(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
     positions = c.rotary(attention["d_head"], 1000000.0)
     return raw | {
         "attention": attention,

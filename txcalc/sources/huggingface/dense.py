@@ -91,7 +91,7 @@ def mllama_text_model(c: Config) -> Raw:
     if len(across) == n:
         c.fault("cross_attention_layers", across, "fewer layers than there are")
         return raw
-    c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
+    c.require_value(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     attention = c.heads(raw, kv=8, width_names=())
     made = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
@@ -129,7 +129,7 @@ def gpt_bigcode(c: Config) -> Raw:
     raw = decoder(c, "gpt2")
     shared = c.flag("multi_query", default=True)
     attention = raw["attention"] | ({"n_kv_heads": 1} if shared else {})
-    c.only(attention["n_kv_heads"], "num_key_value_heads", why="multi_query says so")
+    c.require_value(attention["n_kv_heads"], "num_key_value_heads", why="multi_query says so")
     return raw | {"attention": attention}
 
 
@@ -191,7 +191,7 @@ def gpt_neox_japanese(c: Config) -> Raw:
 
 def bloom(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
-    c.only(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
+    c.require_value(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
     attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True}
     mlp = {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True}
     places, first = {"form": "alibi"}, {"norm": True}

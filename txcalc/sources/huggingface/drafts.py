@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, number
-from txcalc.sources.huggingface.leaf_list import listed
+from txcalc.sources.huggingface.leaf_list import leaf_stack
 
 # Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
 UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")
@@ -17,7 +17,7 @@ def _stack(c: Config, biases: bool = False) -> Raw:
     """The widths of a draft, and what its published code says nothing else of."""
     c.alone()
     raw = c.widths("decoder") | {"context": c.size("max_position_embeddings", default=2048)}
-    c.only(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
+    c.require_value(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)
     c.ignore("architectures", *UNREAD)
     return raw | {"norm": c.rms(), "feed_forward": c.gated()}
@@ -30,7 +30,7 @@ def _proposing(c: Config, raw: Raw, default: int) -> Raw:
     if proposed > rows:
         c.fault("draft_vocab_size", proposed, f"at most vocab_size = {rows:,}")
     if proposed == rows:
-        c.only(False, "tie_word_embeddings", why="the published code has a head of its own")
+        c.require_value(False, "tie_word_embeddings", why="the published code has a head of its own")
     c.ignore("tie_word_embeddings")
     extra = max(0, rows - proposed)
     return {"vocab_size": rows - extra, "embedding": {"extra": extra}, "head": {"tied": False}}
@@ -86,7 +86,7 @@ def eagle3(c: Config) -> Raw:
         c.data = {**c.data, "num_hidden_layers": 1}
     raw = _stack(inner)
     if inner is c:
-        c.only(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
+        c.require_value(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
     elif inner.model_type == "qwen3":
         inner.fault(
             "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
@@ -94,7 +94,7 @@ def eagle3(c: Config) -> Raw:
     attention = inner.heads(raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     if c.flag("use_sliding_window", default=True):
-        c.only(None, "sliding_window", why="windows are not read in a draft")
+        c.require_value(None, "sliding_window", why="windows are not read in a draft")
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
     made |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
     return _first_reads(made, attention)
@@ -150,7 +150,7 @@ def dflash(c: Config) -> Raw:
     groups = attention["n_kv_heads"] * attention["d_head"]
     read, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
     if c.named("QwenDFlareDraftModel"):  # each layer weighs the features, and has keys and values of its own for them
-        inner.only(False, "attention_bias", why="biases beside those of the tokens are not read")
+        inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not read")
         read, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
     beside = _correcting(c, own if inner is c else c, raw)
     c.note(
@@ -179,13 +179,13 @@ def _correcting(c: Config, own: Config, raw: Raw) -> int:
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
     cls = bare(class_of(c.data) or "")
     if cls.startswith("domino") or own.data.get("projector_type") == "domino":
-        own.only("domino", "projector_type", why="it is a Domino draft")
+        own.require_value("domino", "projector_type", why="it is a Domino draft")
         own.ignore("pure_draft_prefix_len", "shift_label")
         inner, state = own.size("emb_dim"), own.size("gru_hidden_dim")
         c.ignore("emb_dim")
         total = 3 * state * (d + state) + (d + state) * inner + inner * rows
     elif cls.startswith("dspark"):
-        own.only("dspark", "projector_type", why="it is a DSpark draft")
+        own.require_value("dspark", "projector_type", why="it is a DSpark draft")
         rank = own.count("markov_rank", default=256 if own is c else 0)
         form = own.text("markov_head_type", default="vanilla")
         forms = {"vanilla": 0, "gated": (d + rank + 1) * rank, "rnn": 3 * (2 * rank + d + 1) * rank}
@@ -196,7 +196,7 @@ def _correcting(c: Config, own: Config, raw: Raw) -> int:
         total = rank and rank * (rows + (proposed if type(proposed) is int else rows)) + forms.get(form, 0)
         total += trusted * (d + rank * joined + 1)
     else:
-        own.only("dflash", "projector_type", why="it is a DFlash draft")
+        own.require_value("dflash", "projector_type", why="it is a DFlash draft")
         return 0
     c.note(f"what corrects its scores within a block ({total:,} parameters) is held, and its FLOPs are not counted")
     return int(total)
@@ -230,11 +230,11 @@ def medusa(c: Config) -> Raw:
         "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"
     )
     d, v = c.size("hidden_size"), c.size("vocab_size")
-    c.only(v, "truncated_vocab_size", why="all tokens are proposed")
+    c.require_value(v, "truncated_vocab_size", why="all tokens are proposed")
     number = c.size("num_heads", "medusa_num_heads", default=5)
     bias = c.flag("medusa_fc_bias", default=False) if served else True
-    leaves = [piece("layer", "linear", d, d, bias=bias), piece("activation", "silu", d), piece("sum", "sum", d)]
-    leaves.append(piece("scores", "linear", d, v, bias=False))
-    raw = listed({"kind": "decoder", "d_model": d, "n_layers": 1, "head": {"form": "none"}}, {
+    leaves = [leaf("layer", "linear", d, d, bias=bias), leaf("activation", "silu", d), leaf("sum", "sum", d)]
+    leaves.append(leaf("scores", "linear", d, v, bias=False))
+    raw = leaf_stack({"kind": "decoder", "d_model": d, "n_layers": 1, "head": {"form": "none"}}, {
         "layer": [one | {"times": number, "kind": "head"} for one in leaves]}, [])  # fmt: skip
     return raw | {"drafting": "at-once"}

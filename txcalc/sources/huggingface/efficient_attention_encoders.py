@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
 from txcalc.sources.spec import Wrong, size
@@ -20,8 +20,8 @@ def big_bird(c: Config) -> Raw:
     raw["attention"] |= c.blocks()
     if c.named("ForQuestionAnswering"):  # through one more feed-forward
         d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
-        layer = [piece("up", "linear", d, wide), piece("up_activation", act, wide), piece("down", "linear", wide, d)]
-        layer += [piece("answer_sum", "sum", d), piece("answer_norm", "layer_norm", d)]
+        layer = [leaf("up", "linear", d, wide), leaf("up_activation", act, wide), leaf("down", "linear", wide, d)]
+        layer += [leaf("answer_sum", "sum", d), leaf("answer_norm", "layer_norm", d)]
         raw["around"] = [one | {"kind": "head"} for one in layer]
     elif raw["head"]["form"] != "none":
         raw["head"]["pooler"] = True

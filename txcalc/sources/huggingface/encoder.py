@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.heads import WRITING
 from txcalc.sources.spec import size
 
@@ -45,8 +45,8 @@ def bert_like(
     attention. `twins` are keys that may say the model's width again.
     """
     causal = c.writes()
-    c.only({}, "pruned_heads", why="pruned heads are not read")
-    c.only("absolute", "position_embedding_type", why="learned positions are read")
+    c.require_value({}, "pruned_heads", why="pruned heads are not read")
+    c.require_value("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
     c.ignore(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
@@ -59,7 +59,7 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
-    c.only(raw["d_model"], *twins, why="a table as wide as the model is read")
+    c.require_value(raw["d_model"], *twins, why="a table as wide as the model is read")
     if narrow:
         rank = c.size(narrow[0], default=narrow[1])
         table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}
@@ -105,7 +105,7 @@ def masked_lm(
     if untied is None:
         return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **both}
     why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
-    c.only(not untied, "tie_word_embeddings", why=why)
+    c.require_value(not untied, "tie_word_embeddings", why=why)
     return {"form": "masked-lm", "tied": not untied, **both}
 
 
@@ -126,14 +126,14 @@ def roc_bert(c: Config) -> Raw:
     for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
         sizes = c.size(f"{name}_vocab_size", default=rows), c.size(f"{name}_embed_dim", default=wide)
         if c.flag(f"enable_{name}", default=True):
-            around.append(piece(name, "table", *sizes, kind="embedding"))
+            around.append(leaf(name, "table", *sizes, kind="embedding"))
             read += sizes[1]
         else:
-            around.append(piece(name, "held", sizes[0] * sizes[1], kind="embedding"))
+            around.append(leaf(name, "held", sizes[0] * sizes[1], kind="embedding"))
         padding = c.data.get("pad_token_id", 0)
         if type(padding) is int and padding >= sizes[0]:
             c.fault("pad_token_id", padding, f"less than {name}_vocab_size = {sizes[0]:,}")
-    return raw | {"around": [*around, piece("map", "linear", read, d, kind="embedding")]}
+    return raw | {"around": [*around, leaf("map", "linear", read, d, kind="embedding")]}
 
 
 def xmod(c: Config) -> Raw:
@@ -149,18 +149,18 @@ def xmod(c: Config) -> Raw:
         c.fault("adapter_reduction_factor", c.data.get("adapter_reduction_factor", 2), f"at most hidden_size = {d:,}")
     act, again = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
     own = c.flag("adapter_layer_norm", default=False)
-    norm = [piece("adapter_norm", "layer_norm" if own else "norm_again", d, times=n, kind="norm")] * (own or again)
+    norm = [leaf("adapter_norm", "layer_norm" if own else "norm_again", d, times=n, kind="norm")] * (own or again)
     narrow = max(1, narrow)
     around = [
         *norm,
-        piece("adapter_down", "linear", d, narrow, times=n, kind="feed_forward"),
-        piece("adapter_activation", act, narrow, times=n, kind="feed_forward"),
-        piece("adapter_up", "linear", narrow, d, times=n, kind="feed_forward"),
-        piece("adapter_sum", "sum", d, times=n, kind="feed_forward"),
+        leaf("adapter_down", "linear", d, narrow, times=n, kind="feed_forward"),
+        leaf("adapter_activation", act, narrow, times=n, kind="feed_forward"),
+        leaf("adapter_up", "linear", narrow, d, times=n, kind="feed_forward"),
+        leaf("adapter_sum", "sum", d, times=n, kind="feed_forward"),
     ]
     if len(tongues) > 1:
         others = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
-        around.append(piece("other_languages", "held", others, times=n, kind="feed_forward"))
+        around.append(leaf("other_languages", "held", others, times=n, kind="feed_forward"))
     return raw | {"around": around}
 
 
@@ -184,9 +184,9 @@ def tapas(c: Config) -> Raw:
     raw["embedding"]["tables"] = [[number, 1] for number in rows]
     if not asked:
         return raw
-    around = [piece(name, "linear", raw["d_model"], 1, kind="head") for name in ("cells", "columns")]
+    around = [leaf(name, "linear", raw["d_model"], 1, kind="head") for name in ("cells", "columns")]
     if kinds:
-        around.append(piece("aggregation", "linear", raw["d_model"], kinds, kind="head", at=[0, 1, 1]))
+        around.append(leaf("aggregation", "linear", raw["d_model"], kinds, kind="head", at=[0, 1, 1]))
     return raw | {"around": around}
 
 
@@ -206,7 +206,7 @@ def bert_generation(c: Config) -> Raw:
         c.ignore("tie_word_embeddings")
         head: Raw = {"form": "none"}
     else:
-        c.only(True, "tie_word_embeddings", why="untied, it would have a second bias")
+        c.require_value(True, "tie_word_embeddings", why="untied, it would have a second bias")
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
     raw = c.widths("decoder" if causal else "encoder")
@@ -246,7 +246,7 @@ def xlm(c: Config) -> Raw:
         c.ignore("tie_word_embeddings")
         head = {"form": "none"} if form == "none" else c.classifier(form)
     if form == "sequence":
-        c.only(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
+        c.require_value(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
         if c.text("summary_type", default="first") == "attn":
             c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
@@ -288,9 +288,9 @@ def splinter(c: Config) -> Raw:
     made: list[Raw] = []
     for end in ("start", "end") if answers else ():
         for name, on in ((f"{end}_query", once), (end, {})):
-            made += [piece(name, "linear", d, d, **on), piece(f"{name}_activation", "gelu", d, **on)]
-            made.append(piece(f"{name}_norm", "layer_norm", d, **on))
-        made += [piece(f"{end}_scores", "linear", d, d, bias=False, **once), piece(f"{end}_logits", "product", 1, d, 1)]
+            made += [leaf(name, "linear", d, d, **on), leaf(f"{name}_activation", "gelu", d, **on)]
+            made.append(leaf(f"{name}_norm", "layer_norm", d, **on))
+        made += [leaf(f"{end}_scores", "linear", d, d, bias=False, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
     return raw | ({"around": [one | {"kind": "head"} for one in made]} if answers else {})
 
 

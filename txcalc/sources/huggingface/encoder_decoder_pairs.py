@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
-from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic, piece
+from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf, periodic
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
@@ -77,7 +77,7 @@ def _half(c: Config, half: str, known: Readers) -> Config:
 
 def t5gemma2(c: Config) -> Raw:
     """Tables, and the vector of a picture's end, are those of both halves and of the head."""
-    from txcalc.sources.huggingface.tower_registry import beside
+    from txcalc.sources.huggingface.tower_registry import describe_towers
 
     joined(c)
     form = c.head_of("lm", "none")
@@ -88,7 +88,7 @@ def t5gemma2(c: Config) -> Raw:
         name = "d_model" if key == "hidden_size" else key
         if decoder[name] != encoder[name]:
             behind.fault(key, decoder[name], f"the encoder's {encoder[name]:,}")
-    c.only(decoder["vocab_size"], "vocab_size", why="the decoder's table")
+    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's table")
     window = text.size("sliding_window", default=4096)
     if LOCAL in _types(text, encoder) and window % 2 == 0:
         c.note(f"windows of {window:,} in the encoder: masked FLOPs count one key more to the left than it sees")
@@ -98,7 +98,7 @@ def t5gemma2(c: Config) -> Raw:
         encoder["layer"] = tables
     elif "window" in encoder["attention"]:
         encoder["attention"] |= local["attention"]
-    encoder["around"] = [piece("eoi", "held", encoder["d_model"], kind="embedding")]
+    encoder["around"] = [leaf("eoi", "held", encoder["d_model"], kind="embedding")]
     whole.ignore(*whole.data)
     raw: Raw = {
         "kind": "encoder-decoder",
@@ -107,7 +107,7 @@ def t5gemma2(c: Config) -> Raw:
         "encoder": encoder,
         "decoder": _merged(behind, decoder),
     }
-    return raw | beside(whole, text, encoder)
+    return raw | describe_towers(whole, text, encoder)
 
 
 def pix2struct(c: Config) -> Raw:
@@ -121,8 +121,8 @@ def pix2struct(c: Config) -> Raw:
     d, names = seen.size("hidden_size"), ("num_attention_heads", "num_hidden_layers")
     encoder: Raw = {"n_layers": seen.layers(names[1]), "positions": {"form": "none"}, "embedding": {"shared": False}}
     encoder["attention"] = {"n_heads": seen.size(names[0]), "d_head": seen.size("d_kv", default=64)}
-    encoder["around"] = [piece("patches", "linear", patch, d, kind="embedding")]
-    encoder["around"] += [piece(name, "table", rows, d, kind="embedding") for name in ("rows", "columns")]
+    encoder["around"] = [leaf("patches", "linear", patch, d, kind="embedding")]
+    encoder["around"] += [leaf(name, "table", rows, d, kind="embedding") for name in ("rows", "columns")]
     decoder = text.widths("encoder-decoder", n_layers=("num_layers", names[1]))
     heads, width = text.size("num_heads", names[0]), text.size("d_kv", default=64)
     if heads * width != decoder["d_model"]:
@@ -177,21 +177,21 @@ def _merged(c: Config, raw: Raw) -> Raw:
 
     def leaves(core: str, *span: int) -> list[Raw]:
         made = [
-            piece("norm", "rms_norm", d),
-            piece("q", "linear", d, queries, bias=False),
-            piece("k", "linear", d, pairs, bias=False),
-            piece("v", "linear", d, pairs, bias=False),
-            piece("q_norm", "rms_norm", width, groups=a["n_heads"]),
-            piece("k_norm", "rms_norm", width, groups=a["n_kv_heads"]),
-            piece("rotary", "rotary", a["n_heads"] + a["n_kv_heads"], width),
-            piece("source_k", "tied", d, pairs, at="source"),
-            piece("source_v", "tied", d, pairs, at="source"),
-            piece("source_norm", "rms_again", width, groups=a["n_kv_heads"], at="source"),
-            piece("core", core, a["n_heads"], width, width, *span, bias=False, **heads),
-            piece("source_core", "crossed", a["n_heads"], width, width, bias=False, **heads),
-            piece("o", "linear", queries, d, bias=False),
-            piece("norm_after", "rms_norm", d),
-            piece("sum", "sum", d),
+            leaf("norm", "rms_norm", d),
+            leaf("q", "linear", d, queries, bias=False),
+            leaf("k", "linear", d, pairs, bias=False),
+            leaf("v", "linear", d, pairs, bias=False),
+            leaf("q_norm", "rms_norm", width, groups=a["n_heads"]),
+            leaf("k_norm", "rms_norm", width, groups=a["n_kv_heads"]),
+            leaf("rotary", "rotary", a["n_heads"] + a["n_kv_heads"], width),
+            leaf("source_k", "tied", d, pairs, at="source"),
+            leaf("source_v", "tied", d, pairs, at="source"),
+            leaf("source_norm", "rms_again", width, groups=a["n_kv_heads"], at="source"),
+            leaf("core", core, a["n_heads"], width, width, *span, bias=False, **heads),
+            leaf("source_core", "crossed", a["n_heads"], width, width, bias=False, **heads),
+            leaf("o", "linear", queries, d, bias=False),
+            leaf("norm_after", "rms_norm", d),
+            leaf("sum", "sum", d),
         ]
         return [one | {"kind": "norm" if "norm" in one["name"] else "attention"} for one in made]
 

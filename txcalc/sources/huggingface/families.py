@@ -5,11 +5,10 @@ readers        names of readers, by module; `recorded` those read by what transf
                another name
 by class       model types of which a file of another type is one by its class: code that people run under the name of
                what it extends
-told           keys that the configuration class of one type alone wrote before there were model types, all of them: a
-               file with neither a model type nor a class that has them, and no key of other code, is one of it; the
-               first that fits
-alone          types of towers that stand by themselves, by that of a whole which has them
-signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
+fingerprints   sets of keys that identify the type of files older than `model_type`: keys that the configuration class
+               of one type alone wrote; the first that fits
+standalone towers  types of towers that stand by themselves, by that of a whole which has them
+typical keys   keys by which a file without a model type looks like one of a type, the surest first: others may have
                them too, so it is asked about, never read
 other files    by keys that they have: files of other kinds that may be called config.json, and what is read instead
 own text       multimodal types whose language model's type is the type's own; `other text`: the text model type, of a
@@ -36,7 +35,7 @@ from txcalc.sources.huggingface.transformers_metadata import table
 _TABLE = table("families.json")
 
 
-def listed(groups: Mapping[str, str]) -> dict[str, str]:
+def by_name(groups: Mapping[str, str]) -> dict[str, str]:
     """Each name with the key under which it stands."""
     return {name: key for key, names in groups.items() for name in names.split()}
 
@@ -47,24 +46,24 @@ _OWN, _ABSENT = _LLAVA.pop("own"), _LLAVA.pop("absent")
 for _text, _rows in _LLAVA.items():
     _row = {"texts": _text, "own": _OWN, "absent": _ABSENT.get(_text, {})}
     WHOLES |= {name: {**_row, "classes": classes} for name, classes in _rows.items()}
-ALONE = listed(_TABLE["alone"])
+STANDALONE_TOWERS = by_name(_TABLE["standalone towers"])
 ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
 
 # model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
 READERS: dict[str, tuple[str, str]] = {
-    **{name: (module, name.replace("-", "_")) for name, module in listed(_TABLE["readers"]).items()},
+    **{name: (module, name.replace("-", "_")) for name, module in by_name(_TABLE["readers"]).items()},
     **{
         name: ("remote_decoders" if "own" in row else "decoders", "decoder")
         for name, row in table("decoders.json").items()
     },
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
     **dict.fromkeys(_TABLE["recorded"].split(), ("traced_types", "recorded")),
-    **dict.fromkeys(ALONE, ("tower_registry", "alone")),
+    **dict.fromkeys(STANDALONE_TOWERS, ("tower_registry", "standalone_tower")),
     **dict.fromkeys(WHOLES, ("remote_multimodal", "language")),
     **dict.fromkeys(ALIASES, ("aliases", "alias")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},
 }
-READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items()}
+READERS |= {name: READERS[other] for name, other in by_name(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(
     (
@@ -72,9 +71,9 @@ PUBLISHED = frozenset(
         "remote_gpt", "remote_multimodal", "remote_recurrent",
     )
 )  # fmt: skip
-BY_CLASS = listed(_TABLE["by class"])
-TOLD = {name: frozenset(keys.split()) for name, keys in _TABLE["told"].items()}
-SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}
+BY_CLASS = by_name(_TABLE["by class"])
+FINGERPRINTS = {name: frozenset(keys.split()) for name, keys in _TABLE["fingerprints"].items()}
+TYPICAL_KEYS = {name: frozenset(keys.split()) for name, keys in _TABLE["typical keys"].items()}
 
 OTHER_FILES = {frozenset(keys.split()): what for keys, what in _TABLE["other files"].items()}
 
@@ -82,14 +81,14 @@ OTHER_FILES = {frozenset(keys.split()): what for keys, what in _TABLE["other fil
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 PREDICTING = frozenset({"deepseek_v3", "glm4_moe", "glm_moe_dsa"})
 
-WRAPPERS = {name: f"{name}_text" for name in _TABLE["own text"].split()} | listed(_TABLE["other text"])
+WRAPPERS = {name: f"{name}_text" for name in _TABLE["own text"].split()} | by_name(_TABLE["other text"])
 TEXT_DEFAULTS: dict[str, dict[str, int]] = _TABLE["text defaults"]
 FLAT: dict[str, list[str]] = _TABLE["flat"]
 TIES: dict[str, Any] = _TABLE["ties"]
-REFUSED = listed(_TABLE["refused"])
+REFUSED = by_name(_TABLE["refused"])
 
 
-def reader_named(model_type: str) -> Callable[[Any], dict[str, Any]]:
+def reader(model_type: str) -> Callable[[Any], dict[str, Any]]:
     """The function that reads a config of this model type, which is among `READERS`."""
     module, function = READERS[model_type]
     read: Callable[[Any], dict[str, Any]] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, attends, conformer, listed, normed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, attention_leaves, conformer_leaves, leaf_stack, norm_leaf
 from txcalc.sources.huggingface.seq2seq import joined
 
 _COHERE = {"hidden_size": 1280, "num_hidden_layers": 48, "num_attention_heads": 8, "intermediate_size": 5120,
@@ -14,7 +14,7 @@ def parakeet_encoder(c: Config) -> Raw:
     c.head_of("none")
     d, n, around, layer = _layers(c)
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "around": around, "head": {"form": "none"}}
-    return listed(raw, {"layer": layer}, [])
+    return leaf_stack(raw, {"layer": layer}, [])
 
 
 def parakeet_ctc(c: Config) -> Raw:
@@ -39,9 +39,9 @@ def cohere_asr(c: Config) -> Raw:
     raw = c.widths("encoder-decoder")
     n, d, bias = raw.pop("n_layers"), raw["d_model"], c.flag("attention_bias", default=True)
     wide, several, around, layer = _layers(_encoder(c, **_COHERE))
-    around.append(piece("read", "linear", wide, d, kind="attention"))
+    around.append(leaf("read", "linear", wide, d, kind="attention"))
     stack: Raw = {"n_layers": several, "around": around, "embedding": {"shared": False}}
-    raw["encoder"] = listed(stack, {"layer": layer}, [])
+    raw["encoder"] = leaf_stack(stack, {"layer": layer}, [])
     raw["decoder"] = {
         "n_layers": n,
         "vocab_size": raw.pop("vocab_size"),
@@ -65,18 +65,21 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     if taps % 2 == 0:
         c.fault("conv_kernel_size", taps, "an odd number")
     c.multiple("hidden_size", d, 2)
-    c.only(heads, "num_key_value_heads", why="its class says so of itself")
+    c.require_value(heads, "num_key_value_heads", why="its class says so of itself")
     c.ignore("scale_input", "max_position_embeddings")
     every = [2, -1, 1]
-    placed = [piece("distances", "linear", d, heads * width, bias=False, at=every)]
+    placed = [leaf("distances", "linear", d, heads * width, bias=False, at=every)]
     placed += [
-        piece("offsets", "held", 2 * heads * width),
-        piece("distance_scores", "scores", heads, width, keys=every),
+        leaf("offsets", "held", 2 * heads * width),
+        leaf("distance_scores", "scores", heads, width, keys=every),
     ]
-    mixed = [normed("attention", d), *attends("", d, heads, width, bias="qkvo" if bias else "", before=placed)]
-    inner = [piece("conv_shift", "shift", d)] * biased
-    inner += [piece("conv_inner_scale", "scale", d), piece("conv_inner_shift", "shift", d)]
-    layer = conformer(d, ff, act, mixed, taps, inner, bias=biased, fed_bias=bias)
+    mixed = [
+        norm_leaf("attention", d),
+        *attention_leaves("", d, heads, width, bias="qkvo" if bias else "", before=placed),
+    ]
+    inner = [leaf("conv_shift", "shift", d)] * biased
+    inner += [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
+    layer = conformer_leaves(d, ff, act, mixed, taps, inner, bias=biased, fed_bias=bias)
     c.note("positions are of frames of sound, several of which its convolutions join")
     return d, n, _joined(c, d), layer
 
@@ -94,12 +97,12 @@ def _joined(c: Config, d: int) -> Pieces:
     for i in range(number):
         bands = (bands + lost) // step + 1
         here, name = {"at": [step ** (number - 1 - i) * bands, 0, 1]}, f"conv{i + 1}"
-        made.append(piece(name, "convolution", read, channels, side**2, step**2, groups=read, **here))
-        made += [piece(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
-        made.append(piece(f"{name}_relu", "relu", channels, **here))
+        made.append(leaf(name, "convolution", read, channels, side**2, step**2, groups=read, **here))
+        made += [leaf(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
+        made.append(leaf(f"{name}_relu", "relu", channels, **here))
         read = channels
     if bands != kept:
         c.fault(
             "num_mel_bins", c.data.get("num_mel_bins"), f"a number of which {number} strides leave {kept}, not {bands}"
         )
-    return [one | {"kind": "embedding"} for one in [*made, piece("frames", "linear", channels * kept, d)]]
+    return [one | {"kind": "embedding"} for one in [*made, leaf("frames", "linear", channels * kept, d)]]

@@ -4,7 +4,7 @@ kernels."""
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_rank
 
@@ -16,15 +16,15 @@ def _stack(c: Config, said: bool = True, usual: int = 2048, times: int = 4) -> R
     """The widths (the model's is `usual` where none is given), norms, feed-forward and head that the models share.
     `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone, of which
     `times` is the default."""
-    c.of_its_own()
+    c.require_published_class()
     c.alone()
-    c.only(None, "attnres_block_size", why="residuals over layers are not read")
+    c.require_value(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
     own = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
     d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide) if said else wide
-    c.only("swish", "hidden_act", why="its library makes a gated feed-forward with no other that is read")
+    c.require_value("swish", "hidden_act", why="its library makes a gated feed-forward with no other that is read")
     return {
         "kind": "decoder",
         "d_model": d,
@@ -69,7 +69,7 @@ def transformer(c: Config) -> Raw:
     attention = c.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if c.flag("qkv_bias", default=False) else False
     attention["qk_norm"] = "head" if c.flag("qk_norm", default=False, null=False) else "none"
-    c.only(False, "attention_bias", why="qkv_bias is what its code reads")
+    c.require_value(False, "attention_bias", why="qkv_bias is what its code reads")
     raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
     return layered(raw, c.one_window(raw, c.size("window_size", default=None, null=None)))
 
@@ -99,8 +99,10 @@ def samba(c: Config) -> Raw:
         c.data = {**c.data, "attn": own}
         c.assume("attn", own)
     inner = expanded(c, raw, "expand")
-    c.only(inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba")
-    c.only(True, "use_conv_bias", why="its class reads it nowhere")
+    c.require_value(
+        inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba"
+    )
+    c.require_value(True, "use_conv_bias", why="its class reads it nowhere")
     names = "state_size conv_kernel use_bias use_conv_bias"
     raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), names)
     return _mixed(c, raw, "mamba")
@@ -112,8 +114,8 @@ def delta_net(c: Config) -> Raw:
     heads, keys, values, _ = _expanded(c, raw["d_model"], key=1.0, several=16, grouped=False)
     for key in ("use_beta", "use_short_conv"):
         _on(c, key, "rates and short convolutions are read")
-    c.only("silu", "qk_activation", why="it is that of values too")
-    c.only("l2", "qk_norm", why="keys of length 1 are read")
+    c.require_value("silu", "qk_activation", why="it is that of values too")
+    c.require_value("l2", "qk_norm", why="keys of length 1 are read")
     c.ignore("use_output_norm")  # its class reads it nowhere
     delta = {"n_heads": heads, "d_key": keys // heads, "d_value": values // heads, "decay": "none",
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False),
@@ -129,10 +131,10 @@ def gla(c: Config) -> Raw:
     made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
     made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
     if c.data.get("feature_map") is not None:
-        made.append(piece("features", c.activation("feature_map", default="none"), 2 * keys))
+        made.append(leaf("features", c.activation("feature_map", default="none"), 2 * keys))
     c.ignore("feature_map")
-    made += [_map("decay_down", d, 16), piece("decay_up", "linear", 16, keys // groups)]
-    made.append(piece("scan", "gated_scan", heads, keys // heads, values // heads))
+    made += [_map("decay_down", d, 16), leaf("decay_up", "linear", 16, keys // groups)]
+    made.append(leaf("scan", "gated_scan", heads, keys // heads, values // heads))
     return _linear(c, [*made, *_gated(c, d, heads, values)])
 
 
@@ -140,9 +142,9 @@ def _gated(c: Config, d: int, heads: int, values: int) -> list[Raw]:
     """A norm of every head's values, a gate on them, and what maps them back."""
     made = list[Raw]()
     if c.flag("elementwise_affine", default=True, null=False):
-        made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
+        made.append(leaf("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
     if c.flag("use_output_gate", default=True):
-        made += [_map("gate", d, values), piece("gated", "silu_gate", values)]
+        made += [_map("gate", d, values), leaf("gated", "silu_gate", values)]
     return [*made, _map("o", values, d)]
 
 
@@ -161,7 +163,7 @@ def retnet(c: Config) -> Raw:
     if c.flag("use_short_conv", default=False):
         c.note("use_short_conv is passed over: its code makes no short convolutions, whatever it says")
     if c.data.get("feature_map") is not None:
-        made.append(piece("features", c.activation("feature_map", default="none"), keys + k))
+        made.append(leaf("features", c.activation("feature_map", default="none"), keys + k))
     c.ignore("feature_map", "conv_size")
     made += _retained(heads, keys, values, heads // groups)
     return _linear(c, [*made, *_gated(c, d, heads, values)], times=2)
@@ -169,24 +171,24 @@ def retnet(c: Config) -> Raw:
 
 def _retained(heads: int, keys: int, values: int, groups: int) -> list[Raw]:
     """Rotated queries and keys, of `groups` heads, and the state of each head."""
-    turned = piece("rotary", "rotary", heads + groups, max(1, keys // heads))
-    return [turned, piece("scan", "gated_scan", heads, max(1, keys // heads), max(1, values // heads))]
+    turned = leaf("rotary", "rotary", heads + groups, max(1, keys // heads))
+    return [turned, leaf("scan", "gated_scan", heads, max(1, keys // heads), max(1, values // heads))]
 
 
 def _torchscale(c: Config) -> Raw:
-    c.of_its_own("retnet", writes=True)
+    c.require_published_class("retnet", writes=True)
     c.alone()
     c.ignore("drop_path_rate", "forward_impl", "recurrent_chunk_size", "use_lm_decay", "z_loss_coeff", "subln")
     c.ignore("use_ffn_rms_norm", "output_retentions", "unk_token_id", "activation_dropout")
-    c.only(True, "use_glu", why="a gated feed-forward is read, the class's default")
-    c.only(True, "decoder_normalize_before", why="norms before the parts are read")
-    c.only(False, "deepnorm", why="norms before the parts are read")
+    c.require_value(True, "use_glu", why="a gated feed-forward is read, the class's default")
+    c.require_value(True, "decoder_normalize_before", why="norms before the parts are read")
+    c.require_value(False, "deepnorm", why="norms before the parts are read")
     d, heads = c.size("decoder_embed_dim"), c.size("decoder_retention_heads", default=3)
     values = c.size("decoder_value_embed_dim", default=1280)
     c.divides(heads, d, "decoder_retention_heads", "decoder_embed_dim")
     c.divides(heads, values, "decoder_retention_heads", "decoder_value_embed_dim")
     made = [_map("q", d, d), _map("k", d, d), _map("v", d, values), *_retained(heads, d, values, heads)]
-    made += [_map("gate", d, values), piece("gated", "silu_gate", values), _map("o", values, d)]
+    made += [_map("gate", d, values), leaf("gated", "silu_gate", values), _map("o", values, d)]
     raw: Raw = {
         "kind": "decoder",
         "d_model": d,
@@ -200,7 +202,7 @@ def _torchscale(c: Config) -> Raw:
         "head": c.lm_head(tied=False),
     }  # fmt: skip
     if c.flag("layernorm_embedding", default=False):
-        raw["around"] = [piece("embedding_norm", "rms_norm", d, kind="norm")]
+        raw["around"] = [leaf("embedding_norm", "rms_norm", d, kind="norm")]
     return _mixed(c, raw, "pieces")
 
 
@@ -210,19 +212,19 @@ def bailing_moe_linear(c: Config) -> Raw:
     Source   2025 (arXiv 2510.19338), section 2; the codes of MLX and SGLang; the config of Ring-mini-linear-2.0, which
              has 16.4e9 parameters
     """
-    c.of_its_own("bailingmoelinearv2", "bailingmoelinear")
+    c.require_published_class("bailingmoelinearv2", "bailingmoelinear")
     for name in _SAID:
         if name not in c:
             c.fault(name, ABSENT, "a value", "what its class has where a config says nothing is not known")
     raw = c.stack()
     d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
     bias, normed = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
-    c.only(False, "use_bias", "linear_silu", why="it is not read")
+    c.require_value(False, "use_bias", "linear_silu", why="it is not read")
     ours = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
-    c.only(True, *ours, why="the published models do so")
-    c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
-    c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
-    c.only(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
+    c.require_value(True, *ours, why="the published models do so")
+    c.require_value("sigmoid", "score_function", why="its router's scores are sigmoids")
+    c.require_value(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
+    c.require_value(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
     c.ignore("group_norm_size", "router_dtype", "norm_head", "norm_softmax", "output_dropout", "max_window_layers")
     attention = c.heads(raw, whole=True) | {
         "bias": [*"qkv"] if bias else False,
@@ -233,11 +235,11 @@ def bailing_moe_linear(c: Config) -> Raw:
     if w * h != d:
         c.fault("head_dim", w, "hidden_size / num_attention_heads", _APART)
     c.divides(each, n, "layer_group_size", "num_hidden_layers")
-    made = [piece(name, "linear", d, d, bias=bias) for name in "qkv"]
-    made += [piece(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
-    made += [piece("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
-    made += [piece("scan", "gated_scan", h, w, w), piece("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
-    made += [piece("gated", "sigmoid", d), _map("o", d, d)]
+    made = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
+    made += [leaf(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
+    made += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
+    made += [leaf("scan", "gated_scan", h, w, w), leaf("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
+    made += [leaf("gated", "sigmoid", d), _map("o", d, d)]
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
     shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
     if shared != mixed["d_ff"] and c.data.get("num_shared_experts"):
@@ -275,7 +277,7 @@ def gsa(c: Config) -> Raw:
     """Gated slot attention: keys and values are kept in `num_slots` slots of each head."""
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=4)
-    c.only(values, "hidden_size", why="its norm is hidden_size wide")
+    c.require_value(values, "hidden_size", why="its norm is hidden_size wide")
     c.ignore("gate_logit_normalizer", "clamp_min", "clamp_max", "use_norm", "use_output_gate", "use_rope")
     c.ignore("share_conv_kernel")
     if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
@@ -284,10 +286,10 @@ def gsa(c: Config) -> Raw:
     made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
     made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
     made += [_map("slots", d, heads // groups * slots)]
-    made += [piece("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
-    made += [piece("activation", "silu", values // groups)]
-    made += [piece("scan", "slot_scan", heads, slots, keys // heads, values // heads), piece("y", "silu", values)]
-    made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    made += [leaf("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
+    made += [leaf("activation", "silu", values // groups)]
+    made += [leaf("scan", "slot_scan", heads, slots, keys // heads, values // heads), leaf("y", "silu", values)]
+    made += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
     return _linear(c, [*made, _map("o", values, d)])
 
 
@@ -304,17 +306,17 @@ def hgrn2(c: Config) -> Raw:
     rows = rows or max(1, d // heads)
     wide = heads * rows
     made = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
-    made += [piece("activation", "silu", wide), piece("scan", "gated_scan", heads, rows, max(1, d // heads))]
-    made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    made += [leaf("activation", "silu", wide), leaf("scan", "gated_scan", heads, rows, max(1, d // heads))]
+    made += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
     raw = _linear(c, [*made, _map("o", d, d)])
     if c.flag("use_lower_bound", default=True):
         c.note("the lower bounds of its forget gates are held; what raises the gates to them is not among the FLOPs")
-        raw["around"] = [piece("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
+        raw["around"] = [leaf("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
     return raw
 
 
 def _map(name: str, d_in: int, d_out: int) -> Raw:
-    return piece(name, "linear", d_in, d_out, bias=False)
+    return leaf(name, "linear", d_in, d_out, bias=False)
 
 
 def _expanded(
@@ -339,9 +341,9 @@ def _short(c: Config, default: bool, activation: str = "", **widths: int) -> lis
     taps = c.size("conv_size", default=4)
     if not c.flag("use_short_conv", default=default):
         return []
-    made = [piece(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
-    made.append(piece("conv_state", "state", taps * sum(widths.values())))
-    return [*made, piece("conv_activation", activation, sum(widths.values()))] if activation else made
+    made = [leaf(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
+    made.append(leaf("conv_state", "state", taps * sum(widths.values())))
+    return [*made, leaf("conv_activation", activation, sum(widths.values()))] if activation else made
 
 
 def _linear(c: Config, made: list[Raw], times: int = 4) -> Raw:

@@ -13,8 +13,8 @@ from txcalc.sources.huggingface.config import (
     Config,
     Raw,
     layered,
+    leaf,
     periodic,
-    piece,
     stretched,
 )
 from txcalc.sources.spec import Wrong, size
@@ -118,19 +118,21 @@ def diffusion_gemma_text(c: Config) -> Raw:
     was before passes a feed-forward first."""
     raw = c.stack()
     c.size("num_key_value_heads", default=4)  # null is no number here
-    c.only(False, "attention_bias", why="the biases of its two stacks, which share their weights, are not read")
-    c.only("vision", "use_bidirectional_attention", why="a text that is read once, in order, is read")
-    c.only(0, "num_kv_shared_layers", why="its layers lend no keys and values")
-    c.only(False, "use_double_wide_mlp", why="its layers lend no keys and values")
+    c.require_value(
+        False, "attention_bias", why="the biases of its two stacks, which share their weights, are not read"
+    )
+    c.require_value("vision", "use_bidirectional_attention", why="a text that is read once, in order, is read")
+    c.require_value(0, "num_kv_shared_layers", why="its layers lend no keys and values")
+    c.require_value(False, "use_double_wide_mlp", why="its layers lend no keys and values")
     raw = _gemma4(c, raw, 512, mixed=True, tied=True)
     d, fed = raw["d_model"], raw["feed_forward"]
-    around = [piece("canvas_norm", "rms_norm", d, kind="norm")]
+    around = [leaf("canvas_norm", "rms_norm", d, kind="norm")]
     around += [
-        piece(f"canvas_{name}", "linear", d, fed["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
+        leaf(f"canvas_{name}", "linear", d, fed["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
     ]
     around += [
-        piece("canvas_activation", fed["activation"], fed["d_ff"], kind="feed_forward"),
-        piece("canvas_down", "linear", fed["d_ff"], d, bias=False, kind="feed_forward"),
+        leaf("canvas_activation", fed["activation"], fed["d_ff"], kind="feed_forward"),
+        leaf("canvas_down", "linear", fed["d_ff"], d, bias=False, kind="feed_forward"),
     ]
     c.note(
         "what is counted is the first pass over a canvas, whose tokens see each other; later passes also multiply its "
@@ -143,7 +145,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
     """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts, and of
     `tied` ones values are keys without the config's saying so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
-        c.only("vision", "use_bidirectional_attention", why="a causal model is read")
+        c.require_value("vision", "use_bidirectional_attention", why="a causal model is read")
     attention = c.heads(raw, kv=4, d_head=256)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
@@ -206,11 +208,11 @@ def embedding_gemma2_text(c: Config) -> Raw:
     own, wide = _widths(c, types, attention, groups=1)
     width = c.size("hidden_size_per_layer_input", default=512)
     leaves = [
-        piece("down", "linear", d, width, bias=False),
-        piece("gate", activation, width),
-        piece("up", "linear", width, d, bias=False),
-        piece("norm", "rms_norm", d, kind="norm"),
-        piece("sum", "sum", d),
+        leaf("down", "linear", d, width, bias=False),
+        leaf("gate", activation, width),
+        leaf("up", "linear", width, d, bias=False),
+        leaf("norm", "rms_norm", d, kind="norm"),
+        leaf("sum", "sum", d),
     ]
     raw |= {
         "kind": "encoder",
@@ -220,9 +222,9 @@ def embedding_gemma2_text(c: Config) -> Raw:
         "embedding": {"scale": d**0.5},
         "pieces": {"leaves": leaves},
         "around": [
-            piece("layer_inputs", "linear", d, n * width, bias=False),
-            piece("layer_inputs_norm", "rms_norm", width, kind="norm", runs=n),
-            piece("projection", "linear", d, c.size("embedding_dim", default=768), bias=False, kind="head"),
+            leaf("layer_inputs", "linear", d, n * width, bias=False),
+            leaf("layer_inputs_norm", "rms_norm", width, kind="norm", runs=n),
+            leaf("projection", "linear", d, c.size("embedding_dim", default=768), bias=False, kind="head"),
         ],
         "head": {"form": "none"},
     }

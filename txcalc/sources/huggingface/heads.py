@@ -64,7 +64,7 @@ def class_of(data: Mapping[str, Any]) -> str | None:
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
 
 
-class Answers(Keys):
+class HeadReader(Keys):
     """Keys of which a reader makes the table `head`."""
 
     def head_of(self, *known: str) -> str:
@@ -103,9 +103,9 @@ class Answers(Keys):
 
     def writes(self) -> bool:
         """Whether positions see only what is before them: in the classes that write, where `is_decoder` says so."""
-        self.only(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
+        self.require_value(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
         if not self.named(*WRITING):
-            self.only(False, "is_decoder", why="an encoder is read")
+            self.require_value(False, "is_decoder", why="an encoder is read")
             return False
         causal: bool = self.flag("is_decoder", default=False)
         if not causal:
@@ -154,7 +154,7 @@ class Answers(Keys):
         if not self.named("ForMultipleChoice", "ForSequenceClassification"):
             self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
             return act
-        self.only(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
+        self.require_value(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
         if self.text("summary_type", default="last") == "attn":
             self.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
         through = self.flag("summary_use_proj", default=through)
@@ -167,7 +167,7 @@ class Answers(Keys):
     def decision(self, task: str) -> Raw:
         """A decoder's classifier. It is computed at every position, whichever is read; `score` has no bias."""
         if task == "token":
-            self.only(True, "token_classification_bias", why="a bias is read")
+            self.require_value(True, "token_classification_bias", why="a bias is read")
         return self.classifier(task) | {"every": True, "bias": task != "sequence"}
 
     def held(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
@@ -179,13 +179,13 @@ class Answers(Keys):
 
     def alone(self) -> None:
         """A stack by itself: no encoder beside it, no pruned heads."""
-        self.only(
+        self.require_value(
             False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read"
         )
-        self.only({}, "pruned_heads", why="pruned heads are not read")
+        self.require_value({}, "pruned_heads", why="pruned heads are not read")
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
-    def of_its_own(self, *prefixes: str, writes: bool = False, more: Sequence[str] = ()) -> None:
+    def require_published_class(self, *prefixes: str, writes: bool = False, more: Sequence[str] = ()) -> None:
         """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
         what its classes are called where that is not the type; none that classifies where each of them `writes`;
         `more` are further endings of its classes."""

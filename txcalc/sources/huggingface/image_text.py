@@ -10,9 +10,9 @@ from math import isqrt
 from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.tower_registry import stack_of
+from txcalc.sources.huggingface.tower_registry import tower_model
 from txcalc.sources.huggingface.tower_types import Tower
 from txcalc.sources.huggingface.towers import clip as clip_tower
 from txcalc.sources.huggingface.vision import pictures
@@ -138,7 +138,7 @@ def siglip(c: Config) -> Raw:
     ]
     raw = (siglip2_vision_model if kind == "siglip2" else siglip_vision_model)(halves[0])
     if form == "classifier":
-        classes = piece("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
+        classes = leaf("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
     held = (0 if c.faults else build(words, "text").params) + 2
@@ -179,7 +179,7 @@ def blip(c: Config) -> Raw:
     raw, vision = pictures(v, 16, 384)
     encoder = _layers(v, raw, "gelu") | {"positions": {"form": "learned"}, "vision": vision}
     encoder |= {"embedding": {"shared": False}}
-    t.only(encoder["d_model"], "encoder_hidden_size", why="the width of vision_config, which the class takes")
+    t.require_value(encoder["d_model"], "encoder_hidden_size", why="the width of vision_config, which the class takes")
     text: Raw = {
         "d_model": t.size("hidden_size"),
         "n_layers": t.layers("num_hidden_layers"),
@@ -215,7 +215,7 @@ def git(c: Config) -> Raw:
     seen.data = {"patch_size": 16, **seen.data}
     tower = clip_tower(seen)
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
-    held = stack_of(tower.raw).params if not c.faults else 0
+    held = tower_model(tower.raw).params if not c.faults else 0
     seen = held + (tower.width + 3) * d + frames * tower.width
     more = "each position of a picture that is written about is a token more"
     what = "text alone is run: the picture's encoder and its projection"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, attends, normed
-from txcalc.sources.huggingface.tower_types import Projection, Sizes, Tower, alone, widened
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, attention_leaves, norm_leaf
+from txcalc.sources.huggingface.tower_types import Projection, Sizes, Tower, leaf_tower, mlp_width
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import size
 
@@ -18,7 +18,7 @@ def tower(v: Config) -> Tower:
     """SigLIP's without a head; its feed-forward is `mlp_ratio` times as wide."""
     d, heads = v.size("hidden_size", default=1024), v.size("num_attention_heads", default=16)
     v.divides(heads, d, "num_attention_heads", "hidden_size")
-    sizes = Sizes(d, widened(v, d, 4.0), v.size("num_hidden_layers", default=24), heads)
+    sizes = Sizes(d, mlp_width(v, d, 4.0), v.size("num_hidden_layers", default=24), heads)
     biased = {"bias": True if v.flag("attention_bias", default=True) else ["o"]}
     act = v.activation("hidden_act", default="gelu")
     wide = v.size("projection_dim", default=2048)
@@ -42,10 +42,10 @@ def maker(q: Config) -> Tower:
         q.size("projection_dim", default=2048),
     )
     read, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
-    leaves = [piece("codes", "table", codes, code), piece("aligner", "linear", code, wide)]
-    leaves += [piece("aligners", "linear", wide, wide, times=more)] * (more > 0)
-    leaves += [piece("head_first", "linear", read, wide), piece("head_last", "linear", wide, codes)]
-    return Tower(wide, alone(wide, [*_codec(q), *leaves]), why="it makes pictures")
+    leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, wide)]
+    leaves += [leaf("aligners", "linear", wide, wide, times=more)] * (more > 0)
+    leaves += [leaf("head_first", "linear", read, wide), leaf("head_last", "linear", wide, codes)]
+    return Tower(wide, leaf_tower(wide, [*_codec(q), *leaves]), why="it makes pictures")
 
 
 def _codec(q: Config) -> Pieces:
@@ -59,34 +59,34 @@ def _codec(q: Config) -> Pieces:
         q.fault("base_channels", base, "a multiple of 32, for norms have 32 groups")
     last = widths[-1]
     middle = [*_residual(last, last, 2), *_attends(last, 1)]
-    made = [*_taps(q.size("in_channels", default=3), base), *middle, normed("encoded", last)]
+    made = [*_taps(q.size("in_channels", default=3), base), *middle, norm_leaf("encoded", last)]
     made += _taps(last, doubled * latent)
     for before, after in pairwise([base, *widths]):
         made += _level(before, after, number)
     made += _attends(last, number)
     for width in widths[:-1]:
         made += _taps(width, width)
-    made += [*_taps(latent, last), *middle, normed("decoded", widths[0])]
+    made += [*_taps(latent, last), *middle, norm_leaf("decoded", widths[0])]
     made += _taps(widths[0], q.size("out_channels", default=3))
     for before, after in pairwise([last, *reversed(widths)]):
         made += _level(before, after, number + 1)
     made += _attends(last, number + 1)
     for width in widths[1:]:
         made += _taps(width, width)
-    made += [piece("vectors", "table", q.size("num_embeddings", default=16384), code)]
-    made += [piece("coded", "linear", latent, code), piece("uncoded", "linear", code, latent)]
+    made += [leaf("vectors", "table", q.size("num_embeddings", default=16384), code)]
+    made += [leaf("coded", "linear", latent, code), leaf("uncoded", "linear", code, latent)]
     return [one | {"name": f"codec{i + 1}_{one['name']}"} for i, one in enumerate(made)]
 
 
 def _taps(before: int, after: int, times: int = 1) -> Pieces:
     """A convolution of three by three."""
-    return [piece("conv", "convolution", before, after, 9, 1, times=times)]
+    return [leaf("conv", "convolution", before, after, 9, 1, times=times)]
 
 
 def _residual(before: int, after: int, times: int = 1) -> Pieces:
-    short = [piece("short", "linear", before, after, times=times)] * (before != after)
-    first = [normed("first", before, times=times), *_taps(before, after, times)]
-    return [*first, normed("second", after, times=times), *_taps(after, after, times), *short]
+    short = [leaf("short", "linear", before, after, times=times)] * (before != after)
+    first = [norm_leaf("first", before, times=times), *_taps(before, after, times)]
+    return [*first, norm_leaf("second", after, times=times), *_taps(after, after, times), *short]
 
 
 def _level(before: int, after: int, number: int) -> Pieces:
@@ -94,4 +94,4 @@ def _level(before: int, after: int, number: int) -> Pieces:
 
 
 def _attends(width: int, times: int) -> Pieces:
-    return [normed("attention", width, times=times), *attends("", width, 1, width, times=times)]
+    return [norm_leaf("attention", width, times=times), *attention_leaves("", width, 1, width, times=times)]

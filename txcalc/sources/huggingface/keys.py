@@ -14,7 +14,13 @@ from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.size_neutral_keys import ASIDE, UNREAD, elsewhere, is_neutral, needs_value
+from txcalc.sources.huggingface.size_neutral_keys import (
+    IGNORED_KEYS,
+    TRAINING_NUMBERS,
+    elsewhere,
+    is_neutral,
+    needs_value,
+)
 from txcalc.sources.huggingface.transformers_metadata import kinds_of, knows, part_of, size_of, unnamed, words_of
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -61,7 +67,7 @@ class Keys:
     ) -> None:
         self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
         self.parent = parent
-        self.again: bool = parent.again if parent else again
+        self.second_reading: bool = parent.second_reading if parent else again
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
@@ -133,7 +139,7 @@ class Keys:
         name = self._get(names, text, "gelu", default, default, told=False)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
-            return "silu" if self.again else "gelu"
+            return "silu" if self.second_reading else "gelu"
         return ACTIVATIONS[name]
 
     def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
@@ -149,7 +155,7 @@ class Keys:
         self.listed.update(names)
         return self._get(names, check, default, default, default, told=False)
 
-    def only(self, value: Any, *names: str, why: str) -> None:
+    def require_value(self, value: Any, *names: str, why: str) -> None:
         """A feature that this reader cannot express: its key is absent, or has the one value without it."""
         self.asked.update(names)
         for name in names:
@@ -187,7 +193,7 @@ class Keys:
         if value % of:
             self.fault(name, value, f"a multiple of {of}")
 
-    def leftovers(self) -> None:
+    def report_unread_keys(self) -> None:
         """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
         value of a kind that transformers refuses, used or not; a note where no size depends on it. A key that the
         type's own code does not name is passed over with a note where its value can be no size, or repeats one that was
@@ -195,7 +201,7 @@ class Keys:
         if len(self.data) > MAX_KEYS:
             self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
-        self.set_aside()
+        self.apply_ignored_keys()
         passed: list[str] = []
         self.refused()
         unknown = 0
@@ -224,11 +230,11 @@ class Keys:
             unread = f"transformers' {self.model_type} never looks at them and " if knows(self.model_type) else ""
             self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{more}")
         for inner in self.inner:
-            inner.leftovers()
+            inner.report_unread_keys()
 
     def refused(self) -> None:
         """Look at the kinds of values that transformers' class takes."""
-        whose, told = self.whose(), list[str]()
+        whose, told = self.owner_type(), list[str]()
         read = {inner.path for inner in self.inner}
         for key, value in self.data.items():
             if isinstance(value, Mapping) and f"{self.path}{key}." not in read:
@@ -250,14 +256,14 @@ class Keys:
             more = f" and {len(told) - 8:,} more" if len(told) > 8 else ""
             self.note(f"transformers' {whose} refuses, though no size depends on it: {', '.join(told[:8])}{more}")
 
-    def whose(self) -> str:
+    def owner_type(self) -> str:
         """The model type whose class has this object's keys; "" where that is not known."""
         if self.parent is None or self.parent.model_type != self.model_type or self.path == self.parent.path:
             return self.model_type
         own = self.data.get("model_type")
-        return own if isinstance(own, str) else part_of(self.parent.whose(), self.path[len(self.parent.path) : -1])
+        return own if isinstance(own, str) else part_of(self.parent.owner_type(), self.path[len(self.parent.path) : -1])
 
-    def set_aside(self, place: str = "") -> None:
+    def apply_ignored_keys(self, place: str = "") -> None:
         """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one; or
         in that table of another type which `place` names."""
         outer: Keys = self
@@ -265,10 +271,10 @@ class Keys:
             outer = outer.parent
         inner = self.path[len(outer.path) : -1]
         place = place or (f"{self.model_type}/{inner}" if inner else self.model_type)
-        for row in ASIDE.get(place, ()):
+        for row in IGNORED_KEYS.get(place, ()):
             self.ignore(*row.get("ignore", "").split())
             for value, names, why in row.get("only", ()):
-                self.only(value, *names.split(), why=why)
+                self.require_value(value, *names.split(), why=why)
 
     def _take(self, names: tuple[str, ...], value: Any) -> None:
         if type(value) is int:
@@ -279,7 +285,7 @@ class Keys:
         training or of a text, or a twin of a key that was read: the same number under a name that shares a word."""
         twin = type(value) is int and self._twin(key, value)
         known = knows(self.model_type)
-        unread = type(value) is int and key in UNREAD
+        unread = type(value) is int and key in TRAINING_NUMBERS
         passes = twin or (known and (unread or _no_size(value)))
         return passes and (not known or unnamed(self.model_type, key))
 
@@ -318,7 +324,7 @@ class Keys:
                 value = next((size for size in known if size is not None), REQUIRED)
             if value is REQUIRED:
                 self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
-                return _other(stand_in, check) if self.again else stand_in
+                return _other(stand_in, check) if self.second_reading else stand_in
             self._take(names, value)
             if told and value is not None:
                 self.assume(next(iter(given), names[0]), value)
@@ -332,7 +338,7 @@ class Keys:
             return check(value)
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
-            return _other(stand_in, check) if self.again else stand_in
+            return _other(stand_in, check) if self.second_reading else stand_in
 
 
 # Kinds of layers by the names that older files have for them.

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, layered, piece, stretched
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf, stretched
 from txcalc.sources.huggingface.keys import any_of
 
 
@@ -64,7 +64,7 @@ def longcat_flash(c: Config) -> Raw:
     """Layers two by two; what the first feed-forward of two reads, experts read too, some of which do nothing."""
     raw = c.stack(n_layers=("num_layers",))
     raw["n_layers"] *= 2
-    c.only(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
+    c.require_value(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
     raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128), eps=1e-5)
     c.more_heads()
     mixed = c.experts(("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
@@ -98,17 +98,17 @@ def axk2(c: Config) -> Raw:
     raw, latent = c.stack(), c.mla(384, 128, 64, 32, 64)
     rank, d, h = c.size("gated_norm_rank", default=16), raw["d_model"], latent["n_heads"]
     if "head_dim" in c:
-        c.only(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
+        c.require_value(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     raw = _indexed_decoder(c, raw, latent, heads=16, first=first, number=128)
     d_q, d_v = latent["d_nope"] + latent["d_rope"], latent["d_v"]
-    own = [piece("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
-    own.append(piece("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
+    own = [leaf("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
+    own.append(leaf("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
     for table in raw["layer"].values():
         leaves = list(own)
         for name in ("attention_norm", "experts_norm")[: 1 + ("experts" in table["parts"])]:
-            made = [piece("down", "linear", d, rank, bias=False), piece("silu", "silu", rank)]
-            made += [piece("up", "linear", rank, d, bias=False), piece("sigmoid", "sigmoid", d)]
+            made = [leaf("down", "linear", d, rank, bias=False), leaf("silu", "silu", rank)]
+            made += [leaf("up", "linear", rank, d, bias=False), leaf("sigmoid", "sigmoid", d)]
             leaves += [{**one, "name": f"{name}_{one['name']}", "kind": "norm"} for one in made]
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": leaves}}
     raw["norm"]["without"] = ["pieces"]
@@ -145,7 +145,7 @@ def mistral_large4_text(c: Config) -> Raw:
     nothing."""
     raw = c.stack()
     n, own = raw["n_layers"], "transformers' class has it so"
-    c.only(None, "q_lora_rank", why=own)
+    c.require_value(None, "q_lora_rank", why=own)
     latent = c.mla(None, 512, 64, 64, 128)
     nope, turned = latent.pop("d_nope"), latent.pop("d_rope")
     raw = _latent_decoder(c, raw, latent | {"d_rope": turned}, eps=1e-5)
@@ -220,7 +220,7 @@ def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
     c.ignore("per_layer_config", "swa_num_key_value_heads")
     if per_layer is None:
         near = {name: c.size(f"swa_{key}", default=size) for key, (size, name) in _NEAR.items()}
-        c.only(near["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
+        c.require_value(near["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
         whole = c.size("swa_head_dim", default=256)
         near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, whole - near["d_nope"]))
         if near["d_rope"] + near["d_nope"] != whole:
@@ -234,9 +234,9 @@ def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
             c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
         inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
         near = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _NEAR.items()}
-        inner.only(near["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
+        inner.require_value(near["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
         near["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])
-        inner.only(near["d_rope"] + near["d_nope"], "head_dim", why="it is the sum of both parts of a head")
+        inner.require_value(near["d_rope"] + near["d_nope"], "head_dim", why="it is the sum of both parts of a head")
         inner.multiple("qk_rope_head_dim", near["d_rope"], 2)
     return near
 
@@ -271,7 +271,7 @@ def axk1(c: Config) -> Raw:
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4))
     raw["experts"]["scoring"] = "sigmoid"
     raw["norm"]["after"] = ["experts"]
-    c.only(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
+    c.require_value(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
     c.more_heads()
     return layered(raw, c.typed(raw, _before_experts(c, raw["n_layers"])))
 
@@ -304,8 +304,8 @@ def deepseek_v4(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     own = "transformers' class has it so"
-    c.only(1, "num_key_value_heads", "n_shared_experts", why=own)
-    c.only(False, "attention_bias", "mlp_bias", why=own)
+    c.require_value(1, "num_key_value_heads", "n_shared_experts", why=own)
+    c.require_value(False, "attention_bias", "mlp_bias", why=own)
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.sources.huggingface.config import Raw, piece
+from txcalc.sources.huggingface.config import Raw, leaf
 
 Pieces = list[Raw]
 
 
-def listed(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
+def leaf_stack(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
     """A stack whose layers are pieces, of one kind or of several in this order."""
     layers = {name: {"parts": ["pieces"], "pieces": {"leaves": pieces}} for name, pieces in kinds.items()}
     own: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
     return own | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
 
 
-def normed(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
+def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
     """A norm, named after what it stands before or what it norms."""
-    return piece(f"{name}_norm", form, width, kind="norm", **more)
+    return leaf(f"{name}_norm", form, width, kind="norm", **more)
 
 
-def fed(
+def ffn_leaves(
     name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, gated: bool = False,
     **more: Any,
 ) -> Pieces:  # fmt: skip
     """A norm ("": none) and the two matrices after it, or three where it is gated."""
-    made = [normed(name, d, norm)] if norm else []
-    made += [piece(f"{name}_up", "linear", d, ff, bias=bias), piece(f"{name}_activation", act, ff)]
+    made = [norm_leaf(name, d, norm)] if norm else []
+    made += [leaf(f"{name}_up", "linear", d, ff, bias=bias), leaf(f"{name}_activation", act, ff)]
     if gated:
-        made += [piece(f"{name}_gate", "linear", d, ff, bias=bias), piece(f"{name}_product", "sum", ff)]
-    made += [piece(f"{name}_down", "linear", ff, d, bias=bias), piece(f"{name}_sum", "sum", d)]
+        made += [leaf(f"{name}_gate", "linear", d, ff, bias=bias), leaf(f"{name}_product", "sum", ff)]
+    made += [leaf(f"{name}_down", "linear", ff, d, bias=bias), leaf(f"{name}_sum", "sum", d)]
     return [one | more | {"kind": "feed_forward"} for one in made]
 
 
-def attends(
+def attention_leaves(
     name: str, d: int, heads: int, width: int, *, read: int = 0, keys: list[int] | None = None, groups: int = 1,
     bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: Any,
 ) -> Pieces:  # fmt: skip
@@ -43,15 +43,15 @@ def attends(
     positions `keys`, as wide as `read`."""
     form, there, seen = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
     kv = heads // groups * width
-    made = [piece(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
-    made += [piece(f"{name}{one}", "linear", read or d, kv, bias=one in bias, **there) for one in "kv"]
-    made += [*before, piece(f"{name}core", form, heads, width, width, groups=groups, bias=False, **seen)]
-    made += [piece(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
-    made.append(piece(f"{name}attention_sum", "sum", to or d))
+    made = [leaf(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
+    made += [leaf(f"{name}{one}", "linear", read or d, kv, bias=one in bias, **there) for one in "kv"]
+    made += [*before, leaf(f"{name}core", form, heads, width, width, groups=groups, bias=False, **seen)]
+    made += [leaf(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
+    made.append(leaf(f"{name}attention_sum", "sum", to or d))
     return [more | one | {"kind": "attention"} for one in made]
 
 
-def conformer(
+def conformer_leaves(
     d: int, ff: int, act: str, mixed: Pieces, taps: int, inner: Pieces, *, wide: int = 0, bias: bool = False,
     norm: str = "layer_norm", fed_bias: bool = True,
 ) -> Pieces:  # fmt: skip
@@ -59,49 +59,51 @@ def conformer(
     (`inner`) in it, the other half."""
     wide = wide or d
     convolved = [
-        normed("conv", d, norm),
-        piece("conv_gates", "linear", d, 2 * wide, bias=bias),
-        piece("conv_sigmoid", "sigmoid", wide),
-        piece("conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
+        norm_leaf("conv", d, norm),
+        leaf("conv_gates", "linear", d, 2 * wide, bias=bias),
+        leaf("conv_sigmoid", "sigmoid", wide),
+        leaf("conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
         *inner,
-        piece("conv_activation", act, wide),
-        piece("conv_out", "linear", wide, d, bias=bias),
-        piece("conv_sum", "sum", d),
+        leaf("conv_activation", act, wide),
+        leaf("conv_out", "linear", wide, d, bias=bias),
+        leaf("conv_sum", "sum", d),
     ]
-    first, second = (fed(name, d, ff, act, norm=norm, bias=fed_bias) for name in ("first", "second"))
+    first, second = (ffn_leaves(name, d, ff, act, norm=norm, bias=fed_bias) for name in ("first", "second"))
     mixing = [{"kind": "attention"} | one for one in mixed]
-    return [*first, *mixing, *convolved, *second, piece("norm", norm, d, kind="norm")]
+    return [*first, *mixing, *convolved, *second, leaf("norm", norm, d, kind="norm")]
 
 
-def places(sides: tuple[int, int], window: int = 1) -> Raw:
+def patch_grid(sides: tuple[int, int], window: int = 1) -> Raw:
     """Where a picture's patches are, filled up to whole windows."""
     filled = [-(-side // window) * window for side in sides]
     return {"at": [0, filled[0] * filled[1], 1]}
 
 
-def windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
+def swin_leaves(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
               second: bool) -> Pieces:  # fmt: skip
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
-    inside, width, distances = places(sides, window), max(1, d // heads), (2 * window - 1) ** 2
-    core = [piece("distances", "held", distances * heads)]
+    inside, width, distances = patch_grid(sides, window), max(1, d // heads), (2 * window - 1) ** 2
+    core = [leaf("distances", "held", distances * heads)]
     if second:
         once: Raw = {"at": [0, distances, 1], "shared": True}
-        core = [piece("scale", "held", heads), piece("distances_up", "linear", 2, 512, **once)]
-        core += [piece("distances_activation", "relu", 512, **once)]
-        core += [piece("distances_down", "linear", 512, heads, bias=False, **once)]
-    core.append(piece("core", "windows", heads, width, width, window**2, bias=True, **inside))
-    return preceded(d, core, wide, act, bias, inside, places(sides), "k" if second else "")
+        core = [leaf("scale", "held", heads), leaf("distances_up", "linear", 2, 512, **once)]
+        core += [leaf("distances_activation", "relu", 512, **once)]
+        core += [leaf("distances_down", "linear", 512, heads, bias=False, **once)]
+    core.append(leaf("core", "windows", heads, width, width, window**2, bias=True, **inside))
+    return pre_norm_leaves(d, core, wide, act, bias, inside, patch_grid(sides), "k" if second else "")
 
 
-def preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw, bare: str = "") -> Pieces:
+def pre_norm_leaves(
+    d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw, bare: str = ""
+) -> Pieces:
     """Attention and a feed-forward, each after a norm; the attention's matrices, of which some are `bare` of a bias
     where others have one, run `inside`, all else `here`."""
     own = {"kind": "attention"}
-    made = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
-    made += [piece(name, "linear", d, d, bias=bias and name not in bare, **inside, **own) for name in "qkv"]
+    made = [leaf("attention_norm", "layer_norm", d, kind="norm", **here)]
+    made += [leaf(name, "linear", d, d, bias=bias and name not in bare, **inside, **own) for name in "qkv"]
     made += [one | own for one in core]
-    made += [piece("o", "linear", d, d, **inside, **own), piece("attention_sum", "sum", d, **here)]
-    made += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
-    both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
-    both += [piece("down", "linear", wide, d, **here), piece("feed_forward_sum", "sum", d, **here)]
+    made += [leaf("o", "linear", d, d, **inside, **own), leaf("attention_sum", "sum", d, **here)]
+    made += [leaf("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
+    both = [leaf("up", "linear", d, wide, **here), leaf("activation", act, wide, **here)]
+    both += [leaf("down", "linear", wide, d, **here), leaf("feed_forward_sum", "sum", d, **here)]
     return made + [one | {"kind": "feed_forward"} for one in both]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, listed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
 
 
 def of(kind: str, *pieces: Raw) -> Pieces:
@@ -20,18 +20,18 @@ def xlnet(c: Config) -> Raw:
     h = c.size("n_head", "num_attention_heads")
     c.divides(h, d, "n_head", "d_model")
     w = max(1, d // h)
-    c.only(w, "d_head", why="its class takes d_model / n_head")
-    leaves = [piece(name, "linear", d, d, bias=False) for name in "qkv"]
-    leaves += [piece("distances", "linear", d, d, bias=False, at=[2, 0, 1]), piece("biases", "held", 5 * d)]
-    leaves += [piece("core", "attention", h, w, w, bias=False), piece("far", "scores", h, w, keys=[2, 0, 1])]
-    leaves += [piece("o", "linear", d, d, bias=False)]
+    c.require_value(w, "d_head", why="its class takes d_model / n_head")
+    leaves = [leaf(name, "linear", d, d, bias=False) for name in "qkv"]
+    leaves += [leaf("distances", "linear", d, d, bias=False, at=[2, 0, 1]), leaf("biases", "held", 5 * d)]
+    leaves += [leaf("core", "attention", h, w, w, bias=False), leaf("far", "scores", h, w, keys=[2, 0, 1])]
+    leaves += [leaf("o", "linear", d, d, bias=False)]
     return raw | {
-        "pieces": {"leaves": of("attention", *leaves, piece("attention_sum", "sum", d))},
+        "pieces": {"leaves": of("attention", *leaves, leaf("attention_sum", "sum", d))},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
         "feed_forward": c.plain("d_inner", act_names=("ff_activation",)),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "none"},
-        "around": [piece("mask", "held", d, kind="embedding")],
+        "around": [leaf("mask", "held", d, kind="embedding")],
         "head": _answers_of_xlnet(c),
     }
 
@@ -61,9 +61,9 @@ def mobilebert(c: Config) -> Raw:
     d, v, wide = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
     narrow = c.flag("use_bottleneck", default=True)
     t = c.size("intra_bottleneck_size", default=128) if narrow else d
-    c.only(t, "true_hidden_size", why="it is what the class derives")
+    c.require_value(t, "true_hidden_size", why="it is what the class derives")
     if narrow:
-        c.only(True, "key_query_shared_bottleneck", why="queries and keys of the model's width are not read")
+        c.require_value(True, "key_query_shared_bottleneck", why="queries and keys of the model's width are not read")
     heads, act = c.size("num_attention_heads", default=4), c.activation("hidden_act", default="relu")
     c.divides(heads, t, "num_attention_heads", "the narrow width")
     form = c.text("normalization_type", default="no_norm")
@@ -72,46 +72,46 @@ def mobilebert(c: Config) -> Raw:
 
     def normed(name: str, width: int) -> Pieces:
         if form == "layer_norm":
-            return [piece(name, "layer_norm", width, kind="norm")]
+            return [leaf(name, "layer_norm", width, kind="norm")]
         return [
-            piece(f"{name}_scale", "scale", width, kind="norm"),
-            piece(f"{name}_shift", "shift", width, kind="norm"),
+            leaf(f"{name}_scale", "scale", width, kind="norm"),
+            leaf(f"{name}_shift", "shift", width, kind="norm"),
         ]
 
     def fed(name: str) -> Pieces:
-        two = piece(f"{name}_up", "linear", t, wide), piece(f"{name}_activation", act, wide)
+        two = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
         made = [
             *two,
-            piece(f"{name}_down", "linear", wide, t),
+            leaf(f"{name}_down", "linear", wide, t),
             *normed(f"{name}_norm", t),
-            piece(f"{name}_sum", "sum", t),
+            leaf(f"{name}_sum", "sum", t),
         ]
         return [one | {"kind": one.get("kind", "feed_forward")} for one in made]
 
     layer: Pieces = []
     if narrow:
         for name in ("input", "attention_input"):
-            layer += [piece(name, "linear", d, t), *normed(f"{name}_norm", t)]
-    layer += [piece(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
+            layer += [leaf(name, "linear", d, t), *normed(f"{name}_norm", t)]
+    layer += [leaf(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
     width = max(1, t // heads)
-    layer += [piece("core", "attention", heads, width, width, kind="attention", bias=False)]
-    layer += [piece("o", "linear", t, t, kind="attention")]
-    layer += [*normed("attention_norm", t), piece("attention_sum", "sum", t)]
+    layer += [leaf("core", "attention", heads, width, width, kind="attention", bias=False)]
+    layer += [leaf("o", "linear", t, t, kind="attention")]
+    layer += [*normed("attention_norm", t), leaf("attention_sum", "sum", t)]
     for i in range(c.size("num_feedforward_networks", default=4)):
         layer += fed(f"feed_forward{i + 1}")
     if narrow:
-        layer += [piece("output", "linear", t, d), *normed("output_norm", d), piece("output_sum", "sum", d)]
+        layer += [leaf("output", "linear", t, d), *normed("output_norm", d), leaf("output_sum", "sum", d)]
     inner = c.size("embedding_size", default=128)
     read = 3 * inner if c.flag("trigram_input", default=True) else inner
-    around = [piece("tokens", "table", v, inner, kind="embedding")]
+    around = [leaf("tokens", "table", v, inner, kind="embedding")]
     if read != d or read != inner:
-        around.append(piece("projection", "linear", read, d, kind="embedding"))
+        around.append(leaf("projection", "linear", read, d, kind="embedding"))
     for name, number in (("positions", c.size("max_position_embeddings", default=512)),
                          ("types", c.size("type_vocab_size", default=2))):  # fmt: skip
-        around.append(piece(name, "table", number, d, kind="embedding", bias=True))
+        around.append(leaf(name, "table", number, d, kind="embedding", bias=True))
     around += normed("embedding_norm", d)
     found, head = _answers_of_bert(c, raw, v, inner)
-    return listed(raw | {"around": around + found, "head": head}, {"layer": layer}, [])
+    return leaf_stack(raw | {"around": around + found, "head": head}, {"layer": layer}, [])
 
 
 def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
@@ -120,16 +120,16 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
     form = c.head_of("masked-lm", "none", *tasks)
     made: Pieces = []
     if form in ("masked-lm", "pretraining"):
-        c.only(True, "tie_word_embeddings", why="the head multiplies by the token table")
+        c.require_value(True, "tie_word_embeddings", why="the head multiplies by the token table")
         if inner >= d:
             c.fault("embedding_size", inner, f"less than hidden_size = {d:,}")
         act = c.activation("hidden_act", default="relu")
         made = [
-            piece("transform", "linear", d, d),
-            piece("transform_activation", act, d),
-            piece("transform_norm", "layer_norm", d),
-            piece("scores", "tied", inner, rows),
-            piece("more_scores", "linear", max(1, d - inner), rows),
+            leaf("transform", "linear", d, d),
+            leaf("transform_activation", act, d),
+            leaf("transform_norm", "layer_norm", d),
+            leaf("scores", "tied", inner, rows),
+            leaf("more_scores", "linear", max(1, d - inner), rows),
         ]
     pooled = c.flag("classifier_activation", default=True)  # else the first position as it is
     head = {"form": "none", "pooler": pooled and form in ("none", "pretraining")}
@@ -137,8 +137,8 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
         classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
         once = {"at": [0, 1, 1]}
         if pooled and form != "pretraining":
-            made += [piece("pooler", "linear", d, d, **once), piece("pooler_activation", "tanh", d, **once)]
-        made.append(piece("classifier", "linear", d, classes, **once))
+            made += [leaf("pooler", "linear", d, d, **once), leaf("pooler_activation", "tanh", d, **once)]
+        made.append(leaf("classifier", "linear", d, classes, **once))
     elif form in ("token", "question"):
-        made.append(piece("classifier", "linear", d, c.labels()))
+        made.append(leaf("classifier", "linear", d, c.labels()))
     return [one | {"kind": "head"} for one in made], head

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, listed
+from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, by_name
 from txcalc.sources.huggingface.keys import printable
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.sources.huggingface.transformers_metadata import knows, size_of
@@ -106,7 +106,7 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 _EITHER, _TEXT, _NEVER, _SHARING = (frozenset(TIES[kind].split()) for kind in ("either", "text", "never", "sharing"))
 # What the whole's class takes where its key is absent; in the others the text's own key decides, as it did in
 # transformers 4, whose files left the key out where a type is as old.
-_ABSENT = {name: kind == "tied" for name, kind in listed(TIES["absent"]).items()}
+_ABSENT = {name: kind == "tied" for name, kind in by_name(TIES["absent"]).items()}
 _OLDER = frozenset(TIES["older"].split())
 
 

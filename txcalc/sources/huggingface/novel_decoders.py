@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.leaf_list import Pieces, listed
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
 from txcalc.sources.spec import real
 
 NEAR = "hybrid_sliding"
 
 
 def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: Any) -> Raw:
-    return piece(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
+    return leaf(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
 
 
 def _norm(name: str, width: int, **more: Any) -> Raw:
-    return piece(name, "rms_norm", width, **{"kind": "norm", **more})
+    return leaf(name, "rms_norm", width, **{"kind": "norm", **more})
 
 
 def _core(attention: Raw, window: int | None) -> Raw:
@@ -26,7 +26,7 @@ def _core(attention: Raw, window: int | None) -> Raw:
     n, width = attention["n_heads"], attention["d_head"]
     sizes = (n, width, width) if window is None else (n, width, width, window)
     form = "causal" if window is None else "window"
-    return piece("core", form, *sizes, groups=n // attention["n_kv_heads"], bias=False, kind="attention")
+    return leaf("core", form, *sizes, groups=n // attention["n_kv_heads"], bias=False, kind="attention")
 
 
 def zaya(c: Config) -> Raw:
@@ -56,35 +56,35 @@ def zaya(c: Config) -> Raw:
             ("residual_bias", "shift"),
             ("residual_scale", "scale"),
         )
-        return [piece(f"{name}_{one}", form, d) for one, form in forms]
+        return [leaf(f"{name}_{one}", form, d) for one, form in forms]
 
     def layer(kind: str, first: bool) -> Pieces:
         before = {"at": [1, taps[1] - 1, 1]}
         made = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
         made += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
         made += [
-            piece("near", "convolution", mixing, mixing, taps[0], 1, groups=mixing, kind="attention", **before),
-            piece("across", "convolution", mixing, mixing, taps[1], 1, groups=several + groups, kind="attention"),
-            piece("kept", "state", max(1, mixing * sum(taps) + kv // 2)),
-            piece("key_scale", "held", groups, kind="norm"),
-            piece("rotary", "rotary", several + groups, places["rotary_dims"]),
+            leaf("near", "convolution", mixing, mixing, taps[0], 1, groups=mixing, kind="attention", **before),
+            leaf("across", "convolution", mixing, mixing, taps[1], 1, groups=several + groups, kind="attention"),
+            leaf("kept", "state", max(1, mixing * sum(taps) + kv // 2)),
+            leaf("key_scale", "held", groups, kind="norm"),
+            leaf("rotary", "rotary", several + groups, places["rotary_dims"]),
             _core(attention, window if kind == NEAR else None),
             _matrix("o", q, d, bias),
             *scaled("attention"),
-            piece("attention_sum", "sum", d),
+            leaf("attention_sum", "sum", d),
         ]
         router = [_matrix("router_down", d, inner, True)]
-        router += [] if first else [piece("router_former", "scale", inner)]
+        router += [] if first else [leaf("router_former", "scale", inner)]
         router += [_norm("router_norm", inner), _matrix("router_up1", inner, inner, True)]
-        router += [piece("router_gelu1", "gelu", inner), _matrix("router_up2", inner, inner, True)]
-        router += [piece("router_gelu2", "gelu", inner), _matrix("router", inner, mixed["n_experts"] + 1)]
+        router += [leaf("router_gelu1", "gelu", inner), _matrix("router_up2", inner, inner, True)]
+        router += [leaf("router_gelu2", "gelu", inner), _matrix("router", inner, mixed["n_experts"] + 1)]
         return made + [one | {"kind": "router"} for one in router] + scaled("experts")
 
     raw |= {
         "experts": mixed,
         "norm": c.rms(eps=1e-5, without=["pieces"]),
         "positions": {"form": "none"},
-        "around": [piece("input_shift", "shift", d), piece("input_scale", "scale", d)],
+        "around": [leaf("input_shift", "shift", d), leaf("input_scale", "scale", d)],
         "head": c.lm_head(tied=True, bias=c.flag("lm_head_bias", default=False)),
     }
     c.note("counted are tokens that pass an expert: those of which the router takes none cost less")
@@ -126,14 +126,14 @@ def muse_spark_text(c: Config) -> Raw:
         made += [
             _matrix("v", d, kv, bias),
             _matrix("gate", d, q),
-            piece("gate_sigmoid", "sigmoid", q, kind="attention"),
+            leaf("gate_sigmoid", "sigmoid", q, kind="attention"),
         ]
-        made += [piece("rotary", "rotary", several + groups, width)] if base else []
+        made += [leaf("rotary", "rotary", several + groups, width)] if base else []
         made += [_core(attention, window if kind == LOCAL else None), _matrix("o", q, d, bias)]
-        made += [piece("attention_gate", "scale", d), piece("attention_sum", "sum", d)]
+        made += [leaf("attention_gate", "scale", d), leaf("attention_sum", "sum", d)]
         if sparse:
             made += [_norm("experts_norm", latent), _norm("each_expert_norm", latent, runs=mixed["top_k"])]
-        return [*made, _norm("fed_norm", d), piece("fed_gate", "scale", d)]
+        return [*made, _norm("fed_norm", d), leaf("fed_gate", "scale", d)]
 
     names = [
         f"{kind}-{'turned' if base else 'still'}-{part}" for kind, base, part in zip(types, bases, fed, strict=True)
@@ -174,7 +174,7 @@ def hrm_text(c: Config) -> Raw:
     heads, width = c.size("num_attention_heads"), c.size("head_dim", default=128)
     c.divides(heads, d, "num_attention_heads", "hidden_size")
     c.rotary(width)
-    c.only(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
+    c.require_value(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
     q, bias, fed = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
     ff, act = c.size("intermediate_size"), c.activation("hidden_act", default="silu")
     if c.flag("prefix_lm", default=True):
@@ -182,23 +182,23 @@ def hrm_text(c: Config) -> Raw:
     c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
 
     def layer() -> Pieces:
-        made = [piece("attention_norm", "rms_again", d, kind="norm")]
+        made = [leaf("attention_norm", "rms_again", d, kind="norm")]
         made += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
-        made += [piece("gate_sigmoid", "sigmoid", q, kind="attention")]
-        made += [piece("rotary", "rotary", 2 * heads, width)]
-        made += [piece("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
-        made += [piece("attention_sum", "sum", d), piece("fed_norm", "rms_again", d, kind="norm")]
+        made += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
+        made += [leaf("rotary", "rotary", 2 * heads, width)]
+        made += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
+        made += [leaf("attention_sum", "sum", d), leaf("fed_norm", "rms_again", d, kind="norm")]
         made += [_matrix(name, d, ff, fed, kind="feed_forward") for name in ("gate_up", "up")]
-        made += [piece("activation", act, ff, kind="feed_forward"), _matrix("down", ff, d, fed, kind="feed_forward")]
-        return [*made, piece("fed_sum", "sum", d)]
+        made += [leaf("activation", act, ff, kind="feed_forward"), _matrix("down", ff, d, fed, kind="feed_forward")]
+        return [*made, leaf("fed_sum", "sum", d)]
 
-    around = [piece("low_start", "held", d)]
+    around = [leaf("low_start", "held", d)]
     for name, runs in (("low", high * low), ("high", high)):
-        around += [piece(f"{name}_input", "sum", d, runs=runs)]
-        around += [piece(f"{name}_norm", "rms_again", d, kind="norm", runs=runs)]
+        around += [leaf(f"{name}_input", "sum", d, runs=runs)]
+        around += [leaf(f"{name}_norm", "rms_again", d, kind="norm", runs=runs)]
     kinds = {"low": [one | {"runs": high * low} for one in layer()], "high": [one | {"runs": high} for one in layer()]}
     own: Raw = {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
-    return listed(raw | own, kinds, ["low"] * n + ["high"] * n)
+    return leaf_stack(raw | own, kinds, ["low"] * n + ["high"] * n)
 
 
 def inkling_text(c: Config) -> Raw:
@@ -237,8 +237,8 @@ def inkling_text(c: Config) -> Raw:
         return found, kv, c.size(f"{prefix}head_dim", default=128)
 
     def mixed_in(name: str, over: int) -> Pieces:
-        made = piece(f"{name}_conv", "convolution", over, over, taps, 1, groups=over, bias=False, kind="attention")
-        return [made, piece(f"{name}_conv_sum", "sum", over)]
+        made = leaf(f"{name}_conv", "convolution", over, over, taps, 1, groups=over, bias=False, kind="attention")
+        return [made, leaf(f"{name}_conv_sum", "sum", over)]
 
     sizes = {"near": heads("swa_", 64, 16), "far": heads("", REQUIRED, 8)}
 
@@ -251,8 +251,8 @@ def inkling_text(c: Config) -> Raw:
         made += [_norm("q_norm", one, runs=several), _norm("k_norm", one, runs=groups)]
         made += [_matrix("distances", inner, spans[kind], runs=several)]
         made += [_core(attention, window if kind == "near" else None), _matrix("o", q, d)]
-        made += [*mixed_in("attention", d), piece("attention_sum", "sum", d), *mixed_in("fed", d)]
-        made += [piece("kept", "state", taps * (2 * kv + 2 * d)), piece("fed_scale", "held", 1)]
+        made += [*mixed_in("attention", d), leaf("attention_sum", "sum", d), *mixed_in("fed", d)]
+        made += [leaf("kept", "state", taps * (2 * kv + 2 * d)), leaf("fed_scale", "held", 1)]
         return made + ([_matrix("router", d, mixed["n_experts"] + shared, kind="router")] if part == "sparse" else [])
 
     head = c.lm_head(tied=False)
@@ -282,16 +282,16 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     weighed by a vector of that place; a norm of what experts make on their latent."""
     d, n = raw["d_model"], raw["n_layers"]
     block, latent = c.size("attn_res_block_size"), c.size("routed_expert_hidden_size")
-    c.only(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published code is used with both")
+    c.require_value(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published code is used with both")
     c.note("the gates of its feed-forwards (situ) are counted as silu among the other FLOPs")
 
     def mean(name: str, several: int) -> Pieces:
         """Of `several` vectors a token: blocks that are done, and the stream."""
         if several < 2:
-            return [piece(f"{name}_held", "held", 2 * d)]
+            return [leaf(f"{name}_held", "held", 2 * d)]
         times: Raw = {"runs": several}
         made = [_norm(f"{name}_norm", d, **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
-        return [*made, piece(f"{name}_mix", "product", 1, several, d)]
+        return [*made, leaf(f"{name}_mix", "product", 1, several, d)]
 
     order, tables = [], dict[str, Raw]()
     kinds = raw["layer"]

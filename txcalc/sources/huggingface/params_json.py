@@ -33,7 +33,7 @@ def translated(data: Mapping[str, object], where: str) -> tuple[Raw, list[str]]:
     raw |= _meta(c, d, n_heads, n_layers) if META in c else _mistral(c)
     if "rope_theta" in c:
         raw["rope_theta"] = data["rope_theta"]
-    c.leftovers()
+    c.report_unread_keys()
     c.finish(where)
     read = f"model_type = {raw['model_type']!r}, for the keys are those of a params.json"
     return raw, [read, *c.assumptions]

@@ -7,7 +7,14 @@ from __future__ import annotations
 from math import isqrt
 
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, area, gated, halved
+from txcalc.sources.huggingface.tower_types import (
+    Projection,
+    Steps,
+    Tower,
+    gated_steps,
+    patch_area,
+    strided_convolution,
+)
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
 
@@ -148,7 +155,7 @@ def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def _aligned(c: Config, inner: int, raw: Raw) -> Steps:
     """A gated layer between two matrices; what is odd is no half of a width."""
     c.multiple("alignment_intermediate_size", inner, 2)
-    return gated(inner // 2, raw["d_model"])
+    return gated_steps(inner // 2, raw["d_model"])
 
 
 def cohere2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -164,7 +171,7 @@ def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    merged = area(v, "merge_kernel_size")
+    merged = patch_area(v, "merge_kernel_size")
     c.equal("projection_hidden_size", tower.width, 1152, "the tower's width")
     return merging(tower, merged, raw)
 
@@ -172,7 +179,7 @@ def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two convolutions of 3 × 3, to twice the channels and to the language model's width, and a matrix."""
     n, d = tower.width, raw["d_model"]
-    return Projection((halved(isqrt(tower.raw["length"]), [n, 2 * n, d], False), {"linear": d}))
+    return Projection((strided_convolution(isqrt(tower.raw["length"]), [n, 2 * n, d], False), {"linear": d}))
 
 
 def voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

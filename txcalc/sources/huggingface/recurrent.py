@@ -197,7 +197,7 @@ def nemotron_h(c: Config) -> Raw:
         c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
     several, width = c.size("mamba_num_heads", default=128), c.size("mamba_head_dim", default=64)
     attention = c.heads(raw, kv=8, d_head=128)
-    c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
+    c.require_value(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
     latent = c.size("moe_latent_size", default=None)
     activation = c.activation("mlp_hidden_act", default="relu2")
     bias = c.flag("mlp_bias", default=False)
@@ -215,7 +215,7 @@ def nemotron_h(c: Config) -> Raw:
             c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
         mixed = c.experts(("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
-        c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
+        c.require_value(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
     c.more_heads()
@@ -247,7 +247,7 @@ def recurrent_gemma(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, width_names=())
-    c.only(attention["d_head"], "head_dim", why="transformers derives it")
+    c.require_value(attention["d_head"], "head_dim", why="transformers derives it")
     attention["window"] = c.size("attention_window_size", "sliding_window", default=2048)
     attention["bias"] = [*"qkvo"] if c.flag("attention_bias", default=False) else ["o"]
     width = c.size("lru_width", default=raw["d_model"], null=raw["d_model"])
@@ -278,7 +278,7 @@ def recurrent_gemma(c: Config) -> Raw:
 def rwkv(c: Config) -> Raw:
     """RWKV-4. Halving every `rescale_every` layers changes no result."""
     raw = _recurrent(c)
-    c.only(raw["d_model"], "attention_hidden_size", why="transformers' rwkv runs with hidden_size alone")
+    c.require_value(raw["d_model"], "attention_hidden_size", why="transformers' rwkv runs with hidden_size alone")
     inner = c.size("intermediate_size", default=4 * raw["d_model"], null=4 * raw["d_model"])
     context = c.size("context_length", "max_position_embeddings", default=None)
     raw |= {"context": context} if context else {}

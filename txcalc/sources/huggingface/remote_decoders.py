@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.decoders import decoder as decoder
 from txcalc.sources.spec import Wrong, size
 
 
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
-    c.of_its_own()
+    c.require_published_class()
     return c.decoder(raw, attention, mlp=mlp or c.gated(), tied=tied)
 
 
@@ -21,10 +21,10 @@ def qwen(c: Config) -> Raw:
     """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`. Its
     first files have GPT-2's names."""
     raw = c.stack(("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"))
-    c.only(raw["vocab_size"], "padded_vocab_size", why="the table has vocab_size rows")
-    c.only("swiglu", "activation", why="its code has no other")
-    c.only("rotary", "pos_emb", why="its code has no other")
-    c.only(False, "apply_residual_connection_post_layernorm", why="residuals of what is normed are not read")
+    c.require_value(raw["vocab_size"], "padded_vocab_size", why="the table has vocab_size rows")
+    c.require_value("swiglu", "activation", why="its code has no other")
+    c.require_value("rotary", "pos_emb", why="its code has no other")
+    c.require_value(False, "apply_residual_connection_post_layernorm", why="residuals of what is normed are not read")
     c.ignore("bias_dropout_fusion", "params_dtype", "seq_length")
     attention = c.heads(raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
@@ -67,9 +67,9 @@ def baichuan(c: Config) -> Raw:
 def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
-    c.of_its_own(writes=True)
+    c.require_published_class(writes=True)
     if bits := c.count("quantization_bit", default=None, null=0):
-        c.only(None, "quantization_config", why="quantization_bit says how it is quantised")
+        c.require_value(None, "quantization_config", why="quantization_bit says how it is quantised")
         c.data = {**c.data, "quantization_config": {"quant_method": "chatglm", "bits": bits}}
     if "inner_hidden_size" in c:
         raw = _chatglm_1(c)
@@ -87,9 +87,9 @@ def chatglm(c: Config) -> Raw:
         c.fault("multi_query_attention", False, "true", "its code makes a prefix for multi_query_group_num heads alone")
     bias = c.flag("add_bias_linear", default=False)
     qkv = c.flag("add_qkv_bias", default=False) or bias
-    c.only(True, "post_layer_norm", why="the last norm is read")
-    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
-    c.only(False, "tie_word_embeddings", why="its head is a matrix of its own")
+    c.require_value(True, "post_layer_norm", why="the last norm is read")
+    c.require_value(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
+    c.require_value(False, "tie_word_embeddings", why="its head is a matrix of its own")
     c.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection", "original_rope")
     c.ignore("multi_query_group_num", "vocab_size")
     form = c.rms if c.flag("rmsnorm", default=True) else c.layer_norm
@@ -123,7 +123,9 @@ def _prefixed(c: Config, raw: Raw, kv: int, once: bool) -> Raw:
 def _chatglm_1(c: Config) -> Raw:
     """The first ChatGLM: LayerNorms, biases but for the head, which is tied; what a norm gives is scaled and added."""
     raw = c.stack(n_layers=("num_layers",))
-    c.only(True, "position_encoding_2d", "tie_word_embeddings", why="that is what the published code is used with")
+    c.require_value(
+        True, "position_encoding_2d", "tie_word_embeddings", why="that is what the published code is used with"
+    )
     attention = c.heads(raw, kv_names=(), width_names=())
     return raw | {
         "context": c.size("max_sequence_length", default=2048),
@@ -172,7 +174,7 @@ def telechat(c: Config) -> Raw:
 def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
     raw = c.stack()
-    c.of_its_own("decilm", writes=True)
+    c.require_published_class("decilm", writes=True)
     attention = c.heads(raw, kv_names=(), width_names=())
     groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
     if groups is None:
@@ -189,7 +191,7 @@ def exaone(c: Config) -> Raw:
     """EXAONE 3 and 3.5: Llama under other names."""
     raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
     attention = c.heads(raw, width_names=())
-    c.only(attention["d_head"], "head_dim", why="the published code takes hidden_size / num_attention_heads")
+    c.require_value(attention["d_head"], "head_dim", why="the published code takes hidden_size / num_attention_heads")
     mlp = {
         "d_ff": c.size("intermediate_size", default=4 * raw["d_model"]),
         "gated": True,
@@ -204,7 +206,7 @@ def mimo(c: Config) -> Raw:
     d = raw["d_model"]
     attention = c.heads(raw, kv=32, width_names=())
     width, groups = attention["d_head"], attention["n_kv_heads"]
-    c.only(width, "head_dim", why="hidden_size / num_attention_heads is read")
+    c.require_value(width, "head_dim", why="hidden_size / num_attention_heads is read")
     made = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
     further = c.count("num_nextn_predict_layers", default=0)
     q, kv = attention["n_heads"] * width, groups * width
@@ -217,11 +219,11 @@ def mimo(c: Config) -> Raw:
 def nemotron_nas(c: Config) -> Raw:
     """Llama with a choice for each layer: how many query heads share a key, how wide its feed-forward is, or none."""
     raw = c.stack()
-    c.of_its_own("decilm")
+    c.require_published_class("decilm")
     n_heads, d, n = c.size("num_attention_heads"), raw["d_model"], raw["n_layers"]
     c.divides(n_heads, d, "num_attention_heads", "hidden_size")
     width = max(1, d // n_heads)
-    c.only(width, "head_dim", why="the published code takes hidden_size / num_attention_heads")
+    c.require_value(width, "head_dim", why="the published code takes hidden_size / num_attention_heads")
     bias = c.flag("attention_bias", default=False)
     blocks = c.items("block_configs", of=_block, length=n, default=None)
     if blocks is None:
@@ -272,15 +274,15 @@ def _block(value: Any) -> Any:
 
 def _chosen(block: Config) -> bool:
     """False for a branch that a layer lacks."""
-    block.only(False, "replace_with_linear", why="a matrix in place of a branch is not supported")
-    block.only(None, "sparsify", why="sparse weights are not supported")
+    block.require_value(False, "replace_with_linear", why="a matrix in place of a branch is not supported")
+    block.require_value(None, "sparsify", why="sparse weights are not supported")
     return not block.flag("no_op", default=False)
 
 
 def _sharing(attention: Config) -> int:
     """How many query heads share a key head; 0 without attention."""
     attention.ignore("unshifted_sink", "use_prefill_window_in_sink_attention", "n_heads_in_group")
-    attention.only(None, "window_length", "num_sink_tokens", why="windows with sinks are not supported")
+    attention.require_value(None, "window_length", "num_sink_tokens", why="windows with sinks are not supported")
     return int(attention.size("n_heads_in_group")) if _chosen(attention) else 0
 
 
@@ -298,20 +300,20 @@ def _times(ffn: Config) -> float:
 
 def yuan(c: Config) -> Raw:
     """Yuan 2.0: queries and keys read two convolutions over the last two positions; values read none."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack()
     d, h = raw["d_model"], c.size("num_attention_heads")
     inner = c.size("attention_projection_size", default=d, null=d)
     for number, name in ((h, "num_attention_heads"), (2, "2")):
         c.divides(number, inner if number == h else d, name, "the width")
     w = max(1, inner // h)
-    filters = [piece("near", "convolution", d, d // 2 or 1, 2, 1), piece("nearer", "convolution", d // 2 or 1, d, 2, 1)]
+    filters = [leaf("near", "convolution", d, d // 2 or 1, 2, 1), leaf("nearer", "convolution", d // 2 or 1, d, 2, 1)]
     leaves = [
-        piece("v", "linear", d, inner, bias=False), *filters, piece("filter_sum", "sum", d),
-        piece("filter_norm", "rms_norm", d, kind="norm"), piece("q", "linear", d, inner, bias=False),
-        piece("k", "linear", d, inner, bias=False), piece("rotary", "rotary", 2 * h, w),
-        piece("core", "causal", h, w, w, bias=False), piece("o", "linear", inner, d, bias=False),
-        piece("attention_sum", "sum", d), piece("last_two", "state", 2 * d),
+        leaf("v", "linear", d, inner, bias=False), *filters, leaf("filter_sum", "sum", d),
+        leaf("filter_norm", "rms_norm", d, kind="norm"), leaf("q", "linear", d, inner, bias=False),
+        leaf("k", "linear", d, inner, bias=False), leaf("rotary", "rotary", 2 * h, w),
+        leaf("core", "causal", h, w, w, bias=False), leaf("o", "linear", inner, d, bias=False),
+        leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
     made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": c.gated()}
     made |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}

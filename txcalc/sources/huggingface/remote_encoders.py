@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
-from txcalc.sources.huggingface.leaf_list import attends, fed
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves
 from txcalc.sources.huggingface.rotary_encoders import gte
 from txcalc.sources.huggingface.seq2seq import crossing
 
@@ -36,8 +36,8 @@ def nomic_bert_own(c: Config) -> Raw:
     raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
     c.model_type = own
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
-    c.only(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
-    c.only(False, "add_pooling_layer", why="a pooler is not read")
+    c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
+    c.require_value(False, "add_pooling_layer", why="a pooler is not read")
     if c.real("rotary_emb_fraction", default=0.0) != 1:
         c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
@@ -47,18 +47,18 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
     raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
     if writes:
-        before = [piece("transform", "linear", d, d, bias=first), piece("transform_activation", form, d)]
-        before.append(piece("transform_norm", "layer_norm", d))
+        before = [leaf("transform", "linear", d, d, bias=first), leaf("transform_activation", form, d)]
+        before.append(leaf("transform_norm", "layer_norm", d))
         raw["around"] = [{"kind": "head"} | one for one in before]
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
     every = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
-    c.only(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
-    c.only(1, "ffn_div", why="experts of the whole width are read")
+    c.require_value(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
+    c.require_value(1, "ffn_div", why="experts of the whole width are read")
     if not every:
         c.ignore("num_experts", "moe_top_k", "num_shared_experts")
         return raw
-    c.only(0, "num_shared_experts", why="experts that every token passes are not read")
+    c.require_value(0, "num_shared_experts", why="experts that every token passes are not read")
     if act != "gelu":
         c.fault("activation_function", act, "'gelu'", "gated experts are not read")
     mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
@@ -77,15 +77,15 @@ def safety_checker(c: Config) -> Raw:
     inner.ignore("architectures")
     raw = clip_vision_model(inner, "projected")
     once: Raw = {"kind": "head", "at": [0, 1, 1]}
-    compared = [piece(name, "linear", width, n, bias=False, **once) for name, n in (("concepts", 17), ("special", 3))]
+    compared = [leaf(name, "linear", width, n, bias=False, **once) for name, n in (("concepts", 17), ("special", 3))]
     c.note("a picture alone is run: this class has no encoder of words")
-    return raw | {"around": [*compared, piece("thresholds", "held", 17 + 3, kind="head")]}
+    return raw | {"around": [*compared, leaf("thresholds", "held", 17 + 3, kind="head")]}
 
 
 def new(c: Config) -> Raw:
     """GTE 1.5 and mGTE before transformers had them."""
-    c.of_its_own()
-    c.only("rope", "position_embedding_type", why="rotary positions are read")
+    c.require_published_class()
+    c.require_value("rope", "position_embedding_type", why="rotary positions are read")
     stretch = c.data.get("rope_scaling")
     if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
         c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
@@ -99,8 +99,8 @@ def jina_bert(c: Config) -> Raw:
     code = str(named.get("AutoModel", "")) if isinstance(named, Mapping) else ""
     if "jina-bert-implementation" not in code:
         c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
-    c.of_its_own()
-    c.only("alibi", "position_embedding_type", why="ALiBi is read")
+    c.require_published_class()
+    c.require_value("alibi", "position_embedding_type", why="ALiBi is read")
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
         c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
@@ -116,7 +116,7 @@ def _gated_bert(c: Config, name: str, activation: str) -> Raw:
 
 def mosaic_bert(c: Config) -> Raw:
     """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
-    c.of_its_own("bert")
+    c.require_published_class("bert")
     c.ignore("alibi_starting_size")
     c.data = {key: value for key, value in c.data.items() if key not in ("hidden_act", "position_embedding_type")}
     return _gated_bert(c, "Bert", "gelu")
@@ -131,18 +131,18 @@ def nezha(c: Config) -> Raw:
 
     Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
     """
-    c.of_its_own(more=_BERT)
+    c.require_published_class(more=_BERT)
     c.ignore("max_relative_position", "use_relative_position")
     raw = _as_bert(c, "Nezha", rows=None)
     heads, n = raw["attention"]["n_heads"], raw["n_layers"]
     met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
-    places = [piece(f"{one}_distances", "scores", heads, raw["d_model"] // heads, **met) for one in ("key", "value")]
+    places = [leaf(f"{one}_distances", "scores", heads, raw["d_model"] // heads, **met) for one in ("key", "value")]
     return raw | {"around": places}
 
 
 def ernie_m(c: Config) -> Raw:
     """BERT without types and without a language model: transformers' until its fifth version."""
-    c.of_its_own(more=_BERT[1:2])
+    c.require_published_class(more=_BERT[1:2])
     if c.named("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
         c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
     if not c.data.get("architectures"):
@@ -170,7 +170,7 @@ def albef(c: Config) -> Raw:
         c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
         c.data = {**c.data, "model_type": "bert"}
     c.model_type = c.data["model_type"]
-    c.of_its_own()
+    c.require_published_class()
     return _seeing(c, encoder(c), c.count("fusion_layer"))
 
 
@@ -179,7 +179,7 @@ def blip_med(c: Config) -> Raw:
     unless LAVIS' key says so."""
     typed = "add_type_embeddings" in c and c.flag("add_type_embeddings")
     c.model_type, c.data = "bert", {key: value for key, value in c.data.items() if key != "add_cross_attention"}
-    c.of_its_own()
+    c.require_published_class()
     raw = encoder(c)
     if not typed:
         del raw["embedding"]["types"]
@@ -202,10 +202,11 @@ def nomic_vision(c: Config) -> Raw:
         c.fault("activation_function", c.data.get("activation_function", ABSENT), "'swiglu'")
     if not c.flag("prenorm", default=False):
         c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "norms before the parts are read")
-    c.only(False, "causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class",
-           "parallel_block", "sinusoidal_pos_embedding", "use_rms_norm", why="the published model is read")  # fmt: skip
-    c.only(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
-    c.only(True, "use_pos_embed", why="the published model is read")
+    without = ["causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class"]
+    without += ["parallel_block", "sinusoidal_pos_embedding", "use_rms_norm"]
+    c.require_value(False, *without, why="the published model is read")
+    c.require_value(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
+    c.require_value(True, "use_pos_embed", why="the published model is read")
     c.ignore(
         "architectures",
         "use_rotary_pos_emb",
@@ -217,7 +218,7 @@ def nomic_vision(c: Config) -> Raw:
     )
     c.ignore("no_last_ln", "prepre_layernom", "eva_qkv_bias", "patch_dropout", "layer_scale_init", "drop_path_rate")
     c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor")
-    c.only(None, "global_pool", why="the query attends to all positions")
+    c.require_value(None, "global_pool", why="the query attends to all positions")
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
     c.divides(heads, d, "n_head", "n_embd")
     c.divides(patch, side, "patch_size", "img_size")
@@ -227,9 +228,9 @@ def nomic_vision(c: Config) -> Raw:
         c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")
     bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
     one: Raw = {"at": [0, 1, 1]}
-    pooled = [piece("pool_query", "held", d, kind="attention")]
-    pooled += attends("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **one)
-    pooled += fed("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **one)
+    pooled = [leaf("pool_query", "held", d, kind="attention")]
+    pooled += attention_leaves("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **one)
+    pooled += ffn_leaves("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **one)
     channel: Raw = {"d_ff": wide, "gated": True, "activation": "silu", "bias": first}
     return {
         "kind": "vision",

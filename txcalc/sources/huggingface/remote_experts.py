@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.keys import any_of
 
@@ -11,7 +11,7 @@ from txcalc.sources.huggingface.keys import any_of
 def hunyuan(c: Config) -> Raw:
     """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none;
     and Hunyuan-A13B by its own code, which says some sizes once for each layer."""
-    c.of_its_own("hunyuan", "hunyuanmoev1")
+    c.require_published_class("hunyuan", "hunyuanmoev1")
     raw = c.stack()
     for name in ("moe_topk", "num_shared_expert", *WIDTH):
         sizes = c.data.get(name)
@@ -19,7 +19,9 @@ def hunyuan(c: Config) -> Raw:
             c.data = {**c.data, name: sizes[0]}
     c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
-    c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
+    c.require_value(
+        attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads"
+    )
     normed = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
     made = raw | {
@@ -49,7 +51,7 @@ def hunyuan(c: Config) -> Raw:
 
 def arctic(c: Config) -> Raw:
     """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack()
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
@@ -72,7 +74,7 @@ def arctic(c: Config) -> Raw:
 
 def grok_1(c: Config) -> Raw:
     """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two per token."""
-    c.of_its_own("grok1model", "grok1")
+    c.require_published_class("grok1model", "grok1")
     raw = c.stack()
     attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
     scale = c.real("embedding_multiplier_scale", default=1.0)
@@ -84,7 +86,7 @@ def grok_1(c: Config) -> Raw:
 
 def deepseek(c: Config) -> Raw:
     """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
-    c.of_its_own()
+    c.require_published_class()
     return _deepseek(c, c.stack(), heads_only=True)
 
 
@@ -132,7 +134,7 @@ def _deepseek_text(inner: Config) -> Raw:
     for key, value in absent.items():
         inner.assume(key, value)
     inner.data = {**absent, **inner.data}
-    inner.of_its_own("deepseekv2", "deepseekocr")
+    inner.require_published_class("deepseekv2", "deepseekocr")
     heads_only = not inner.flag("use_mla", default=True)
     if heads_only and inner.data.get("kv_lora_rank", 0) is None:  # which the class of another library would need
         inner.data = {key: value for key, value in inner.data.items() if key != "kv_lora_rank"}
@@ -155,16 +157,16 @@ def unlimited_ocr(c: Config) -> Raw:
 
 def step3_text(c: Config) -> Raw:
     """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
-    c.of_its_own("step3text")
+    c.require_published_class("step3text")
     raw = c.stack()
     d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
     narrow = c.size("share_q_dim", default=2048)
     attention = [
-        piece("q_a", "linear", d, narrow, bias=False), piece("q_norm", "rms_norm", narrow, kind="norm"),
-        piece("q_b", "linear", narrow, several * width, bias=False), piece("k", "linear", d, width, bias=False),
-        piece("v", "linear", d, width, bias=False), piece("rotary", "rotary", several + 1, width),
-        piece("core", "causal", several, width, width, groups=several, bias=False),
-        piece("o", "linear", several * width, d, bias=False), piece("attention_sum", "sum", d),
+        leaf("q_a", "linear", d, narrow, bias=False), leaf("q_norm", "rms_norm", narrow, kind="norm"),
+        leaf("q_b", "linear", narrow, several * width, bias=False), leaf("k", "linear", d, width, bias=False),
+        leaf("v", "linear", d, width, bias=False), leaf("rotary", "rotary", several + 1, width),
+        leaf("core", "causal", several, width, width, groups=several, bias=False),
+        leaf("o", "linear", several * width, d, bias=False), leaf("attention_sum", "sum", d),
     ]  # fmt: skip
     leaves = [{"kind": "attention"} | one for one in attention]
     mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
@@ -193,7 +195,7 @@ def step3_vl(c: Config) -> Raw:
 
 def minimax_text_01(c: Config) -> Raw:
     """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
-    c.of_its_own("minimaxtext01", "minimaxm1")
+    c.require_published_class("minimaxtext01", "minimaxm1")
     given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
         c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one per layer")

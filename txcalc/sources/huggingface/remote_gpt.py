@@ -8,13 +8,13 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.dense import falcon
-from txcalc.sources.huggingface.tower_registry import beside
+from txcalc.sources.huggingface.tower_registry import describe_towers
 from txcalc.sources.spec import real, size
 
 
 def phi3small(c: Config) -> Raw:
     """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every n-th of all."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack()
     attention = c.heads(raw, width_names=()) | {"bias": True}
     blocks = [key for key in c.data if key.startswith("blocksparse_")]
@@ -28,7 +28,7 @@ def phi3small(c: Config) -> Raw:
 
 def openelm(c: Config) -> Raw:
     """Heads and widths of each layer's own."""
-    c.of_its_own(writes=True)
+    c.require_published_class(writes=True)
     raw = c.stack(("model_dim",), ("num_transformer_layers",))
     n, width = raw["n_layers"], c.size("head_dim", default=128)
     queries = c.items("num_query_heads", of=size, length=n, default=None)
@@ -40,7 +40,7 @@ def openelm(c: Config) -> Raw:
     divisor = c.size("ffn_dim_divisor", default=256)
     normed = c.flag("normalize_qk_projections", default=False)
     tied = c.flag("share_input_output_layers", default=False)
-    c.only(tied, "tie_word_embeddings", why="share_input_output_layers says so")
+    c.require_value(tied, "tie_word_embeddings", why="share_input_output_layers says so")
     attention = {"d_head": width, "qk_norm": "head" if normed else "none"}
     activation = c.activation("activation_fn_name", default="silu")
     raw["context"] = c.size("max_context_length", default=2048)
@@ -65,7 +65,7 @@ def divisible(width: float, by: int) -> int:
 
 def jais(c: Config) -> Raw:
     """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     form = c.text("activation_function", default="gelu")
     inner = c.size("n_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
@@ -83,11 +83,11 @@ def jais(c: Config) -> Raw:
 
 def plamo(c: Config) -> Raw:
     """Llama with attention and feed-forward side by side after one norm; `n_shared_head` query heads share a key."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack()
     shared = c.size("n_shared_head", default=8)
     attention = c.heads(raw, kv_names=(), width_names=())
-    c.only(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
+    c.require_value(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
     c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     return c.decoder(raw, attention, norm=c.rms(parallel="shared"))
@@ -107,13 +107,13 @@ def qwen2_reward(c: Config) -> Raw:
 
 def refinedwebmodel(c: Config) -> Raw:
     """Falcon-7B before it was transformers'."""
-    c.of_its_own("rw", "falcon")
+    c.require_published_class("rw", "falcon")
     return falcon(c)
 
 
 def refinedweb(c: Config) -> Raw:
     """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
-    c.of_its_own("rw", "falcon")
+    c.require_published_class("rw", "falcon")
     c.data = {**c.data, "new_decoder_architecture": True}
     return falcon(c)
 
@@ -121,7 +121,7 @@ def refinedweb(c: Config) -> Raw:
 def mpt_grouped(c: Config) -> Raw:
     """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them. Its class has biases and
     a table of positions unless a config says otherwise."""
-    c.of_its_own("mpt")
+    c.require_published_class("mpt")
     table = c.data.get("attn_config")
     table = table if isinstance(table, Mapping) else {}
     shared = 1 if table.get("attn_type") == "multiquery_attention" else table.get("kv_n_heads")
@@ -132,8 +132,8 @@ def mpt_grouped(c: Config) -> Raw:
         if given.get(name.rpartition(".")[2]) is None:
             c.fault(name, ABSENT, "true", "its class has it false, which is not read")
     kept = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
-    c.only({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
-    c.only("torch", "fc_type", why="plain matrices are read")
+    c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
+    c.require_value("torch", "fc_type", why="plain matrices are read")
     c.ignore("use_pad_tok_in_ffn")
     c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": kept}
     own, c.model_type = c.model_type, "mpt"
@@ -146,12 +146,12 @@ def mpt_grouped(c: Config) -> Raw:
 
 def phi_msft(c: Config) -> Raw:
     """Phi-1, 1.5 and 2 before they were transformers': GPT-J's layers under GPT-2's names."""
-    c.of_its_own("phi", "mixformersequential")
+    c.require_published_class("phi", "mixformersequential")
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
     blocks = c.table("architecture") or Config({}, c.model_type, parent=c)
-    blocks.only("parallel", "block_cls", why="attention beside the feed-forward is read")
-    blocks.only({}, "mixer", why="attention is read")
+    blocks.require_value("parallel", "block_cls", why="attention beside the feed-forward is read")
+    blocks.require_value({}, "mixer", why="attention is read")
     if (channel := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
         blocks.fault("mlp", channel, "'mlp' or, the same in one kernel, 'fused_mlp', as mlp_cls")
     blocks.ignore("mlp")
@@ -164,7 +164,7 @@ def phi_msft(c: Config) -> Raw:
 
 def hf_olmo(c: Config) -> Raw:
     """OLMo and OLMo 1.7 before they were transformers': every choice of its trainer's is a key."""
-    c.of_its_own("olmo")
+    c.require_published_class("olmo")
     raw = c.stack(("d_model",), ("n_layers",))
     d = raw["d_model"]
     context = c.size("max_sequence_length", default=1024)
@@ -173,7 +173,7 @@ def hf_olmo(c: Config) -> Raw:
     bias = c.flag("include_bias", default=True)
     attention |= {"bias": bias, "qk_norm": "width" if c.flag("attention_layer_norm", default=False) else "none"}
     if attention["qk_norm"] == "width":
-        c.only(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
+        c.require_value(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
     ratio = c.size("mlp_ratio", default=4)
     wide = c.size("mlp_hidden_size", default=ratio * d, null=ratio * d)
     form = c.text("activation_type", default="swiglu")
@@ -191,10 +191,10 @@ def hf_olmo(c: Config) -> Raw:
 def llada(c: Config) -> Raw:
     """OLMo's code with Llama's layers, whose positions see one another: what is masked is written."""
     if not c.named("LLaDAModelLM"):
-        c.of_its_own(writes=True)
+        c.require_published_class(writes=True)
     raw = c.stack(("d_model",), ("n_layers",))
     off = "alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm", "scale_logits"
-    c.only(False, *off, why="it is not read")
+    c.require_value(False, *off, why="it is not read")
     attention = c.heads(raw, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("include_qkv_bias", default=False) else []
     return raw | {
@@ -212,7 +212,7 @@ def llada(c: Config) -> Raw:
 
 def moss(c: Config) -> Raw:
     """CodeGen's layers, under another name."""
-    c.of_its_own()
+    c.require_published_class()
     return decoder(c, "gptj")
 
 
@@ -238,7 +238,7 @@ def _halved(c: Config, both: int, bias: bool) -> Raw:
 
 def molmo(c: Config) -> Raw:
     """Molmo's: OLMo's code under Llama's names, with 128 further rows of the token table."""
-    c.of_its_own(writes=True)
+    c.require_published_class(writes=True)
     raw = c.stack()
     attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
@@ -252,12 +252,12 @@ def molmo(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"]),
         "head": {"tied": False},
     }
-    return raw | beside(c, c, raw)
+    return raw | describe_towers(c, c, raw)
 
 
 def codeshell(c: Config) -> Raw:
     """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
-    c.of_its_own()
+    c.require_published_class()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
     if c.flag("group_query_attention", default=True):

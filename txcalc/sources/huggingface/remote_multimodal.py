@@ -7,13 +7,13 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import tower_types, transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.leaf_list import attends, fed, normed
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
-from txcalc.sources.huggingface.tower_registry import BESIDE, beside
+from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers
 
 
 class Whole:
@@ -100,7 +100,7 @@ def inside(
 def ultravox(c: Config) -> Raw:
     """Ultravox: a language model behind a sound's tower. Its class takes the one that `text_model_id` names, if any,
     and wraps it in adapters where their rank is not 0."""
-    c.only(None, "text_model_id", why="it names another file, which says what the language model is")
+    c.require_value(None, "text_model_id", why="it names another file, which says what the language model is")
     adapted = c.data.get("text_model_lora_config")
     if isinstance(adapted, Mapping) and adapted.get("r") != 0:
         c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not read")
@@ -115,7 +115,7 @@ def flamingo(c: Config) -> Raw:
     """
     wide = 1024
     if seen := c.table("vision_config"):
-        seen.only(wide, "hidden_size", why="the published code reads pictures of this width")
+        seen.require_value(wide, "hidden_size", why="the published code reads pictures of this width")
         seen.ignore(*seen.data)
     return _between(c, wide, 4, "text_config", ("llama", "mpt"), "flamingo", "otter")
 
@@ -139,10 +139,10 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // every
-    layer = [normed("attention", d), *attends("", d, 8, 64, read=wide, keys=[0, 64, 1], bias="")]
-    layer += [*fed("mlp", d, 4 * d, "gelu", bias=False), piece("gates", "held", 2)]
+    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, read=wide, keys=[0, 64, 1], bias="")]
+    layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
-    return c.held(raw, number * tower_types.counted(layer), what, "are held")
+    return c.held(raw, number * tower_types.count_params(layer), what, "are held")
 
 
 def xgenmm(c: Config) -> Raw:
@@ -159,7 +159,7 @@ def xgenmm(c: Config) -> Raw:
     if raw.get("head", {}).get("tied"):
         c.fault("text_config.tie_word_embeddings", True, "false", "its head has a bias and rows of its own")
     rows = {"embedding": {**raw.get("embedding", {}), "extra": further}, "head": {**raw.get("head", {}), "bias": True}}
-    written = piece("further_tokens", "linear", raw["d_model"], further, kind="head")
+    written = leaf("further_tokens", "linear", raw["d_model"], further, kind="head")
     return raw | rows | {"around": [*raw.get("around", []), written]}
 
 
@@ -226,7 +226,7 @@ def internlmxcomposer2(c: Config) -> Raw:
     _called(c, ("internlm2forcausallm", "internlmxcomposer2forcausallm"))
     c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "max_length")}
     c.model_type = "internlm2"
-    raw = reader_named("internlm2")(c)
+    raw = reader("internlm2")(c)
     if c.faults:
         return raw
     d, wide, shape = raw["d_model"], raw["feed_forward"]["d_ff"], raw["attention"]
@@ -240,7 +240,11 @@ def internlmxcomposer2(c: Config) -> Raw:
 
 def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
     """With what is beside it, where that is read."""
-    return language_alone(c, raw, counted) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
+    return (
+        language_alone(c, raw, counted)
+        if c.faults or c.model_type not in TOWER_PLANS
+        else raw | describe_towers(c, text, raw)
+    )
 
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> str:
@@ -274,7 +278,7 @@ def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     if cls and metadata.knows(given) and bare(cls) not in [bare(one) for one in metadata.classes(given)]:
         inner.fault("architectures[0]", cls, f"a class of {given}")
     inner.model_type = given
-    raw: Raw = reader_named(given)(inner)
+    raw: Raw = reader(given)(inner)
     if given == "deepseek_v3" and "experts" in raw and inner.data.get("topk_method", "noaux_tc") == "noaux_tc":
         raw["experts"]["correction"] = True  # in DeepSeek's own code, which Kimi-VL's copies, it is a parameter
     return raw

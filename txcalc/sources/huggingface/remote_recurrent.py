@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
-from txcalc.sources.huggingface.leaf_list import listed
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.leaf_list import leaf_stack
 from txcalc.sources.spec import count
 
 
@@ -12,10 +12,10 @@ def hyenadna(c: Config) -> Raw:
 
     Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers keep PyTorch's epsilon
     """
-    c.of_its_own("hyenadna")
+    c.require_published_class("hyenadna")
     raw = c.stack(("d_model",), ("n_layer",))
-    c.only(2, "hyena_order", why="a recurrence of another order is not read")
-    c.only(True, "train_freq", why="the frequencies of its sines are learned")
+    c.require_value(2, "hyena_order", why="a recurrence of another order is not read")
+    c.require_value(True, "train_freq", why="the frequencies of its sines are learned")
     c.ignore("activation_freq", "use_bias")
     several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
     if features % 2 == 0 or features < 3:
@@ -27,7 +27,7 @@ def hyenadna(c: Config) -> Raw:
     wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
     made = raw | {
         "vocab_size": -(-raw["vocab_size"] // several) * several,
-        "around": [piece("filter_positions", "held", learned, kind="recurrent")],
+        "around": [leaf("filter_positions", "held", learned, kind="recurrent")],
         "hyena": long,
         "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
         "norm": c.layer_norm("layer_norm_epsilon"),
@@ -42,12 +42,12 @@ def stripedhyena(c: Config) -> Raw:
 
     Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
     """
-    c.of_its_own("stripedhyenamodel")
+    c.require_published_class("stripedhyenamodel")
     raw = c.stack(n_layers=("num_layers",))
     n = raw["n_layers"]
-    c.only(1, "hyena_filter_groups", why="a filter for each channel is read")
-    c.only(True, "short_filter_bias", "final_norm", why="the published models have it")
-    c.only(False, "smeared_gqa", why="it is not read")
+    c.require_value(1, "hyena_filter_groups", why="a filter for each channel is read")
+    c.require_value(True, "short_filter_bias", "final_norm", why="the published models have it")
+    c.require_value(False, "smeared_gqa", why="it is not read")
     c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
     c.ignore("rotary_emb_scaling_factor", "inner_size_multiple_of", "hyena_layer_idxs", "attn_layer_idxs")
     c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
@@ -80,7 +80,7 @@ def rwkv7(c: Config) -> Raw:
 
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4
     """
-    c.of_its_own("rwkv7")
+    c.require_published_class("rwkv7")
     c.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "value_dim")
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
@@ -91,7 +91,7 @@ def rwkv7(c: Config) -> Raw:
     else:
         w = c.size("head_dim", default=64)
         c.divides(w, d, "head_dim", "hidden_size")
-        c.only(d // w, "num_heads", why="it is hidden_size / head_dim")
+        c.require_value(d // w, "num_heads", why="it is hidden_size / head_dim")
     values = c.data.get("value_dim") or d
     if any(value != d for value in (values if isinstance(values, list) else [values])):
         c.fault("value_dim", values, f"{d:,}, hidden_size")
@@ -101,16 +101,16 @@ def rwkv7(c: Config) -> Raw:
     bias = c.flag("norm_bias", default=True)
 
     def layer(first: bool) -> list[Raw]:
-        made = [piece(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
+        made = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
         for name, rank in ranks.items():
             if name != "v" or not first:
-                made += [piece(f"{name}_down", "linear", d, rank, bias=False)]
-                made += [piece(f"{name}_up", "linear", rank, d, bias=name != "gate")]
-        made += [piece("mixes", "held", 6 * d), piece("keys", "held", 3 * d), piece("scale", "scale", d)]
-        made += [piece("shift", "shift", d), piece("state", "state", d * w + d), piece("sum", "sum", d)]
-        fed = [piece("mix", "held", d), piece("up", "linear", d, wide, bias=False), piece("squared", "relu2", wide)]
-        fed += [piece("down", "linear", wide, d, bias=False), piece("fed_sum", "sum", d), piece("last", "state", d)]
-        norms = [piece(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
+                made += [leaf(f"{name}_down", "linear", d, rank, bias=False)]
+                made += [leaf(f"{name}_up", "linear", rank, d, bias=name != "gate")]
+        made += [leaf("mixes", "held", 6 * d), leaf("keys", "held", 3 * d), leaf("scale", "scale", d)]
+        made += [leaf("shift", "shift", d), leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
+        fed = [leaf("mix", "held", d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
+        fed += [leaf("down", "linear", wide, d, bias=False), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
+        norms = [leaf(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
         made, fed = (
             [{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed))
         )
@@ -118,8 +118,8 @@ def rwkv7(c: Config) -> Raw:
 
     c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
     raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
-    raw["around"] = [piece("first_norm", "layer_norm", d, bias=bias, kind="norm")]
-    return listed(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
+    raw["around"] = [leaf("first_norm", "layer_norm", d, bias=bias, kind="norm")]
+    return leaf_stack(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
 
 
 def rwkv6(c: Config) -> Raw:
@@ -129,44 +129,44 @@ def rwkv6(c: Config) -> Raw:
     Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters,
              and of the fifth 13·D²·L + D·(14·L + 4) + 2·D·V
     """
-    c.of_its_own(c.model_type)
+    c.require_published_class(c.model_type)
     raw = c.stack()
     d = raw["d_model"]
     w, wide = c.size("head_size", default=64), c.size("intermediate_size", default=None, null=None)
     context = c.size("context_length", "max_context_length", default=None)
     raw |= {"context": context} if context else {}
     c.divides(w, d, "head_size", "hidden_size")
-    c.only(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
+    c.require_value(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
-    made = [piece(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
-    made.append(piece("gate_silu", "silu", d))
-    made += [piece("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
-    made += [piece("decay_and_first", "held", 2 * d), piece("scale", "scale", d), piece("shift", "shift", d)]
-    made += [piece("state", "state", d * w + d), piece("sum", "sum", d)]
-    fed = [piece("mix", "held", 2 * d), piece("up", "linear", d, wide, bias=False), piece("squared", "relu2", wide)]
-    fed += [piece("down", "linear", wide, d, bias=False), piece("receptance", "linear", d, d, bias=False)]
-    fed += [piece("receptance_sigmoid", "sigmoid", d), piece("fed_sum", "sum", d), piece("last", "state", d)]
-    norms = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
+    made = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
+    made.append(leaf("gate_silu", "silu", d))
+    made += [leaf("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
+    made += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
+    made += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
+    fed = [leaf("mix", "held", 2 * d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
+    fed += [leaf("down", "linear", wide, d, bias=False), leaf("receptance", "linear", d, d, bias=False)]
+    fed += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
+    norms = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
     made, fed = ([{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed)))
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
-    ends = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
+    ends = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
-    return listed(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])
+    return leaf_stack(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])
 
 
 def _of_the_token(d: int) -> list[Raw]:
     """What RWKV-6 mixes with the position before, and its decay."""
     mix, decay = (64, 128) if d == 4096 else (32, 64)
-    made = [piece("mix_down", "linear", d, 5 * mix, bias=False), piece("mix_tanh", "tanh", 5 * mix)]
-    made.append(piece("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
-    made += [piece("decay_down", "linear", d, decay, bias=False), piece("decay_tanh", "tanh", decay)]
-    return [*made, piece("decay_up", "linear", decay, d, bias=False), piece("mixes", "held", 6 * d)]
+    made = [leaf("mix_down", "linear", d, 5 * mix, bias=False), leaf("mix_tanh", "tanh", 5 * mix)]
+    made.append(leaf("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
+    made += [leaf("decay_down", "linear", d, decay, bias=False), leaf("decay_tanh", "tanh", decay)]
+    return [*made, leaf("decay_up", "linear", decay, d, bias=False), leaf("mixes", "held", 6 * d)]
 
 
 def plamo2(c: Config) -> Raw:
     """Mamba whose step, B and C are made of what its convolution gives, with a decay for each head, in turn with
     attention in windows; a norm before and after each branch."""
-    c.of_its_own("plamo2", "plamo")
+    c.require_published_class("plamo2", "plamo")
     raw = c.stack()
     d, n, w = raw["d_model"], raw["n_layers"], c.size("hidden_size_per_head", default=128)
     heads, kv = c.size("num_attention_heads", default=32), c.size("num_key_value_heads", default=4)
@@ -182,40 +182,40 @@ def plamo2(c: Config) -> Raw:
     if any(scans):
         c.note("the scan itself is not among the FLOPs")
 
-    core = {"whole": piece("core", "causal", heads, w, w, groups=groups, bias=False)}
-    core["window"] = piece("core", "window", heads, w, w, window, groups=groups, bias=False)
+    core = {"whole": leaf("core", "causal", heads, w, w, groups=groups, bias=False)}
+    core["window"] = leaf("core", "window", heads, w, w, window, groups=groups, bias=False)
     mixers = {"scanning": _scanning(c, d, w)}
     for form, one in core.items():
         made = [
-            piece(name, "linear", d, several * w, bias=False) for name, several in (("q", heads), ("k", kv), ("v", kv))
+            leaf(name, "linear", d, several * w, bias=False) for name, several in (("q", heads), ("k", kv), ("v", kv))
         ]
-        made += [piece("qk_norm", "held", (heads + kv) * w), piece("rotary", "rotary", heads + kv, w), one]
-        mixers[form] = [*made, piece("o", "linear", heads * w, d, bias=False)]
+        made += [leaf("qk_norm", "held", (heads + kv) * w), leaf("rotary", "rotary", heads + kv, w), one]
+        mixers[form] = [*made, leaf("o", "linear", heads * w, d, bias=False)]
     wide, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
-    fed = [piece("gate_and_up", "linear", d, 2 * wide, bias=False), piece("activation", act, wide)]
-    fed.append(piece("down", "linear", wide, d, bias=False))
+    fed = [leaf("gate_and_up", "linear", d, 2 * wide, bias=False), leaf("activation", act, wide)]
+    fed.append(leaf("down", "linear", wide, d, bias=False))
     kinds = {}
     for name in sorted({*order}):
         kind = "recurrent" if name == "scanning" else "attention"
         kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, fed, "feed_forward")]
-    head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, piece("last_norm", "rms_norm", d, kind="norm")
-    return listed(raw | {"around": [last], "head": head}, kinds, order)
+    head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, leaf("last_norm", "rms_norm", d, kind="norm")
+    return leaf_stack(raw | {"around": [last], "head": head}, kinds, order)
 
 
 def _scanning(c: Config, d: int, w: int) -> list[Raw]:
     several, states, taps = (c.size(f"mamba_{key}", default=usual)
                              for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
     inner, rank = several * w, max(64, d // 16)
-    made = [piece("in", "linear", d, 2 * inner, bias=False)]
-    made.append(piece("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
-    made += [piece("conv_silu", "silu", inner), piece("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
-    made += [piece(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
-    made += [piece("step", "linear", rank, several, bias=False), piece("decays", "held", 3 * several)]
-    made += [piece("state", "state", inner * states + (taps - 1) * inner), piece("gate_silu", "silu", inner)]
-    return [*made, piece("out_proj", "linear", inner, d, bias=False)]
+    made = [leaf("in", "linear", d, 2 * inner, bias=False)]
+    made.append(leaf("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
+    made += [leaf("conv_silu", "silu", inner), leaf("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
+    made += [leaf(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
+    made += [leaf("step", "linear", rank, several, bias=False), leaf("decays", "held", 3 * several)]
+    made += [leaf("state", "state", inner * states + (taps - 1) * inner), leaf("gate_silu", "silu", inner)]
+    return [*made, leaf("out_proj", "linear", inner, d, bias=False)]
 
 
 def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     """A branch between two norms."""
-    norms = [piece(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
-    return [norms[0], *({"kind": kind} | one for one in branch), norms[1], piece(f"{name}_sum", "sum", d, kind=kind)]
+    norms = [leaf(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
+    return [norms[0], *({"kind": kind} | one for one in branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import attends, normed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import attention_leaves, norm_leaf
 from txcalc.sources.huggingface.projectors import internvl, merging
-from txcalc.sources.huggingface.tower_types import Projection, Sizes, Steps, Tower, gated, grid_of, halved, resampled
+from txcalc.sources.huggingface.tower_types import (
+    Projection,
+    Sizes,
+    Steps,
+    Tower,
+    gated_steps,
+    grid_of,
+    resampler_step,
+    strided_convolution,
+)
 from txcalc.sources.huggingface.towers import GELU, ROTARY, clip, ragged, stack
 from txcalc.sources.huggingface.vision_towers import got_ocr2
 
@@ -33,8 +42,8 @@ def _clip(v: Config, image: int, layers: int = 24) -> Raw:
 
 def internvl_chat(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """As in transformers; without adapters, and for pictures as large as the table of positions."""
-    c.only(0, "use_backbone_lora", "use_llm_lora", why="its adapters are not read")
-    c.only(tower.raw["vision"]["image"], "force_image_size", why="its table of positions is for that size")
+    c.require_value(0, "use_backbone_lora", "use_llm_lora", why="its adapters are not read")
+    c.require_value(tower.raw["vision"]["image"], "force_image_size", why="its table of positions is for that size")
     return internvl(c, v, tower, raw)
 
 
@@ -42,7 +51,7 @@ def minicpmv(v: Config) -> Tower:
     """SigLIP's without its head, for pictures of any size."""
     whole = v.parent
     assert isinstance(whole, Config)
-    whole.only(False, "drop_vision_last_layer", why="all layers are read")
+    whole.require_value(False, "drop_vision_last_layer", why="all layers are read")
     if str(whole.data.get("version", "2.5")) not in ("2.5", "2.6"):
         whole.fault("version", whole.data["version"], "2.5 or 2.6", "the resampler of others is not read")
     whole.asked.add("version")
@@ -54,22 +63,22 @@ def resampler(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Queries of its own attend once to a picture's patches, made as wide as the language model."""
     d, queries = raw["d_model"], c.size("query_num", default=64)
     here = {"at": [0, 1, 1]}  # however many patches a picture has
-    leaves = [piece("queries", "held", queries * d), normed("queries", d), normed("read", d, **here)]
-    leaves += [piece("narrow", "linear", tower.width, d, bias=False, **here)] * (tower.width != d)
+    leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d), norm_leaf("read", d, **here)]
+    leaves += [leaf("narrow", "linear", tower.width, d, bias=False, **here)] * (tower.width != d)
     leaves += [
-        *attends("", d, 1, d, keys=here["at"]),
-        normed("last", d),
-        piece("projection", "linear", d, d, bias=False),
+        *attention_leaves("", d, 1, d, keys=here["at"]),
+        norm_leaf("last", d),
+        leaf("projection", "linear", d, d, bias=False),
     ]
-    return Projection((resampled(leaves, 1, queries, d),), why=UNCHECKED)
+    return Projection((resampler_step(leaves, 1, queries, d),), why=UNCHECKED)
 
 
 def phi3_v(v: Config) -> Tower:
     """CLIP's of 336 pixels, which the code itself describes."""
-    v.only("clip_vision_model", "name", why="that tower alone is read")
-    v.only("openai/clip-vit-large-patch14-336", "model_name", why="that tower alone is read")
-    v.only(1024, "image_dim_out", why="it is as wide")
-    v.only(144, "num_img_tokens", why="of 24 × 24 patches four become one")
+    v.require_value("clip_vision_model", "name", why="that tower alone is read")
+    v.require_value("openai/clip-vit-large-patch14-336", "model_name", why="that tower alone is read")
+    v.require_value(1024, "image_dim_out", why="it is as wide")
+    v.require_value(144, "num_img_tokens", why="of 24 × 24 patches four become one")
     return Tower(CLIP["hidden_size"], _clip(v, 336), why=UNCHECKED)
 
 
@@ -91,14 +100,14 @@ def deepseek_ocr(v: Config) -> Tower:
     assert isinstance(whole, Config)
     if whole.named("OCR2ForCausalLM", "VLV2ForCausalLM"):
         whole.fault("architectures[0]", whole.data["architectures"][0], "DeepseekOCRForCausalLM", "its tower is read")
-    v.only("deeplip_b_l", "model_name", why="that tower alone is read")
+    v.require_value("deeplip_b_l", "model_name", why="that tower alone is read")
     if "model_name" not in v.data:
         v.fault("model_name", None, "'deeplip_b_l'")
     v.ignore("image_size", "mlp_ratio", "width")
     wide = CLIP["hidden_size"]
     sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
     seen = _clip(v, 224) | {"head": {"form": "none"}}
-    neck: Steps = (halved(64, [sam.width, 512, wide], False), {"merge": 1, "to": 2 * wide})
+    neck: Steps = (strided_convolution(64, [sam.width, 512, wide], False), {"merge": 1, "to": 2 * wide})
     return Tower(2 * wide, sam.raw | {"idle": build(seen, "CLIP").params}, neck, why=UNCHECKED)
 
 
@@ -114,8 +123,8 @@ def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Proj
 
 def dots_ocr(v: Config) -> Tower:
     """A norm of patches, gated layers with RMSNorms and rotary positions."""
-    v.only(1, "temporal_patch_size", why="one picture makes a patch")
-    v.only(False, "is_causal", why="all patches see each other")
+    v.require_value(1, "temporal_patch_size", why="one picture makes a patch")
+    v.require_value(False, "is_causal", why="all patches see each other")
     size = Sizes(
         v.size("embed_dim", default=1536),
         v.size("intermediate_size", default=4224),
@@ -151,5 +160,5 @@ def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     config says; two vectors where a picture ends."""
     read, wide = tower.width, CLIP["hidden_size"]
     half = c.size("intermediate_size") // 2
-    pooled = [piece(one, "linear", wide if one == "o" else read, wide) for one in "qkvo"]
-    return Projection(({"vectors": 2}, resampled(pooled, 4, 1, wide), *gated(half, raw["d_model"], False)))
+    pooled = [leaf(one, "linear", wide if one == "o" else read, wide) for one in "qkvo"]
+    return Projection(({"vectors": 2}, resampler_step(pooled, 4, 1, wide), *gated_steps(half, raw["d_model"], False)))

@@ -7,9 +7,9 @@ from math import isqrt
 
 from txcalc.errors import InputError
 from txcalc.num import ceil_div
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import attends, fed, normed
-from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, gated, resampled
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, gated_steps, resampler_step
 from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
 
@@ -32,16 +32,16 @@ def _qformer(p: Config, read: int, reads: int, queries: int, words: int = 0, pro
     across = -(-n // p.size("cross_attention_frequency", default=2))
     own: Raw = {"at": [0, queries, 1]}
     behind: Raw = {"at": [1, -queries, 1]}
-    leaves = [piece("queries", "held", queries * d), normed("queries", d)]
-    leaves += [*attends("self_", d, heads, width, times=n), normed("self", d, times=n)]
-    leaves += attends("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across, **own)
-    leaves.append(normed("read", d, times=across, **own))
+    leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d)]
+    leaves += [*attention_leaves("self_", d, heads, width, times=n), norm_leaf("self", d, times=n)]
+    leaves += attention_leaves("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across, **own)
+    leaves.append(norm_leaf("read", d, times=across, **own))
     for name, there in (("fed", own), ("words", behind))[: 1 + (prompt > 0)]:
-        leaves += [*fed(name, d, f, act, norm="", times=n, **there), normed(name, d, times=n, **there)]
+        leaves += [*ffn_leaves(name, d, f, act, norm="", times=n, **there), norm_leaf(name, d, times=n, **there)]
     if prompt:
-        leaves.append(piece("words", "table", words, d, **behind))
-        leaves.append(piece("positions", "table", prompt, d, bias=True, **behind))
-    return resampled(leaves, reads, queries, d, prompt=prompt)
+        leaves.append(leaf("words", "table", words, d, **behind))
+        leaves.append(leaf("positions", "table", prompt, d, bias=True, **behind))
+    return resampler_step(leaves, reads, queries, d, prompt=prompt)
 
 
 def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -69,7 +69,7 @@ def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     queries, rows = c.size("num_query_tokens", default=32), p.size("max_position_embeddings", default=512)
     words = p.size("vocab_size", default=30522)
     if c.model_type == "blip-2":
-        p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
+        p.require_value(False, "use_qformer_text_input", why="a Q-Former without words is read")
         rows = 0
     else:
         c.assumptions.append(f"its Q-Former reads the prompt: all tokens but its own {queries:,}, at most {rows:,}")
@@ -90,13 +90,13 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
     seen = _seen(tower)
     both = [0, seen + latents, 1]
-    leaves = [piece("latents", "held", latents * d), normed("latents", d, "rms_norm", times=n)]
-    leaves.append(normed("read", d, "rms_norm", at=[0, seen, 1], times=n))
+    leaves = [leaf("latents", "held", latents * d), norm_leaf("latents", d, "rms_norm", times=n)]
+    leaves.append(norm_leaf("read", d, "rms_norm", at=[0, seen, 1], times=n))
     grouped = heads // groups if heads % groups == 0 else 1
-    leaves += attends("", d, heads, head, keys=both, groups=grouped, bias="", times=n)
-    leaves += fed("fed", d, 4 * d, act, norm="rms_norm", bias=False, gated=True, times=n)
-    leaves.append(normed("last", d, "rms_norm"))
-    return Projection((*gated(f, d, False), resampled(leaves, seen, latents, d)))
+    leaves += attention_leaves("", d, heads, head, keys=both, groups=grouped, bias="", times=n)
+    leaves += ffn_leaves("fed", d, 4 * d, act, norm="rms_norm", bias=False, gated=True, times=n)
+    leaves.append(norm_leaf("last", d, "rms_norm"))
+    return Projection((*gated_steps(f, d, False), resampler_step(leaves, seen, latents, d)))
 
 
 def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -113,12 +113,12 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     heads = tower.raw["attention"]["n_heads"]
     made = {int(key): number for key, number in table.items()}.get(seen)
     there = {"at": [0, seen, 1]}
-    leaves = [piece("queries", "held", max(table.values()) * d), normed("queries", d), normed("read", d, **there)]
-    leaves += [piece(f"first_{one}", "linear", d, d, bias=False, **(there if one != "q" else {})) for one in "qkv"]
-    leaves += [*attends("", d, heads, max(1, d // heads), keys=there["at"]), piece("after", "linear", d, d)]
+    leaves = [leaf("queries", "held", max(table.values()) * d), norm_leaf("queries", d), norm_leaf("read", d, **there)]
+    leaves += [leaf(f"first_{one}", "linear", d, d, bias=False, **(there if one != "q" else {})) for one in "qkv"]
+    leaves += [*attention_leaves("", d, heads, max(1, d // heads), keys=there["at"]), leaf("after", "linear", d, d)]
     two: Steps = ({"norm": "layer"}, {"linear": out, "bias": False}, GELU, {"linear": out, "bias": False})
     why = "" if made else f"projector_patch_to_query_dict has no number for a picture's {seen:,} patches"
-    return Projection((resampled(leaves, seen, made or 1, d), *two), why=why)
+    return Projection((resampler_step(leaves, seen, made or 1, d), *two), why=why)
 
 
 def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -135,10 +135,10 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     p.divides(groups, h, "num_key_value_heads", "num_attention_heads")
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
-    pool = attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
+    pool = attention_leaves("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
     seen = 1 if tower.why else _seen(tower)
     windows = ceil_div(isqrt(seen), 2) ** 2
     if not tower.why:
         c.assumptions.append(f"its tower runs one crop, pooled to {windows:,} tokens: its processor makes two or more")
-    filled = resampled([piece("masked", "sum", wide)], seen, 4 * windows, wide)
-    return Projection(({"merge": 1, "to": wide}, filled, resampled(pool, 4, 1, d), *gated(f, out, False)))
+    filled = resampler_step([leaf("masked", "sum", wide)], seen, 4 * windows, wide)
+    return Projection(({"merge": 1, "to": wide}, filled, resampler_step(pool, 4, 1, d), *gated_steps(f, out, False)))

@@ -21,7 +21,7 @@ def jina_embeddings_v3(c: Config) -> Raw:
 def nomic_bert(c: Config) -> Raw:
     """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
     off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
-    c.only(False, *off, why="the models that were published are read")
+    c.require_value(False, *off, why="the models that were published are read")
     raw = turned(
         c,
         1000.0,
@@ -128,7 +128,9 @@ def esmc(c: Config) -> Raw:
     """Llama's layers with LayerNorms, those of Q and K over all heads and, like the last one, without a bias."""
     raw = _gated(c)
     heads_of = raw["attention"]
-    c.only(raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model")
+    c.require_value(
+        raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model"
+    )
     if heads_of["n_kv_heads"] != heads_of["n_heads"]:
         c.fault("num_key_value_heads", heads_of["n_kv_heads"], f"num_attention_heads = {heads_of['n_heads']}")
     heads_of["qk_norm"] = "width"

@@ -17,11 +17,11 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
         if c.named("ForCausalLM"):
             c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
                     f"not read in a config of {c.model_type}")  # fmt: skip
-        c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
-        c.only(crossing, "add_cross_attention", why="an encoder and a decoder are read")
-        c.only(False, "is_decoder", why="an encoder and a decoder are read")
-    c.only(False, "tie_encoder_decoder", why="an encoder and a decoder are read")
-    c.only({}, "pruned_heads", why="pruned heads are not read")
+        c.require_value(True, "is_encoder_decoder", why="an encoder and a decoder are read")
+        c.require_value(crossing, "add_cross_attention", why="an encoder and a decoder are read")
+        c.require_value(False, "is_decoder", why="an encoder and a decoder are read")
+    c.require_value(False, "tie_encoder_decoder", why="an encoder and a decoder are read")
+    c.require_value({}, "pruned_heads", why="pruned heads are not read")
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
 
@@ -29,7 +29,7 @@ def joined_head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
     """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
     form = c.head_of("lm", "none", *(("sequence", "question") if deciding else ()))
     if not may_untie:
-        c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
+        c.require_value(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
     if form == "none":
         c.ignore("tie_word_embeddings")
         return {"form": "none"}
@@ -59,7 +59,7 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
     if gate not in ("", "gated") or name not in ACTIVATIONS:
         c.fault("feed_forward_proj", projection, "an activation such as 'relu', or 'gated-gelu'")
         name = "relu"
-    c.only(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
+    c.require_value(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
     n_layers = c.layers("num_layers", "num_hidden_layers")
     behind = c.size("num_decoder_layers", default=behind or n_layers, null=n_layers)
     activation = "gelu_tanh" if projection == "gated-gelu" else ACTIVATIONS[name]
@@ -103,7 +103,7 @@ def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
 def umt5(c: Config) -> Raw:
     """As T5, with a table of biases in every layer."""
     if not c.named(*_ENCODERS):
-        c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
+        c.require_value(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
     raw = t5(c, deciding=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
 
@@ -136,8 +136,10 @@ def bart_like(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
     )
     c.ignore("add_bias_logits", "extra_pos_embeddings", "save_step", "gradient_checkpointing", "layernorm_variant")
-    c.only(place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class")
-    c.only(embedded_norm, "normalize_embedding", why="the class has it so")
+    c.require_value(
+        place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class"
+    )
+    c.require_value(embedded_norm, "normalize_embedding", why="the class has it so")
     raw: Raw = {
         "kind": "encoder-decoder",
         "d_model": c.size("d_model", "hidden_size"),
@@ -206,7 +208,7 @@ def bigbird_pegasus(c: Config) -> Raw:
 def marian(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
     raw = bart_like(c, "post", 1024, 0, False)
-    c.only(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
+    c.require_value(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
     return raw
 
 
@@ -294,7 +296,7 @@ def t5gemma(c: Config) -> Raw:
             table = Config({}, c.model_type, f"{half}.", c)
         halves[half] = _gemma_half(table, half)
     decoder = halves["decoder"]
-    c.only(decoder["vocab_size"], "vocab_size", why="the decoder's table")
+    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's table")
     return {
         "kind": "encoder-decoder",
         "embedding": {"shared": False, "scale": decoder["d_model"] ** 0.5},

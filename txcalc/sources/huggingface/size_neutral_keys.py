@@ -23,15 +23,15 @@ from txcalc.sources.huggingface.transformers_metadata import table
 
 NAMES = frozenset(" ".join(table("size_neutral_keys.json")["neutral"]).split())
 ENDINGS, BEGINNINGS = (tuple(table("size_neutral_keys.json")[name]) for name in ("endings", "beginnings"))
-UNREAD = frozenset(" ".join(table("size_neutral_keys.json")["unread"]).split())
+TRAINING_NUMBERS = frozenset(" ".join(table("size_neutral_keys.json")["unread"]).split())
 _OFF: dict[str, Any] = table("size_neutral_keys.json")["off"]
 _NULL: dict[str, str] = table("size_neutral_keys.json")["null"]  # by key, the families
 
 # By model type and table, the rows of keys that are set aside there.
-ASIDE: dict[str, list[dict[str, Any]]] = {}
+IGNORED_KEYS: dict[str, list[dict[str, Any]]] = {}
 for _places, _row in table("ignored_keys.json").items():
     for _place in _places.split():
-        ASIDE.setdefault(_place, []).append(_row)
+        IGNORED_KEYS.setdefault(_place, []).append(_row)
 
 
 def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
@@ -47,7 +47,7 @@ def ignores(place: str, key: str, value: Any) -> bool:
     return any(
         key in row.get("ignore", "").split()
         or any(key in names.split() and value == only for only, names, _ in row.get("only", ()))
-        for row in ASIDE.get(place, ())
+        for row in IGNORED_KEYS.get(place, ())
     )
 
 

@@ -14,7 +14,7 @@ from txcalc.sources.huggingface.config import (
     Config,
     Raw,
     layered,
-    piece,
+    leaf,
     turned,
 )
 from txcalc.sources.huggingface.decoders import decoder
@@ -73,7 +73,7 @@ def uncounted(c: Config) -> None:
 def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128) | {"qk_norm": "width"}
-    c.only([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
+    c.require_value([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
     c.ignore("rotary_dim", "mlp_intermediate_size")
     uncounted(c)
     return c.decoder(raw, attention, mixed=c.experts(NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
@@ -132,7 +132,9 @@ def dbrx(c: Config) -> Raw:
         attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
         inner.divides(attention["n_kv_heads"], attention["n_heads"], "kv_n_heads", "n_heads")
         inner.ignore("attn_pdrop", "clip_qkv", "tie_word_embeddings")
-        c.only(attention["n_kv_heads"], "num_key_value_heads", why="attn_config.kv_n_heads is what transformers reads")
+        c.require_value(
+            attention["n_kv_heads"], "num_key_value_heads", why="attn_config.kv_n_heads is what transformers reads"
+        )
         if inner.real("rope_theta") is None:
             inner.fault("rope_theta", ABSENT, "a number", "transformers makes no dbrx without it")
     else:
@@ -140,7 +142,7 @@ def dbrx(c: Config) -> Raw:
     mixed: Raw = {"n_experts": 1, "top_k": 1, "d_ff": 1}
     if channel:
         mixed = channel.experts(("moe_num_experts",), ("moe_top_k",), ("ffn_hidden_size",), 4, 1)
-        channel.only(raw["d_model"], "hidden_size", why="the width of the model")
+        channel.require_value(raw["d_model"], "hidden_size", why="the width of the model")
         channel.ignore(
             "tie_word_embeddings",
             "moe_jitter_eps",
@@ -252,13 +254,13 @@ def mimo_v2_flash(c: Config) -> Raw:
         c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
     # What the file's own code reads, where transformers' has a rule.
     own = "transformers' class has it so"
-    c.only(attention["n_heads"], "swa_num_attention_heads", why=own)
-    c.only(attention["d_head"], "swa_head_dim", why=own)
-    c.only(attention["d_v"], "swa_v_head_dim", why=own)
-    c.only(twice, "swa_num_key_value_heads", why=own)
-    c.only(True, "add_swa_attention_sink_bias", why=own)
-    c.only(False, "add_full_attention_sink_bias", why=own)
-    c.only([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
+    c.require_value(attention["n_heads"], "swa_num_attention_heads", why=own)
+    c.require_value(attention["d_head"], "swa_head_dim", why=own)
+    c.require_value(attention["d_v"], "swa_v_head_dim", why=own)
+    c.require_value(twice, "swa_num_key_value_heads", why=own)
+    c.require_value(True, "add_swa_attention_sink_bias", why=own)
+    c.require_value(False, "add_full_attention_sink_bias", why=own)
+    c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
@@ -271,7 +273,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
     kinds = c.typed(raw, [i == 0 for i in range(n)])
-    c.only([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
+    c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
     return layered(raw, axis, kinds)
 
 
@@ -354,7 +356,7 @@ def beam(c: Config) -> Raw:
     types = c.layer_types(n, [GLOBAL if i == n - 1 or i % 6 == 5 else LOCAL for i in range(n)])
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
     names, tables = c.typed(raw, [i < 3 for i in range(n)])
-    shift = piece("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
+    shift = leaf("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
     for table in tables.values():
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": [shift]}}
     return layered(raw, axis, (names, tables))
@@ -400,8 +402,10 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
     names = ["sparse" if one else "dense" for one in fed]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
-    c.only(fed.index(1) if 1 in fed else n, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
-    c.only(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
+    c.require_value(
+        fed.index(1) if 1 in fed else n, "first_k_dense_replace", why="moe_layer_freq says which layers are dense"
+    )
+    c.require_value(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
     c.ignore("num_nextn_predict_layers")  # how often its modules run
     uncounted(c)
     own: Raw = {"activation": "clamped_silu"}
@@ -411,9 +415,9 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
     wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | own
     chosen = [
-        piece("q", "linear", d, few * width, bias=False), piece("k", "linear", d, width, bias=False),
-        piece("q_norm", "rms_norm", width, groups=few, kind="norm"), piece("k_norm", "rms_norm", width, kind="norm"),
-        piece("scores", "index", few, width),
+        leaf("q", "linear", d, few * width, bias=False), leaf("k", "linear", d, width, bias=False),
+        leaf("q_norm", "rms_norm", width, groups=few, kind="norm"), leaf("k_norm", "rms_norm", width, kind="norm"),
+        leaf("scores", "index", few, width),
     ]  # fmt: skip
     leaves = [{"kind": "attention"} | one for one in chosen]
     if _SELECTED in types:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaf_list import attends, conformer, listed, normed
+from txcalc.sources.huggingface.leaf_list import attention_leaves, conformer_leaves, leaf_stack, norm_leaf
 from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joined_head
 from txcalc.sources.spec import size
 
@@ -22,7 +22,7 @@ def wav2vec2(c: Config) -> Raw:
     last, around = _samples(c, raw)
     around += _in_place(c, raw) + _adapters(c, raw, stable and c.model_type != "wavlm")
     if not stable:
-        around.append(piece("norm", "layer_norm", raw["d_model"], kind="norm"))
+        around.append(leaf("norm", "layer_norm", raw["d_model"], kind="norm"))
     read, head = _answers(c, raw, last)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     return raw | {
@@ -49,23 +49,25 @@ def wav2vec2_conformer(c: Config) -> Raw:
     if form == "relative":
         c.multiple("hidden_size", d, 2)
         placed = [
-            piece("distances", "linear", d, d, bias=False, at=every, shared=True),
-            piece("offsets", "held", 2 * d),
+            leaf("distances", "linear", d, d, bias=False, at=every, shared=True),
+            leaf("offsets", "held", 2 * d),
         ]
-        placed.append(piece("distance_scores", "scores", heads, width, keys=every))
+        placed.append(leaf("distance_scores", "scores", heads, width, keys=every))
     elif form == "rotary":
         c.multiple("hidden_size", d, 2 * heads)
-        placed = [piece("rotary", "rotary", heads, width)]
+        placed = [leaf("rotary", "rotary", heads, width)]
     elif form is not None:
         c.fault("position_embeddings_type", form, "'relative', 'rotary' or null")
-    mixed = [normed("attention", d), *attends("", d, heads, width, before=placed)]
-    inner = [piece("conv_inner_scale", "scale", d), piece("conv_inner_shift", "shift", d)]
+    mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
+    inner = [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
     last, around = _samples(c, raw)
     around += [one | {"runs": 0} for one in _in_place(c, raw) if one["form"] in ("held", "convolution")]
     read, head = _answers(c, raw, last, REQUIRED)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
-    around = [*around, piece("norm", "layer_norm", d, kind="norm"), *read]
-    return listed(raw | {"around": around, "head": head}, {"layer": conformer(d, ff, act, mixed, taps, inner)}, [])
+    around = [*around, leaf("norm", "layer_norm", d, kind="norm"), *read]
+    return leaf_stack(
+        raw | {"around": around, "head": head}, {"layer": conformer_leaves(d, ff, act, mixed, taps, inner)}, []
+    )
 
 
 def whisper(c: Config) -> Raw:
@@ -77,7 +79,9 @@ def whisper(c: Config) -> Raw:
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     halves = {half: half_of(c, raw, half) for half in ("encoder", "decoder")}
-    c.only(halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads")
+    c.require_value(
+        halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads"
+    )
     for half in halves.values():
         half["attention"]["bias"] = ["q", "v", "o"]
     audio = {"mels": c.size("num_mel_bins", default=80), "positions": c.size("max_source_positions", default=1500)}
@@ -105,9 +109,9 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
     if not known:
         c.fault("adapter_attn_dim", width, "null: these layers have no adapters")
     made = [
-        piece("adapter_norm", "layer_norm", d, kind="norm"), piece("adapter_down", "linear", d, width),
-        piece("adapter_activation", "relu", width), piece("adapter_up", "linear", width, d),
-        piece("adapter_sum", "sum", d),
+        leaf("adapter_norm", "layer_norm", d, kind="norm"), leaf("adapter_down", "linear", d, width),
+        leaf("adapter_activation", "relu", width), leaf("adapter_up", "linear", width, d),
+        leaf("adapter_sum", "sum", d),
     ]  # fmt: skip
     return [one | {"times": raw["n_layers"]} for one in made]
 
@@ -131,16 +135,16 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     for i in reversed(range(len(widths))):
         at = {"at": [a, b, 1]}
         c_in = widths[i - 1] if i else 1
-        made = [piece(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
+        made = [leaf(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
         if form == "layer" or i == 0:
-            made.append(piece(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
-        pieces = [*made, piece(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
+            made.append(leaf(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
+        pieces = [*made, leaf(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
-        pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
-    pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
+        pieces.append(leaf("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
+    pieces.append(leaf("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
-        pieces.append(piece("mask_token", "held", raw["d_model"]))
+        pieces.append(leaf("mask_token", "held", raw["d_model"]))
     return widths[-1], pieces
 
 
@@ -154,16 +158,16 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
         several = c.size("num_conv_pos_embeddings", default=5)
         here = {"times": several, "at": [1, 1 - width % 2, 1]}
         return [
-            piece("positions", "convolution", d, d, width, 1, groups=groups, **here),
-            piece("positions_activation", act, d, times=several), piece("positions_sum", "sum", d),
+            leaf("positions", "convolution", d, d, width, 1, groups=groups, **here),
+            leaf("positions_activation", act, d, times=several), leaf("positions_sum", "sum", d),
         ]  # fmt: skip
     normed = c.model_type == "hubert" and c.flag("conv_pos_batch_norm", default=False)
-    lengths = piece("positions_norm", "layer_norm", d, kind="norm") if normed else piece("lengths", "held", taps)
+    lengths = leaf("positions_norm", "layer_norm", d, kind="norm") if normed else leaf("lengths", "held", taps)
     return [
         lengths,
-        piece("positions", "convolution", d, d, taps, 1, groups=groups, at=[1, 1 - taps % 2, 1]),
-        piece("positions_activation", c.activation("feat_extract_activation", default="gelu"), d),
-        piece("positions_sum", "sum", d),
+        leaf("positions", "convolution", d, d, taps, 1, groups=groups, at=[1, 1 - taps % 2, 1]),
+        leaf("positions_activation", c.activation("feat_extract_activation", default="gelu"), d),
+        leaf("positions_sum", "sum", d),
     ]
 
 
@@ -178,21 +182,21 @@ def _answers(c: Config, raw: Raw, last: int, classes: Any = 32, wide: int = 256)
     if form == "ctc":
         return [], {"form": "classifier", "classes": c.size("vocab_size", default=classes), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
-    made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
+    made = [leaf("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
         return made, {"form": "classifier", "classes": c.labels(), "every": True}
     if form == "sequence":
         width = c.size("classifier_proj_size", default=wide)
-        made += [piece("projector", "linear", d, width, kind="head")]
-        made += [piece("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
+        made += [leaf("projector", "linear", d, width, kind="head")]
+        made += [leaf("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
     if form == "speaker":
         made += _speaker(c, d)
     if form == "pretraining":
         words, groups = c.size("num_codevectors_per_group", default=320), c.size("num_codevector_groups", default=2)
         code, width = c.size("codevector_dim", default=256), c.size("proj_codevector_dim", default=256)
         c.divides(groups, code, "num_codevector_groups", "codevector_dim")
-        made += [piece("codebook", "held", words * code), piece("choice", "linear", last, words * groups)]
-        made += [piece("project_hidden", "linear", d, width), piece("project_codes", "linear", code, width)]
+        made += [leaf("codebook", "held", words * code), leaf("choice", "linear", last, words * groups)]
+        made += [leaf("project_hidden", "linear", d, width), leaf("project_codes", "linear", code, width)]
     return made, {"form": "none"}
 
 
@@ -206,27 +210,27 @@ def _speaker(c: Config, d: int) -> list[Raw]:
         widths = [1]
     apart = c.items("tdnn_dilation", of=size, length=len(widths), default=[1, 2, 3, 1, 1]) if widths else [1]
     width = c.size("xvector_output_dim", default=512)
-    made, lost = [piece("projector", "linear", d, widths[0])], 0
+    made, lost = [leaf("projector", "linear", d, widths[0])], 0
     for i, (wide, number, dilation) in enumerate(zip(widths, taps, apart, strict=False)):
         lost += (number - 1) * dilation
         at: Raw = {"at": [1, -lost, 1], "least": lost + 1}
-        made.append(piece(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
-        made.append(piece(f"tdnn{i + 1}_activation", "relu", wide, **at))
+        made.append(leaf(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
+        made.append(leaf(f"tdnn{i + 1}_activation", "relu", wide, **at))
     made += [
-        piece("extractor", "linear", 2 * widths[-1], width, **once),
-        piece("classifier", "linear", width, width, **once),
+        leaf("extractor", "linear", 2 * widths[-1], width, **once),
+        leaf("classifier", "linear", width, width, **once),
     ]
     c.note(f"the speaker's head reads sounds of {lost + 1:,} frames and more")
-    return [one | {"kind": "head"} for one in [*made, piece("margins", "held", width * c.labels())]]
+    return [one | {"kind": "head"} for one in [*made, leaf("margins", "held", width * c.labels())]]
 
 
 def wavlm(c: Config) -> Raw:
     """wav2vec 2.0 whose heads gate a bias by distance, which all layers share, by what they read."""
     raw = wav2vec2(c)
     attention, n, h = raw["attention"], raw["n_layers"], raw["attention"]["n_heads"]
-    gates = piece("gates", "linear", attention["d_head"], 8, times=n, at=[h, 0, 1], kind="attention")
-    table = piece("distances", "held", c.size("num_buckets", default=320) * h, kind="attention")
-    return raw | {"around": [*raw["around"], gates, piece("gate_scales", "held", h, times=n), table]}
+    gates = leaf("gates", "linear", attention["d_head"], 8, times=n, at=[h, 0, 1], kind="attention")
+    table = leaf("distances", "held", c.size("num_buckets", default=320) * h, kind="attention")
+    return raw | {"around": [*raw["around"], gates, leaf("gate_scales", "held", h, times=n), table]}
 
 
 def wav2vec2_bert(c: Config) -> Raw:
@@ -235,8 +239,8 @@ def wav2vec2_bert(c: Config) -> Raw:
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, ff, bands = raw["d_model"], c.size("intermediate_size"), c.size("feature_projection_input_dim", default=160)
     attention = c.heads(raw, kv_names=(), width_names=())
-    c.only(d, "output_hidden_size", why="an adapter alone makes another width")
-    c.only(None, "adapter_attn_dim", why="these layers have no adapters")
+    c.require_value(d, "output_hidden_size", why="an adapter alone makes another width")
+    c.require_value(None, "adapter_attn_dim", why="these layers have no adapters")
     heads, width, act = attention["n_heads"], attention["d_head"], c.activation("hidden_act", default="silu")
     form = c.text("position_embeddings_type", default="relative_key", null=None)
     before, after = (
@@ -251,22 +255,22 @@ def wav2vec2_bert(c: Config) -> Raw:
 
     placed: list[Raw] = []
     if form == "relative_key":
-        placed = [piece("distances", "held", (before + after + 1) * width)]
-        placed += [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
+        placed = [leaf("distances", "held", (before + after + 1) * width)]
+        placed += [leaf("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
     elif form == "rotary":
-        placed = [piece("rotary", "rotary", heads, width)]
-    mixed = [normed("attention", d), *attends("", d, heads, width, before=placed)]
+        placed = [leaf("rotary", "rotary", heads, width)]
+    mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
     around = [
-        piece("frames_norm", "layer_norm", bands, kind="norm"),
-        piece("frames", "linear", bands, d, kind="embedding"),
+        leaf("frames_norm", "layer_norm", bands, kind="norm"),
+        leaf("frames", "linear", bands, d, kind="embedding"),
     ]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
-        around.append(piece("mask_token", "held", d))
+        around.append(leaf("mask_token", "held", d))
     read, head = _answers(c, raw, d, REQUIRED, 768)
     c.note("tokens are frames: two of a spectrum's, one after the other")
-    return listed(
+    return leaf_stack(
         raw | {"around": around + read, "head": head},
-        {"layer": conformer(d, ff, act, mixed, taps, [piece("conv_inner_norm", "layer_norm", d, kind="norm")])},
+        {"layer": conformer_leaves(d, ff, act, mixed, taps, [leaf("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
 
@@ -278,7 +282,7 @@ def speech_to_text(c: Config) -> Raw:
     d, mid, n = raw["d_model"], c.size("conv_channels", default=1024), c.size("num_conv_layers", default=2)
     taps = c.items("conv_kernel_sizes", of=size, length=None, default=[5, 5])
     bands = c.size("input_feat_per_channel", default=80) * c.size("input_channels", default=1)
-    c.only(n, "num_conv_layers", why="it is the length of conv_kernel_sizes")
+    c.require_value(n, "num_conv_layers", why="it is the length of conv_kernel_sizes")
     if len(taps) != n or n > 20:
         c.fault("conv_kernel_sizes", taps, f"a list of num_conv_layers = {n:,} lengths, at most 20")
         return raw
@@ -286,9 +290,9 @@ def speech_to_text(c: Config) -> Raw:
     around, read = list[Raw](), bands
     for i, number in enumerate(taps):
         made, at = (2 * d if i == n - 1 else mid), {"at": [2 ** (n - 1 - i), 0, 1]}
-        around.append(piece(f"conv{i + 1}", "convolution", read, made, number, 2, **at))
+        around.append(leaf(f"conv{i + 1}", "convolution", read, made, number, 2, **at))
         read = max(1, made // 2)
-        around.append(piece(f"conv{i + 1}_gate", "sigmoid", read, **at))
+        around.append(leaf(f"conv{i + 1}_gate", "sigmoid", read, **at))
     raw["encoder"]["around"] = around
     c.note(f"--source counts the encoder's positions, one for {2**n} frames of sound")
     return raw
@@ -317,17 +321,17 @@ def moonshine(c: Config) -> Raw:
     several = halves["encoder"]["attention"]["n_heads"]
     for half in halves:
         for key in ("num_attention_heads", "num_key_value_heads"):
-            c.only(several, f"{half}_{key}", why="transformers' class has as many everywhere")
+            c.require_value(several, f"{half}_{key}", why="transformers' class has as many everywhere")
     if c.size("pad_head_dim_to_multiple_of", default=None, null=None):
         c.note("pad_head_dim_to_multiple_of fills heads up with zeros for some kernels, which are not counted")
     around = [
-        piece("conv1", "convolution", 1, d, 127, 64, bias=False, at=[6, 7, 1]),
-        piece("conv1_tanh", "tanh", d, at=[6, 7, 1]),
-        piece("conv1_norm", "layer_norm", d, kind="norm", at=[6, 7, 1]),
-        piece("conv2", "convolution", d, 2 * d, 7, 3, at=[2, 1, 1]),
-        piece("conv2_gelu", "gelu", 2 * d, at=[2, 1, 1]),
-        piece("conv3", "convolution", 2 * d, d, 3, 2),
-        piece("conv3_gelu", "gelu", d),
+        leaf("conv1", "convolution", 1, d, 127, 64, bias=False, at=[6, 7, 1]),
+        leaf("conv1_tanh", "tanh", d, at=[6, 7, 1]),
+        leaf("conv1_norm", "layer_norm", d, kind="norm", at=[6, 7, 1]),
+        leaf("conv2", "convolution", d, 2 * d, 7, 3, at=[2, 1, 1]),
+        leaf("conv2_gelu", "gelu", 2 * d, at=[2, 1, 1]),
+        leaf("conv3", "convolution", 2 * d, d, 3, 2),
+        leaf("conv3_gelu", "gelu", d),
     ]
     halves["encoder"]["around"] = around
     c.note("--source counts the encoder's positions, one for 384 samples of sound")

@@ -34,8 +34,8 @@ def glm_ocr_text(c: Config) -> Raw:
 def hunyuan_vl_text(c: Config) -> Raw:
     """HunYuan's dense one; its published configs name some sizes twice."""
     raw = decoder(c, "hunyuan_v1_dense", tied=True, d_head=None)
-    c.only(raw["attention"]["d_head"], "attention_head_dim", why="head_dim says the same thing")
-    c.only(raw["vocab_size"], "org_vocab_size", why="vocab_size says the same thing")
+    c.require_value(raw["attention"]["d_head"], "attention_head_dim", why="head_dim says the same thing")
+    c.require_value(raw["vocab_size"], "org_vocab_size", why="vocab_size says the same thing")
     return raw
 
 
@@ -43,7 +43,7 @@ def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = Non
     """DeepSeek-V2's experts after Llama's attention; which layers have them is a list, or all but the first ones."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
-    c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
+    c.require_value(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
     raw = c.decoder(raw, attention, mixed=mixed)
     if dense is None and c.data.get("mlp_layer_types") is None:
@@ -162,9 +162,9 @@ def step3p5(c: Config) -> Raw:
     count = c.size("num_sliding_attention_heads", default=None, null=None)
     if other:
         count = count or other.size("num_attention_heads", default=attention["n_heads"])
-        other.only(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
-        other.only(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
-        other.only(LOCAL, "attention_type", why="transformers' class has it so")
+        other.require_value(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
+        other.require_value(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
+        other.require_value(LOCAL, "attention_type", why="transformers' class has it so")
     c.divides(attention["n_kv_heads"], count or attention["n_heads"], c.spelling(*kv_names), "the heads with a window")
     tables = {LAYER_NAMES[kind]: {"positions": _angles(c, attention["d_head"], kind, types)} for kind in set(types)}
     if count and LOCAL in types:

@@ -18,16 +18,18 @@ from txcalc.parts.projectors import projector, steps_of
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, stretched
-from txcalc.sources.huggingface.families import ALONE
+from txcalc.sources.huggingface.families import STANDALONE_TOWERS
 from txcalc.sources.huggingface.tower_types import Projection, Tower
 from txcalc.sources.huggingface.transformers_metadata import part_of, table
 from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
-SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"})
+REPEATED_SIZES = frozenset(
+    {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
+)
 
 
-class Beside(NamedTuple):
+class TowerPlan(NamedTuple):
     """How a model type is put together: its tower (where it may have others, that of a config without a model type),
     its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), what it is
     of (vision, audio, …; a word for each where there are several alike), keys of the whole from which no size follows,
@@ -42,17 +44,17 @@ class Beside(NamedTuple):
     absent: str = ""
 
 
-def beside(c: Config, text: Config, raw: Raw) -> Raw:
+def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     """The keys of a description that say what is beside the language model `raw`, and a note with its parts."""
     found: Raw = {"multimodal": True}
-    plans = BESIDE.get(c.model_type, ())
+    plans = TOWER_PLANS.get(c.model_type, ())
     if not plans:
         c.note(f"params.whole is not known: the tower and projector are not read ({c.model_type})")
         return found
     own = Config(c.data, c.model_type)
     own.ignore(
         "text_config",
-        *(key for key, value in text.data.items() if key in SAID_TWICE or c.data.get(key) == value),
+        *(key for key, value in text.data.items() if key in REPEATED_SIZES or c.data.get(key) == value),
         "tie_word_embeddings",
         "image_seq_length",
         "video_seq_length",
@@ -61,7 +63,7 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
     try:
         there = [plan for plan in plans if plan.absent != "none" or own.data.get(plan.key) is not None]
         read = [(plan, *_read(own, plan, raw)) for plan in there]
-        own.leftovers()
+        own.report_unread_keys()
         own.finish(c.model_type)
         parts = [_described(*one) for one in read]
     except InputError as error:
@@ -77,12 +79,12 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
     return found | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
 
 
-def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
+def _described(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
     """The towers as descriptions, or no more than their parameters where these alone are known; what there is, in
     words; of what no FLOPs are known, and why. Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
-    alone = stack_of(tower.raw)
-    made = _behind(alone, steps, plan.of, f"its {names[0]} projector")
+    alone = tower_model(tower.raw)
+    made = _build_projector(alone, steps, plan.of, f"its {names[0]} projector")
     stacks, between = len(names) * alone.params, _params(made)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
     words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")
@@ -98,12 +100,12 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     return {"towers": described}, words, ""
 
 
-def stack_of(raw: Raw) -> Model:
+def tower_model(raw: Raw) -> Model:
     """A tower without its projector. Errors: `InputError`."""
     return build(raw | {"projector": {"steps": []}}, "tower")
 
 
-def _behind(stack: Model, steps: Sequence[Raw], where: str, what: str) -> Projector:
+def _build_projector(stack: Model, steps: Sequence[Raw], where: str, what: str) -> Projector:
     """The projector of these steps behind a tower. Errors: `InputError`."""
     try:
         return projector(stack.spec["stacks"][""]["d_model"], steps_of(steps))
@@ -116,19 +118,19 @@ def _params(part: Projector) -> int:
 
 
 # Activations of transformers' table that have weights of their own.
-_LEARNED = ("prelu", "xielu")
+_LEARNED_ACTIVATIONS = ("prelu", "xielu")
 
 
-def _without_weights(c: Config) -> None:
+def _refuse_learned_activations(c: Config) -> None:
     """A fault for an activation that has weights: those of a tower or projector are not looked at otherwise."""
     for key, value in c.data.items():
-        if isinstance(value, str) and value in _LEARNED:
+        if isinstance(value, str) and value in _LEARNED_ACTIVATIONS:
             c.fault(key, value, "an activation without weights")
 
 
-def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
+def _read(own: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
     """The tower and the projector. Errors: `InputError` where a table or a tower is not read."""
-    _without_weights(own)
+    _refuse_learned_activations(own)
     own.ignore(*plan.ignore.split())
     if not plan.key:
         tower = plan.tower(own)
@@ -143,30 +145,30 @@ def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
     if plan.others and (not isinstance(name, str) or name not in plan.others):
         raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
     v = Config(data, name, f"{plan.key}.", own)
-    _without_weights(v)
+    _refuse_learned_activations(v)
     v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
     tower = plan.others.get(name, plan.tower)(v)
     return tower, plan.projector(own, v, tower, raw)
 
 
-def alone(c: Config) -> Raw:
+def standalone_tower(c: Config) -> Raw:
     """A tower's own type: the tower with what its class holds behind the layers, without the model that reads it."""
     c.alone()
-    _without_weights(c)
+    _refuse_learned_activations(c)
     if turned := c.table("rope_parameters"):
         stretched(turned)
         turned.ignore(*turned.data)
-    whole = ALONE[c.model_type]
-    plans = BESIDE[whole]
+    whole = STANDALONE_TOWERS[c.model_type]
+    plans = TOWER_PLANS[whole]
     plan = next((plan for plan in plans if part_of(whole, plan.key) == c.model_type), plans[0])
     tower = plan.tower(c)
-    c.set_aside(f"{whole}/{plan.key}")
+    c.apply_ignored_keys(f"{whole}/{plan.key}")
     if tower.why:
         c.faults.append(f"its FLOPs are not known: {tower.why}")
     dropped, steps = tower.dropped, [*tower.steps]
     if steps and not c.faults:
-        stack = stack_of(tower.raw)
-        made = _behind(stack, steps, c.model_type, "what follows its layers")
+        stack = tower_model(tower.raw)
+        made = _build_projector(stack, steps, c.model_type, "what follows its layers")
         dropped += ((stack.root.fixed or 0) - dropped) % made.reads
     return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 
@@ -180,22 +182,22 @@ def _function(name: str, module: str) -> Any:
 def _plan(
     tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
     ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: Any,
-) -> Beside:  # fmt: skip
+) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
     instead, and what the tower's function is told: sizes by default where they are not its own, and more."""
     read = _function(tower, "towers")
     own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
-    instead = {name: _function(OTHERS[name], "towers") for name in others.split()}
-    return Beside(own, _function(projector, "projectors"), instead, key, of, ignore, absent)
+    instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}
+    return TowerPlan(own, _function(projector, "projectors"), instead, key, of, ignore, absent)
 
 
 # Readers of towers that stand in the place of others.
-OTHERS = {
+ALTERNATIVE_TOWERS = {
     "clip_vision_model": "clip",
     "siglip_vision_model": "siglip",
     "pixtral": "pixtral",
 }
-BESIDE = {
+TOWER_PLANS = {
     name: tuple(_plan(**row) for row in rows)
     for names, rows in table("tower_registry.json").items()
     for name in names.split()

@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import listed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import leaf_stack
 from txcalc.sources.spec import MAX_SIZE
 
 Steps = tuple[Raw, ...]
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
     heads: int
 
 
-def heard(v: Config, *defaults: Any) -> Sizes:
+def whisper_sizes(v: Config, *defaults: Any) -> Sizes:
     """By Whisper's names, or the usual ones."""
     size = Sizes(
         v.size("d_model", "hidden_size", default=defaults[0]),
@@ -57,32 +57,32 @@ def heard(v: Config, *defaults: Any) -> Sizes:
     return size
 
 
-def alone(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> Raw:
+def leaf_tower(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> Raw:
     """A stack whose layers are these leaves."""
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "around": [*around], "head": {"form": "none"}}
-    return listed(raw, {"layer": layer}, [])
+    return leaf_stack(raw, {"layer": layer}, [])
 
 
-def counted(leaves: list[Raw]) -> int:
+def count_params(leaves: list[Raw]) -> int:
     """Parameters of leaves that nothing runs here."""
-    return build(alone(1, leaves), "leaves").params
+    return build(leaf_tower(1, leaves), "leaves").params
 
 
-def resampled(leaves: list[Raw], reads: int, makes: int, to: int, **more: int) -> Raw:
+def resampler_step(leaves: list[Raw], reads: int, makes: int, to: int, **more: int) -> Raw:
     """Of every `reads` positions `makes`, as wide as `to`."""
     return {"resample": leaves, "reads": reads, "makes": makes, "to": to, **more}
 
 
-def halved(grid: int, widths: Sequence[int], bias: bool) -> Raw:
+def strided_convolution(grid: int, widths: Sequence[int], bias: bool) -> Raw:
     """Convolutions of 3 × 3 with a stride of 2 over a picture of grid × grid positions, from width to width."""
     reads, leaves = grid**2, list[Raw]()
     for i, (c_in, c_out) in enumerate(pairwise(widths)):
         grid = -(-grid // 2)
-        leaves.append(piece(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=bias, at=[0, grid**2, 1]))
-    return resampled(leaves, reads, grid**2, widths[-1])
+        leaves.append(leaf(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=bias, at=[0, grid**2, 1]))
+    return resampler_step(leaves, reads, grid**2, widths[-1])
 
 
-def gated(width: int, to: int, bias: bool = True) -> Steps:
+def gated_steps(width: int, to: int, bias: bool = True) -> Steps:
     """Steps of a gated feed-forward, whose gate and up are one matrix."""
     return {"linear": 2 * width, "bias": bias}, {"activation": "silu", "gated": True}, {"linear": to, "bias": bias}
 
@@ -99,7 +99,7 @@ def side_of(v: Config, key: str, default: int) -> int:
     return int(v.size(key, default=default))
 
 
-def widened(v: Config, width: int, default: float) -> int:
+def mlp_width(v: Config, width: int, default: float) -> int:
     """A feed-forward's width, by how many times the layers' it is."""
     wide = int(width * v.real("mlp_ratio", default=default))
     if not 1 <= wide <= MAX_SIZE:
@@ -108,7 +108,7 @@ def widened(v: Config, width: int, default: float) -> int:
     return wide
 
 
-def area(v: Config, key: str) -> int:
+def patch_area(v: Config, key: str) -> int:
     """Of a window of two sides, 2 × 2 unless told otherwise."""
     sides = v.data.get(key, [2, 2])
     v.asked.add(key)

@@ -7,7 +7,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.tower_types import Sizes, Steps, Tower, grid_of, halved, heard, side_of, widened
+from txcalc.sources.huggingface.tower_types import (
+    Sizes,
+    Steps,
+    Tower,
+    grid_of,
+    mlp_width,
+    side_of,
+    strided_convolution,
+    whisper_sizes,
+)
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.
@@ -216,9 +225,9 @@ def _qwen(v: Config, patch: int, width: int, heads: int, depth: int, frames: int
     d, n = v.size("hidden_size", default=width), v.size("depth", default=depth)
     h = v.size("num_heads", default=heads)
     v.divides(h, d, "num_heads", "the width")
-    v.only(3, "in_chans", why="in_channels is what the class reads")
+    v.require_value(3, "in_chans", why="in_channels is what the class reads")
     pixels = v.size("patch_size", default=patch)
-    v.only(pixels, "spatial_patch_size", why="patch_size says the same thing")
+    v.require_value(pixels, "spatial_patch_size", why="patch_size says the same thing")
     v.ignore("model_type", "tokens_per_second")
     channels = v.size("in_channels", default=3)
     channels *= v.size("temporal_patch_size", default=2) if frames > 1 else 1
@@ -241,7 +250,7 @@ def qwen2_vl(v: Config) -> Tower:
     inner.ignore("embed_dim", "mlp_ratio", "window_size", "fullatt_block_indexes")
     v.ignore(*v.data)  # the inner one tells what is left over
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
-    raw = stack(tower.of(widened(v, tower.width, 4)), act, positions=ROTARY, **own)
+    raw = stack(tower.of(mlp_width(v, tower.width, 4)), act, positions=ROTARY, **own)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -318,11 +327,11 @@ def step3p7(v: Config) -> Tower:
     """A scale on each branch, a table of positions and rotary ones, and two convolutions of 3 × 3 with a stride of 2
     that double the channels."""
     size = _sizes(v, 1536, 8960, 47, 16)
-    d, size = size.width, size._replace(d_ff=widened(v, size.width, 8960 / 1536))
+    d, size = size.width, size._replace(d_ff=mlp_width(v, size.width, 8960 / 1536))
     vision = square(v, 728, 14, class_token=False, patch_bias=False)
     norm: Raw = {"layer_scale": True, "final": False}
     raw = stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
-    return Tower(4 * d, raw, (halved(vision["image"] // vision["patch"], [d, 2 * d, 4 * d], True),))
+    return Tower(4 * d, raw, (strided_convolution(vision["image"] // vision["patch"], [d, 2 * d, 4 * d], True),))
 
 
 def muse_glimmer(v: Config) -> Tower:
@@ -369,7 +378,7 @@ def molmo2(v: Config) -> Tower:
 
 def whisper(v: Config, *defaults: Any, bands: int = 128, **own: Raw) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
-    size = heard(v, *(defaults or (1280, 5120, 32, 20)))
+    size = whisper_sizes(v, *(defaults or (1280, 5120, 32, 20)))
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}
     act = v.activation("activation_function", default="gelu")
     own["attention"] = {"bias": ["q", "v", "o"], **own.get("attention", {})}
@@ -387,7 +396,7 @@ def glmasr(v: Config) -> Tower:
     size = _sizes(v, 1280, 5120, 32, 20)
     groups = v.size("num_key_value_heads", default=size.heads, null=size.heads)
     v.divides(groups, size.heads, "num_key_value_heads", "num_attention_heads")
-    v.only(size.width // size.heads, "head_dim", why="the width over the heads")
+    v.require_value(size.width // size.heads, "head_dim", why="the width over the heads")
     positions = v.size("max_position_embeddings", default=1500)
     sound = {"mels": v.size("num_mel_bins", default=128), "positions": positions}
     attention = {"n_kv_heads": groups, "bias": ["q", "v", "o"]}

@@ -13,9 +13,9 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.expressions import read_once
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaf_list import listed
+from txcalc.sources.huggingface.leaf_list import leaf_stack
 
 # Sizes that a config must say itself, where they are its own and no inner table's.
 PRIMARY = frozenset(
@@ -62,7 +62,7 @@ def recorded(c: Config) -> Raw:
     for name, kind, bias, form, shape, groups, where, times, runs in row["pieces"]:
         if form == "held" and value(shape[0]) == 0:
             continue
-        made = piece(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
+        made = leaf(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
         place = {"keys": "batch"} if form == "scores" else {"at": [int(where[0]), value(where[1]), int(where[2])]}
         made |= {**place, "runs": value(runs), "groups": value(groups)}
         made |= {} if bias is None else {"bias": bias}
@@ -79,7 +79,7 @@ def recorded(c: Config) -> Raw:
     c.notes += [remark for told, remark in remarks if told]
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))
     raw: Raw = {"kind": "encoder", "d_model": width, "n_layers": sizes[row["layers"]], "around": around}
-    return listed(raw | {"head": {"form": "none"}}, {"layer": layer}, [])
+    return leaf_stack(raw | {"head": {"form": "none"}}, {"layer": layer}, [])
 
 
 def _of(at: Mapping[str, Config], path: str) -> Config:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, listed, places, preceded, windowed
+from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, patch_grid, pre_norm_leaves, swin_leaves
 from txcalc.sources.spec import MAX_SIZE, size
 
 
@@ -126,28 +126,35 @@ def swin(c: Config, second: bool = False) -> Raw:
     ratio, act = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu")
     bias, n = c.flag("qkv_bias", default=True), len(depths)
     last = width * 2 ** max(0, n - 1)
-    c.only(last, "hidden_size", why="it is what the class derives")
+    c.require_value(last, "hidden_size", why="it is what the class derives")
     raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
     if not depths or len(heads) != n or last > MAX_SIZE:
         number = f"a list with a number of layers per stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
         c.fault("depths", depths, number)
         return raw
     around = [
-        piece(
-            "patches", "convolution", channels, width, patch * patch, patch * patch, kind="embedding", **places(sides)
+        leaf(
+            "patches",
+            "convolution",
+            channels,
+            width,
+            patch * patch,
+            patch * patch,
+            kind="embedding",
+            **patch_grid(sides),
         ),
-        piece("embedding_norm", "layer_norm", width, kind="norm", **places(sides)),
+        leaf("embedding_norm", "layer_norm", width, kind="norm", **patch_grid(sides)),
     ]
     if c.flag("use_absolute_embeddings", default=False):
         around.append(
-            piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
+            leaf("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **patch_grid(sides))
         )
     kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second)
-    around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
+    around += [*merges, leaf("norm", "layer_norm", last, kind="norm", **patch_grid(sides))]
     if c.head_of("classifier", "none") == "classifier":
-        around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
+        around.append(leaf("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
     order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
-    return listed(raw | {"around": around, "head": {"form": "none"}, "length": sides[0] * sides[1]}, kinds, order)
+    return leaf_stack(raw | {"around": around, "head": {"form": "none"}, "length": sides[0] * sides[1]}, kinds, order)
 
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
@@ -163,13 +170,13 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
         if min(sides) < window and not (second and even):
             c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
         across = min(*sides, window) if second else window
-        kinds[f"stage{i + 1}"] = windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
+        kinds[f"stage{i + 1}"] = swin_leaves(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
         if i < len(heads) - 1:
             even = even and sides[0] % 2 == 0
             sides = -(-sides[0] // 2), -(-sides[1] // 2)
             normed = 2 * d if second else 4 * d
-            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", normed, kind="norm", **places(sides)))
-            merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **places(sides)))
+            merges.append(leaf(f"merge{i + 1}_norm", "layer_norm", normed, kind="norm", **patch_grid(sides)))
+            merges.append(leaf(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **patch_grid(sides)))
     return kinds, merges, sides
 
 
@@ -204,22 +211,22 @@ def deit(c: Config) -> Raw:
     seen = sides[0] * sides[1] + 2
     here, once = {"at": [0, seen, 1]}, {"at": [0, 1, 1]}
     width = max(1, d // several)
-    core = piece("core", "attention", several, width, width, bias=False, **here)
-    layer = preceded(d, [core], wide, act, bias, here, here)
-    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **places(sides))]
-    around += [piece("tokens", "held", 2 * d, kind="embedding")]
-    around += [piece("positions", "table", seen, d, kind="embedding", bias=True, **here)]
-    around += [piece("norm", "layer_norm", d, kind="norm", **here)]
+    core = leaf("core", "attention", several, width, width, bias=False, **here)
+    layer = pre_norm_leaves(d, [core], wide, act, bias, here, here)
+    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **patch_grid(sides))]
+    around += [leaf("tokens", "held", 2 * d, kind="embedding")]
+    around += [leaf("positions", "table", seen, d, kind="embedding", bias=True, **here)]
+    around += [leaf("norm", "layer_norm", d, kind="norm", **here)]
     names = c.data.get("architectures")
     twice = isinstance(names, list) and names == ["DeiTForImageClassificationWithTeacher"]
     form = "teacher" if twice else c.head_of("classifier", "none")
     c.ignore("architectures")
     if form == "none":
         pooled = c.size("pooler_output_size", default=d, null=d)
-        around += [piece("pooler", "linear", d, pooled, **once)]
+        around += [leaf("pooler", "linear", d, pooled, **once)]
     else:
-        around += [piece("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
-    return listed(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
+        around += [leaf("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
+    return leaf_stack(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
 
 
 swinv2 = partial(swin, second=True)

@@ -5,21 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, piece
-from txcalc.sources.huggingface.leaf_list import Pieces, attends, listed, normed, places, preceded
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.leaf_list import (
+    Pieces,
+    attention_leaves,
+    leaf_stack,
+    norm_leaf,
+    patch_grid,
+    pre_norm_leaves,
+)
 from txcalc.sources.huggingface.tower_types import (
     Projection,
     Sizes,
     Steps,
     Tower,
-    alone,
-    area,
-    counted,
+    count_params,
     global_layers,
     grid_of,
-    resampled,
+    leaf_tower,
+    mlp_width,
+    patch_area,
+    resampler_step,
     side_of,
-    widened,
 )
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
 from txcalc.sources.spec import MAX_LAYERS, count, flag, size
@@ -28,18 +35,18 @@ from txcalc.sources.spec import MAX_LAYERS, count, flag, size
 def fuyu(v: Config) -> Tower:
     """No tower: a picture's patches are handed on as they are."""
     d = v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2
-    return Tower(d, alone(d, []))
+    return Tower(d, leaf_tower(d, []))
 
 
 def gemma4_unified(v: Config) -> Tower:
     """Norms around a matrix on a picture's pooled patches, and a table of positions for both directions."""
     side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
     d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
-    v.only(side, "model_patch_size", why="patch_size · pooling_kernel_size")
-    patches = [normed("patches", 3 * side**2), piece("patches", "linear", 3 * side**2, d), normed("embedded", d)]
-    patches += [piece("positions", "table", 2 * rows, d, bias=True), normed("positions", d)]
+    v.require_value(side, "model_patch_size", why="patch_size · pooling_kernel_size")
+    patches = [norm_leaf("patches", 3 * side**2), leaf("patches", "linear", 3 * side**2, d), norm_leaf("embedded", d)]
+    patches += [leaf("positions", "table", 2 * rows, d, bias=True), norm_leaf("positions", d)]
     wide: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
-    return Tower(d, alone(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
+    return Tower(d, leaf_tower(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
 
 
 def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
@@ -53,26 +60,26 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     grid, width = max(1, side), max(1, d // heads)
     window, whole = v.size("window_size", default=14), global_layers(v, n)
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
-    here = places((grid, grid))
+    here = patch_grid((grid, grid))
 
     def layer(across: int, form: str, *sizes: int) -> Pieces:
-        inside = places((grid, grid), across)
+        inside = patch_grid((grid, grid), across)
         own = {"keys": [0, across, 1], **inside}
-        core = [piece(name, "scores", heads, width, **own) for name in ("rows", "columns")] if relative else []
-        core += [piece("distances", "held", 2 * (2 * across - 1) * width)] if relative else []
-        core.append(piece("core", form, heads, width, width, *sizes, bias=relative, **inside))
-        return preceded(d, core, wide, act, bias, inside, here)
+        core = [leaf(name, "scores", heads, width, **own) for name in ("rows", "columns")] if relative else []
+        core += [leaf("distances", "held", 2 * (2 * across - 1) * width)] if relative else []
+        core.append(leaf("core", form, heads, width, width, *sizes, bias=relative, **inside))
+        return pre_norm_leaves(d, core, wide, act, bias, inside, here)
 
     out = v.size("output_channels", default=256)
-    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
+    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
     if v.flag("use_abs_pos", default=True):
-        around.append(piece("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
-    for i, made in enumerate((piece("", "linear", d, out, bias=False), piece("", "linear", 9 * out, out, bias=False))):
-        around += [made | {"name": f"neck{i + 1}", **here}, piece(f"neck{i + 1}_norm", "layer_norm", out, **here)]
+        around.append(leaf("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
+    for i, made in enumerate((leaf("", "linear", d, out, bias=False), leaf("", "linear", 9 * out, out, bias=False))):
+        around += [made | {"name": f"neck{i + 1}", **here}, leaf(f"neck{i + 1}_norm", "layer_norm", out, **here)]
     kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
     order = ["whole" if i in whole else "windowed" for i in range(n)]
     raw |= {"around": around, "head": {"form": "none"}}
-    return listed(raw, {one: kinds[one] for one in sorted({*order})}, order), grid, out
+    return leaf_stack(raw, {one: kinds[one] for one in sorted({*order})}, order), grid, out
 
 
 def got_ocr2(v: Config) -> Tower:
@@ -108,12 +115,12 @@ def mllama(v: Config) -> Tower:
     seen = grid**2 + 1
     filled = -(-seen // 8) * 8
     every, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
-    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **every)]
-    around += [piece("class_token", "held", d), piece("positions", "table", seen, d, bias=True)]
-    around += [piece("tile_positions", "table", rows, tiles * seen * d, bias=True, **once)]
-    around += [piece("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
-    around += [piece("gates", "held", 3 + 2 * more)]
-    around = [one | {"kind": "embedding"} for one in around] + [normed("first", d), normed("middle", d)]
+    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **every)]
+    around += [leaf("class_token", "held", d), leaf("positions", "table", seen, d, bias=True)]
+    around += [leaf("tile_positions", "table", rows, tiles * seen * d, bias=True, **once)]
+    around += [leaf("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
+    around += [leaf("gates", "held", 3 + 2 * more)]
+    around = [one | {"kind": "embedding"} for one in around] + [norm_leaf("first", d), norm_leaf("middle", d)]
     raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
     raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
     wide: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
@@ -127,7 +134,7 @@ def minicpmv(v: Config) -> Tower:
     assert isinstance(whole, Config)
     raw, d, f = tower.raw, tower.width, tower.raw["feed_forward"]["d_ff"]
     heads, act = raw["attention"]["n_heads"], raw["feed_forward"]["activation"]
-    merged, width = area(v, "window_kernel_size"), max(1, d // heads)
+    merged, width = patch_area(v, "window_kernel_size"), max(1, d // heads)
     ocr = whole.model_type == "minicpm_ocr"
     keeps = whole.text("downsample_mode", default="4x" if ocr else "16x") == "4x"
     n, behind, here = min(raw["n_layers"], MAX_LAYERS), whole.data.get("insert_layer_id", 6), {"at": [1, 0, merged]}
@@ -135,24 +142,24 @@ def minicpmv(v: Config) -> Tower:
     if type(behind) is not int:
         whole.fault("insert_layer_id", behind, "the number of a layer")
         behind = 0
-    merger = [normed("merger", d), *attends("merger_", d, heads, width)]
+    merger = [norm_leaf("merger", d), *attention_leaves("merger_", d, heads, width)]
     (core,) = (one for one in merger if one["form"] == "attention")
     core |= {"form": "windows", "sizes": [heads, width, width, merged]}
-    merger += [normed("merged", merged * d, **here), piece("merger_up", "linear", merged * d, merged * f, **here)]
-    merger += [piece("merger_activation", act, merged * f, **here)]
-    merger += [piece("merger_down", "linear", merged * f, d, **here)]
+    merger += [norm_leaf("merged", merged * d, **here), leaf("merger_up", "linear", merged * d, merged * f, **here)]
+    merger += [leaf("merger_activation", act, merged * f, **here)]
+    merger += [leaf("merger_down", "linear", merged * f, d, **here)]
     why = "its positions are halved in both directions, whatever window_kernel_size says" if merged != 4 else ""
     if not 0 <= behind < n:
         why = f"insert_layer_id = {behind} is none of its layers, behind one of which patches are merged"
     if keeps or why:
-        return tower._replace(raw=raw | {"idle": counted(merger)}, why="" if keeps else why)
-    inside = piece("core", "attention", heads, width, width, bias=False, **here)
-    leaves = preceded(d, [inside], f, act, True, here, here)
+        return tower._replace(raw=raw | {"idle": count_params(merger)}, why="" if keeps else why)
+    inside = leaf("core", "attention", heads, width, width, bias=False, **here)
+    leaves = pre_norm_leaves(d, [inside], f, act, True, here, here)
     after = {"parts": ["pieces"], "pieces": {"leaves": leaves}, "norm": {"without": ["pieces"]}}
     kinds = ["before" if i <= behind else "after" for i in range(n)]
     raw = layered(raw, (kinds, {"before": {"parts": ["attention", "feed_forward"]}, "after": after}))
     raw["norm"] = {**raw["norm"], "final": False}
-    raw["around"] = [*merger, normed("last", d, **here)]
+    raw["around"] = [*merger, norm_leaf("last", d, **here)]
     return Tower(d, raw, ({"merge": merged, "to": d},))
 
 
@@ -180,7 +187,7 @@ def florence2(v: Config) -> Tower:
     for key, given in lists.items():
         if not widths or len(given) != len(widths):
             v.fault(key, given, f"a list as long as embed_dim, which has {len(widths):,}")
-            return Tower(1, alone(1, []))
+            return Tower(1, leaf_tower(1, []))
     window, side = v.size("window_size", default=12), v.size("image_size", default=None) or 768
     if "image_size" not in v:
         v.assumptions.append(f"{v.path}image_size = {side}, as its processor makes pictures")
@@ -192,32 +199,32 @@ def florence2(v: Config) -> Tower:
     stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)
     for i, (d, *given) in enumerate(zip(widths, *lists.values(), strict=True)):
         depth, kernel, heads, groups, stride, padding, first = given
-        before, side = places((side, side)), (side + 2 * padding - kernel) // stride + 1
+        before, side = patch_grid((side, side)), (side + 2 * padding - kernel) // stride + 1
         if side < 1 or d % heads or d % groups:
             why, side = "its picture is too small, or heads or groups do not divide a stage's width", max(1, side)
-        here, inside = places((side, side)), places((side, side), window)
-        stage = [piece("patches", "convolution", d_in, d, kernel**2, stride**2, kind="embedding", **here)]
-        stage.append(normed("patches", d_in, **before) if first else normed("patches", d, **here))
+        here, inside = patch_grid((side, side)), patch_grid((side, side), window)
+        stage = [leaf("patches", "convolution", d_in, d, kernel**2, stride**2, kind="embedding", **here)]
+        stage.append(norm_leaf("patches", d_in, **before) if first else norm_leaf("patches", d, **here))
         width, among = max(1, d // heads), [0, max(1, d // groups), 1]
-        windows = piece("core", "windows", heads, width, width, window**2, bias=False, **inside)
-        channels = piece("core", "attention", groups, side**2, side**2, bias=False, at=among)
+        windows = leaf("core", "windows", heads, width, width, window**2, bias=False, **inside)
+        channels = leaf("core", "attention", groups, side**2, side**2, bias=False, at=among)
         for name, core, there in (("windows", windows, inside), ("channels", channels, here)):
-            layer = preceded(d, [core], widened(v, d, 4.0), act, bias, there, here)
-            layer += [piece("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
-            layer += [piece("place_sum", "sum", d, times=2, **here)]
+            layer = pre_norm_leaves(d, [core], mlp_width(v, d, 4.0), act, bias, there, here)
+            layer += [leaf("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
+            layer += [leaf("place_sum", "sum", d, times=2, **here)]
             stage += [one | {"name": f"{name}_{one['name']}", "times": depth * one.get("times", 1)} for one in layer]
         stages += [one | {"name": f"stage{i + 1}_{one['name']}"} for one in stage]
         d_in = d
     if side > rows:
         why = why or f"its picture has {side:,} rows at the end, and its table of positions {rows:,}"
-    return Tower(d_in, alone(d_in, [], 1, stages) | {"length": side**2}, why=why)
+    return Tower(d_in, leaf_tower(d_in, [], 1, stages) | {"length": side**2}, why=why)
 
 
 def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of rows and one of columns; a matrix and a norm of every position and of their mean."""
     tables: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
     seen = int(tower.raw.get("length", 1))
-    mean = resampled([piece("mean", "sum", tower.width, groups=seen, at=[0, 1, 1])], seen, seen + 1, tower.width)
+    mean = resampler_step([leaf("mean", "sum", tower.width, groups=seen, at=[0, 1, 1])], seen, seen + 1, tower.width)
     matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
     return Projection((tables, mean, matrix, {"norm": "layer"}))
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from txcalc.questions.design import design
     from txcalc.questions.diff import diff
     from txcalc.questions.entropy import entropy
-    from txcalc.questions.fits import fit
+    from txcalc.questions.fit import fit
     from txcalc.questions.kv import kv
     from txcalc.questions.listings import export, measure, measurements, presets
     from txcalc.questions.prove import prove
@@ -57,7 +57,7 @@ COMMANDS = {
     "kv": "kv",
     "deploy": "deploy",
     "design": "design",
-    "fit": "fits",
+    "fit": "fit",
     "entropy": "entropy",
     "scale": "scale",
     **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),

@@ -478,7 +478,7 @@ def test_ram_that_is_just_enough_suffices() -> None:
     free = Planner(model, card, how).ram_free(Layout(), 4096, 1)
     assert free is not None and 0 < free < 10**12
     found = FormatFits(model, how, 4096).on(CardSet("", card.memory, accelerator=card))
-    assert found.ram == free
+    assert found.ram_free_bytes == free
     for lacking in (0, 1):
         host = HostMemory(10**12 - free - lacking, 10**11)
         short = Planner(model, card, replace(how, offload=Offload(host, 5)))

@@ -61,10 +61,10 @@ def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
     model, l4 = load(name), hardware.load("l4")
     kept = engine(model, weights)
     found = FormatFits(model, kept, 4096).on(CardSet("", l4.memory))
-    assert found.need is not None and found.room is not None
-    assert found.need + found.room + kept.reserve.of(l4.memory) == l4.memory
+    assert found.need_bytes is not None and found.room_bytes is not None
+    assert found.need_bytes + found.room_bytes + kept.reserve.of(l4.memory) == l4.memory
     fullest = Planner(model, l4, kept).fullest(Layout(), found.context, 1)
-    assert (found.room, found.fits) == (fullest.free, fullest.free >= 0)
+    assert (found.room_bytes, found.fits) == (fullest.free, fullest.free >= 0)
 
 
 def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
@@ -76,8 +76,8 @@ def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     model = load("gpt-oss-20b")
     found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet("", 10**12))
-    assert (found.need, found.room, found.fits) == (None, None, False)
-    assert "blocks of 256 do not divide" in found.refused
+    assert (found.need_bytes, found.room_bytes, found.fits) == (None, None, False)
+    assert found.refused and "blocks of 256 do not divide" in found.refused
 
 
 @pytest.mark.slow

@@ -24,7 +24,7 @@ from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import elements_read, first_in_blocks, first_in_chunks, lengths
-from txcalc.planning.fitting import ModelFit, best
+from txcalc.planning.fitting import ModelFit, best, shortage
 from txcalc.planning.formats.modules import Modules, listed, names
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.gradients import flops_per_score, scores as scored
@@ -457,7 +457,7 @@ def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: in
 
 @pytest.mark.parametrize(("room", "ram", "fits"), [(0, None, True), (0, 0, True), (-1, 0, False), (0, -1, False)])
 def test_what_leaves_nothing_fits(room: int, ram: int | None, fits: bool) -> None:
-    assert ModelFit("", 1, "bf16", 1, 1, room, ram=ram).fits == fits
+    assert (shortage(room, ram) == 0) == fits
 
 
 def test_a_design_s_least_width_may_be_the_widest() -> None:
@@ -911,9 +911,10 @@ def test_weights_that_a_step_reads_are_read_once() -> None:
 
 
 def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
-    first, second = (ModelFit("", 1, str(ram), 1, 1, 5, in_ram="experts", ram=ram) for ram in (0, 1))
+    none = ModelFit.refusal(load(EXPERTS), "bf16", "bf16", "", 1, "no kernel")
+    first, second = (replace(none, fits=True, room_bytes=5, in_ram="experts", ram_free_bytes=ram) for ram in (0, 1))
     assert best([first, second]) == second and best([second, first]) == second
-    refused = [ModelFit("", 1, name, 1, None, None, refused="no kernel") for name in ("bf16", "fp8")]
+    refused = [replace(none, weights=name) for name in ("bf16", "fp8")]
     assert best(refused) == refused[0]
 
 

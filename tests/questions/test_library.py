@@ -32,7 +32,7 @@ SMALL = {
     "vocab_size": 999,
 }
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
-QUESTIONS = ("answers", "costs", "caches", "deploy", "design", "entropy", "kv", "scale", "sweep", "train")
+QUESTIONS = ("answers", "costs", "caches", "deploy", "design", "entropy", "fit", "kv", "scale", "sweep", "train")
 EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))
 
 

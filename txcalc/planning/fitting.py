@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
@@ -39,32 +40,46 @@ class CardSet(NamedTuple):
         return one if self.number == 1 else f"{self.number} × {one}"
 
 
-class ModelFit(NamedTuple):
+class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model in one format on one set of accelerators, with one sequence at a context.
 
-    need, room   bytes that the fullest accelerator needs and has left (below 0: lacks); None: `refused` says why
-    speed        tokens per second of the sequence; None: the bandwidth is not known
-    asked        the format's name as the user gave it
-    in_ram, ram  what is in the host's RAM, and the bytes left there (below 0: lacking)
+    asked            the format's name as the user gave it
+    need_bytes       that the fullest accelerator needs; `room_bytes`: that it has left (below 0: lacks)
+    short_bytes      that lack, on it or in RAM; None, as the two before: `refused` says why
+    tokens_per_s     of the sequence; None: the bandwidth is not known
+    in_ram           what is in the host's RAM, and the bytes left there (below 0: lacking)
+    best             of several formats of the model on these accelerators, the one to take
     """
 
     model: str
     params: int
     weights: str
+    asked: str
+    gpu: str
+    layout: str
     context: int
-    need: int | None
-    room: int | None
-    refused: str = ""
-    card: str = ""
-    layout: str = ""
-    speed: float | None = None
-    asked: str = ""
-    in_ram: str = ""
-    ram: int | None = None
+    fits: bool
+    need_bytes: int | None
+    room_bytes: int | None
+    short_bytes: int | None
+    tokens_per_s: float | None
+    in_ram: str | None = None
+    ram_free_bytes: int | None = None
+    refused: str | None = None
+    best: bool = False
 
-    @property
-    def fits(self) -> bool:
-        return self.room is not None and self.room >= 0 and (self.ram is None or self.ram >= 0)
+    @classmethod
+    def refusal(cls, model: Model, weights: str, asked: str, gpu: str, context: int, why: str) -> ModelFit:
+        """Of a model that cannot be in a format on accelerators."""
+        return cls(
+            model=model.name, params=model.params, weights=weights, asked=asked, gpu=gpu, layout="", context=context,
+            fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None, refused=why,
+        )  # fmt: skip
+
+
+def shortage(room: int, ram_free: int | None) -> int:
+    """Bytes that lack on an accelerator or in RAM, of what is left on both; 0: it fits."""
+    return max(0, -room, -(ram_free or 0))
 
 
 def checked_context(context: int) -> int:
@@ -99,25 +114,38 @@ class FormatFits:
     def on(self, card: CardSet, timed: bool = True) -> ModelFit:
         """Several accelerators: tensor parallel where their link is known, else by layers, as llama.cpp splits them;
         the other way where the model cannot be split so. `timed`: with its speed."""
-        model, engine, offload, one = self.model, self.engine, self.engine.offload, card.accelerator
+        model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
-        name, asked, params = engine.weights.name, engine.asked, model.params
+        name = engine.weights.name
         try:
-            layout = self._laid(_split(self.sharding, card.number, bool(one and one.link)))
+            layout = self._laid(_split(self.sharding, card.number, bool(kind and kind.link)))
         except InputError as error:
-            return ModelFit(model.name, params, name, self.length, None, None, str(error), card.name, asked=asked)
-        said, ranks, needed = self.known[layout]
+            return ModelFit.refusal(model, name, engine.asked, card.name, self.length, str(error))
+        text, ranks, needed = self.known[layout]
         room = card.memory - reserved(engine.reserve, engine.memory, card) - needed
-        in_ram, left = "", None
-        if offload and host:
-            in_ram = str(offload)
-            left = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
-        known, taken = not (offload and offload.asked) or (host and host.bandwidth), None
-        if timed and known and room >= 0 and (left is None or left >= 0) and one and ranks[0].caching:
-            taken = step(model, self.sharding, layout, one, engine, self.length)
-        speed = 1 / taken if taken else None
-        size = model.name, params, name, self.length, needed, room
-        return ModelFit(*size, "", card.name, said, speed, asked, in_ram, left)
+        ram_free = None
+        if host:
+            ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
+        short = shortage(room, ram_free)
+        bandwidth_known, seconds = not (offload and offload.asked) or (host and host.bandwidth), None
+        if timed and bandwidth_known and not short and kind and ranks[0].caching:
+            seconds = step(model, self.sharding, layout, kind, engine, self.length)
+        return ModelFit(
+            model=model.name,
+            params=model.params,
+            weights=name,
+            asked=engine.asked,
+            gpu=card.name,
+            layout=text,
+            context=self.length,
+            fits=not short,
+            need_bytes=needed,
+            room_bytes=room,
+            short_bytes=short,
+            tokens_per_s=1 / seconds if seconds else None,
+            in_ram=str(offload) if host else None,
+            ram_free_bytes=ram_free,
+        )
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:
         """The first layout that the format and the engine support, with what its fullest rank needs `known`. Errors:
@@ -143,7 +171,7 @@ def fits_with_ram(model: Model, engine: EngineConfig, asked: OffloadRequest, con
         return FormatFits(model, replace(engine, offload=offload), context).on(card, timed)
 
     def holds(offload: Offload) -> bool:
-        return (room := of(offload).room) is not None and room >= 0
+        return (room := of(offload).room_bytes) is not None and room >= 0
 
     return of(asked.of(model, holds), timed=True)
 
@@ -225,35 +253,35 @@ class ModelFits:
     def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """The model on a card in every format, offloading to RAM where needed and possible."""
         model, asked = self.model, self.asked
-        found = []
+        fits = []
         for name in asked.formats:
             try:
-                here = self.within(name)
+                form = self.within(name)
                 if memory:
-                    own = with_engine(here.engine, model, memory, asked.reserve)
-                    here = FormatFits(model, own, asked.context, here.sharding)
-                one = here.on(card)
-                if self.host and card.apart and not one.fits:
-                    one = fits_with_ram(model, here.engine, self.host, asked.context, card)
+                    engine = with_engine(form.engine, model, memory, asked.reserve)
+                    form = FormatFits(model, engine, asked.context, form.sharding)
+                fit = form.on(card)
+                if self.host and card.apart and not fit.fits:
+                    fit = fits_with_ram(model, form.engine, self.host, asked.context, card)
             except InputError as error:
-                size = model.name, model.params, name, asked.context, None, None
-                one = ModelFit(*size, str(error), card.name, asked=name)
-            found.append(one)
-            if asked.ladder and one.fits and not one.in_ram:
+                fit = ModelFit.refusal(model, name, name, card.name, asked.context, str(error))
+            fits.append(fit)
+            if asked.ladder and fit.fits and not fit.in_ram:
                 break
-        return found
+        choice = best(fits)
+        return [replace(fit, best=True) if fit is choice else fit for fit in fits]
 
 
 # Formats that are tried in turn unless some are given: as published, and those of most .gguf files.
 LADDER = ("native", "Q8_0", "Q4_K_M")
 
 
-def best(found: Iterable[ModelFit]) -> ModelFit:
+def best(fits: Sequence[ModelFit]) -> ModelFit:
     """Of one model on one card in several formats, the first that fits without RAM; else the one that leaves most RAM;
     else the one that lacks least."""
-    every = list(found)
-    inside = [fit for fit in every if fit.fits]
-    if alone := next((fit for fit in inside if not fit.in_ram), None):
-        return alone
-    known = inside or [fit for fit in every if fit.room is not None]
-    return max(known, key=lambda fit: (fit.room if fit.ram is None else fit.ram) or 0, default=every[0])
+    fitting = [fit for fit in fits if fit.fits]
+    if without_ram := next((fit for fit in fitting if not fit.in_ram), None):
+        return without_ram
+    known = fitting or [fit for fit in fits if fit.room_bytes is not None]
+    left = lambda fit: (fit.room_bytes if fit.ram_free_bytes is None else fit.ram_free_bytes) or 0  # noqa: E731
+    return max(known, key=left, default=fits[0])

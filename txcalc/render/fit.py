@@ -1,114 +1,71 @@
-"""The report of `txcalc fit`."""
+"""The table of `fit`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.fitting import CardSet, ModelFit, best
-from txcalc.render.report import DataReport, Table, TableCell, column, rounded
+from txcalc.planning.fitting import ModelFit
+from txcalc.questions.fit import Fit
+from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import iec, three
 
 
-def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
-    """Free or missing bytes; with format and speed where it is the best of several."""
-    if fit.room is None:
-        return TableCell(None, "–")
-    style = "green" if fit.fits else "red"
-    lacks = fit.ram if fit.room >= 0 and fit.ram is not None and fit.ram < 0 else fit.room
-    where = [] if not fit.in_ram else [fit.in_ram, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
-    if not formatted:
-        return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
-    lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks)]
-    said = {"": fit.room, "format": fit.weights, "tokens/s": fit.speed}
-    return TableCell(said, "\n".join([*lines, *where]), style)
-
-
-def fit_report(
-    found: Sequence[ModelFit],
-    cards: Sequence[CardSet],
-    kept: Sequence[int],
-    context: int,
-    ladder: bool,
-    every: bool,
-    apart: Sequence[str] = (),
-) -> DataReport:
+def report(answer: Fit, form: str) -> Report:
     """Which models fit, largest first: for one card a column per format, for several a column per card with the best
-    format that fits.
-
-    `ladder`: formats were tried in turn; `every`: list what does not fit too; `apart`: notes on models whose towers are
-    left out.
-    """
-    by_model: dict[str, dict[str, list[ModelFit]]] = {}
-    for fit in found:
-        by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
-    order = sorted(by_model.items(), key=lambda item: (-next(iter(item[1].values()))[0].params, item[0]))
-    shown = [(name, fits) for name, fits in order if every or any(fit.fits for row in fits.values() for fit in row)]
-    folded, timed = ladder or len(cards) > 1, any(fit.speed for fit in found)
-    rows: list[tuple[Any, ...]] = []
-    for name, fits in shown:
-        first = next(iter(fits.values()))[0]
-        if ladder and len(cards) == 1:
-            one = best(fits[first.card])
-            speed = [TableCell(one.speed, three(one.speed) if one.speed else "")] * timed
-            cells = [TableCell(one.weights, one.weights), *speed, _room(one)]
+    format that fits."""
+    models: dict[str, list[ModelFit]] = {}
+    for row in answer.rows:
+        models.setdefault(row.model, []).append(row)
+    fitting = [name for name, rows in models.items() if any(row.fits for row in rows)]
+    shown = sorted(fitting if answer.only_fits else models, key=lambda name: (-models[name][0].params, name))
+    best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
+    timed = any(row.tokens_per_s for row in answer.rows)
+    lines: list[Sequence[Any]] = []
+    for name in shown:
+        rows = [row for row in models[name] if row.best] if best_alone else models[name]
+        first = models[name][0]
+        if one_format:
+            speed = rows[0].tokens_per_s
+            cells = [TableCell(rows[0].weights, rows[0].weights)]
+            cells += [TableCell(speed, three(speed) if speed else "")] * timed + [_room(rows[0])]
         else:
-            cells = [_room(best(row), True) for row in fits.values()] if folded else list(map(_room, fits[first.card]))
-        rows.append((name, rounded(first.params), first.context, *cells))
-    verb = "model fits" if len(by_model) == 1 else "models fit"
-    count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
-    header = [
-        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens (their context if shorter)",
-        *(
-            f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
-            f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"
-            for card, reserve in zip(cards, kept, strict=True)
-        ),
-    ]
-    if folded:
-        speeds = ", tokens/s of one sequence," * timed
-        header.append(f"the first format that fits{speeds} and free memory per GPU")
-    card, reserve = cards[0], kept[0]
-    data = {
-        "schema": "txcalc/fit/1",
-        "memory_bytes": card.memory,
-        "reserve_bytes": reserve,
-        "context": context,
-        "cards": [
-            {"name": card.name, "number": card.number, "memory_bytes": card.memory, "reserve_bytes": reserve}
-            for card, reserve in zip(cards, kept, strict=True)
-        ],
-        "rows": [_row(fit) for fit in found],
-    }
-    without = [best(row) for fits in by_model.values() for row in fits.values()] if folded else found
-    notes = list(dict.fromkeys(f"{fit.model} as {fit.weights}: {fit.refused}" for fit in without if fit.refused))
-    if len(notes) > 3:
-        notes = [*notes[:3], f"and {len(notes) - 3} more without a figure (–) for similar reasons"]
-    formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
-    names = [card.name for card in cards] if folded else [f"left, {name}" for name in formats]
+            cells = [_room(row, best_alone) for row in rows]
+        lines.append((name, rounded(first.params), first.context, *cells))
+    names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
     headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
-    crossed = not (ladder and len(cards) == 1)
-    if not crossed:
+    if one_format:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
-    return DataReport(
-        data, [Table("", headings, rows, name="fit", crossed=crossed)], header, [*apart, *notes], good=count > 0
-    )
+    table = Table("", headings, lines, name="fit", crossed=not one_format)
+    verb = "model fits" if len(models) == 1 else "models fit"
+    tokens = f"with one sequence of {answer.context:,} tokens (their context if shorter)"
+    header = [f"{len(fitting)} of {len(models)} {verb}, {tokens}", *_cards(answer)]
+    if best_alone:
+        speeds = ", tokens/s of one sequence," if timed else ""
+        header.append(f"the first format that fits{speeds} and free memory per GPU")
+    return Report([table], header, answer.notes, not answer.failed)
 
 
-def _row(fit: ModelFit) -> dict[str, Any]:
-    return {
-        "model": fit.model,
-        "params": fit.params,
-        "weights": fit.weights,
-        "asked": fit.asked or fit.weights,
-        "gpu": fit.card,
-        "layout": fit.layout,
-        "context": fit.context,
-        "fits": fit.fits,
-        "need_bytes": fit.need,
-        "room_bytes": fit.room,
-        "short_bytes": None if fit.room is None else max(0, -fit.room, -(fit.ram or 0)),
-        "tokens_per_s": fit.speed,
-        **({"in_ram": fit.in_ram, "ram_free_bytes": fit.ram} if fit.in_ram else {}),
-        **({"refused": fit.refused} if fit.refused else {}),
-    }
+def _cards(answer: Fit) -> list[str]:
+    return [
+        f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory_bytes)}"
+        f"{' each' if card.number > 1 else ''}, of which {iec(card.reserve_bytes)} reserved"
+        for card in answer.cards
+    ]
+
+
+def _room(row: ModelFit, with_format: bool = False) -> TableCell:
+    """Free or missing bytes; with format and speed where it is the best of several."""
+    if row.room_bytes is None:
+        return TableCell(None, "–")
+    size, style = iec(row.room_bytes), "green"
+    where = [row.in_ram, "in RAM"] if row.in_ram else []
+    if not row.fits:
+        lacks_ram = row.room_bytes >= 0 and row.ram_free_bytes is not None
+        size, style = f"short {iec(-(row.ram_free_bytes or 0) if lacks_ram else -row.room_bytes)}", "red"
+        where = ["of RAM"] if lacks_ram else []
+    if not with_format:
+        return TableCell(row.room_bytes, "\n".join([size, *where]), style)
+    speed = [f"{three(row.tokens_per_s)} tok/s"] if row.tokens_per_s else []
+    values = {"": row.room_bytes, "format": row.weights, "tokens/s": row.tokens_per_s}
+    return TableCell(values, "\n".join([row.weights, *speed, size, *where]), style)

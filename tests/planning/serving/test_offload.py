@@ -280,7 +280,7 @@ def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
     model = load("D=64 L=4 h=4 F=96 V=250")
     how = engine(model, reserve=Reserve.none())
     ways = [FormatFits(model, replace(how, offload=Offload(HOST, left)), 64) for left in (1, 2)]
-    needs = [way.on(CardSet("", 0)).need or 0 for way in ways]
+    needs = [way.on(CardSet("", 0)).need_bytes or 0 for way in ways]
     found = [
         fits_with_ram(model, how, OffloadRequest(HOST), 64, CardSet("", memory)).in_ram
         for memory in (*needs, needs[1] - 1)

@@ -1,0 +1,177 @@
+"""`fit`: which models fit on accelerators, in which format, with how much room and how fast."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Annotated
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator, load as load_accelerator
+from txcalc.model import Model
+from txcalc.planning.fitting import LADDER, CardSet, FitRequest, ModelFit, ModelFits, checked_context, reserved
+from txcalc.planning.formats.names import known_format
+from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engine_profiles import offloading, profile as profile_of
+from txcalc.planning.serving.offload import parse_offload
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result
+from txcalc.questions.arguments import length, models, names
+from txcalc.questions.phrases import accelerators
+from txcalc.sources import build
+from txcalc.sources.presets import every as every_preset, is_own
+from txcalc.units import bits_of, parse_bytes
+
+MOST_REFUSALS = 3  # notes on formats that are refused
+
+
+class Cards(Answer):
+    """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve."""
+
+    name: str
+    number: int
+    memory_bytes: int
+    reserve_bytes: int
+    title: str
+
+
+class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
+    """Which models fit; `memory_bytes` and `reserve_bytes` are those of the first kind of accelerators.
+
+    formats    as they were asked for
+    in_turn    formats are tried in turn, up to the first that fits
+    only_fits  the table has only models that fit
+    """
+
+    memory_bytes: int
+    reserve_bytes: int
+    context: int
+    cards: tuple[Cards, ...]
+    rows: tuple[ModelFit, ...]
+    formats: tuple[str, ...]
+    in_turn: bool
+    only_fits: bool
+    notes: tuple[str, ...]
+
+    @property
+    def failed(self) -> bool:
+        """Whether none fits."""
+        return not any(row.fits for row in self.rows)
+
+    @property
+    def one_row_per_card(self) -> bool:
+        """Whether the table shows the best format alone."""
+        return self.in_turn or len(self.cards) > 1
+
+
+@o.question("txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro")
+def fit(
+    *sources: o.OptionalSources,
+    gpu: Annotated[
+        str | Accelerator | Sequence[str | Accelerator], o.GPU.more("Also 8xh100. Repeatable.", repeats=True)
+    ] = (),
+    memory: Annotated[str | None, o.MEMORY] = None,
+    weights: Annotated[
+        o.Names | None, o.WEIGHTS.more("Default: the first of native, Q8_0, Q4_K_M that fits.", value="FORMAT,…")
+    ] = None,
+    context: Annotated[o.Length, o.CONTEXT.more("Of one sequence.")] = 8192,
+    kv: Annotated[str, o.KV] = "bf16",
+    block: Annotated[o.Length, o.BLOCK] = 16,
+    chunk: Annotated[o.Length, o.CHUNK] = 8192,
+    engine: Annotated[str, o.ENGINE] = "none",
+    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None,
+    ram: Annotated[str | None, o.RAM] = None,
+    text_only: Annotated[bool, o.TEXT_ONLY] = False,
+    every: Annotated[bool, o.EVERY_PRESET.more("Also list what does not fit, and by how much.")] = False,
+) -> Fit:
+    """Which models fit on accelerators, in which format, with how much room and how fast. Without sources: the presets.
+
+    Exit code 1: none fits.
+
+    In Python: `gpu` (NAME, NAME:N, `16GB@500GB/s`, an `Accelerator`) or `memory` (`16GB`). `weights`: formats to try,
+    each by itself. `ram`: where a card is too small. `failed`: none fits.
+
+    Errors: `InputError`, `UnknownName`.
+
+    >>> import txcalc
+    >>> [(row.weights, row.fits) for row in txcalc.fit("qwen3-32b", gpu="4090", context="4k").rows]
+    [('bf16', False), ('Q8_0', False), ('Q4_K_M', True)]
+    """
+    kinds = [gpu] if isinstance(gpu, str | Accelerator) else list(gpu)
+    if bool(kinds) == (memory is not None):
+        raise InputError("fit", ["give one of --gpu and --memory"])
+    tokens = checked_context(length(context, "--context"))
+    formats = tuple(dict.fromkeys(known_format(name) for name in (LADDER if weights is None else names(weights))))
+    host = parse_offload(ram, None, None, None)
+    profile = profile_of(offloading(engine) if host else engine)
+    bits_of(kv, "--kv")  # refused here where there is no such dtype
+    kept = parse_reserve(reserve) if reserve is not None else None
+    if memory is not None:
+        cards, kept = [CardSet(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
+    else:
+        sets = [each for kind in kinds for each in card_sets(kind)]
+        cards = list({card.name: card for card in sets}.values())  # one given twice is one column
+    numbers = length(block, "--block"), length(chunk, "--chunk")
+    request = FitRequest(kv, *numbers, kept, tokens, formats, weights is None, host)
+    memories = [
+        EngineMemory(profile, card.accelerator, tokens) if profile and card.accelerator else None for card in cards
+    ]
+    reserves = [reserved(kept or reserve_of(each), each, card) for each, card in zip(memories, cards, strict=True)]
+    rows: list[list[ModelFit]] = [[] for _ in cards]
+    left_out: list[tuple[str, str]] = []
+    for model in models(sources, text_only) if sources else presets(text_only):
+        fits = ModelFits(model, request)
+        for row, card, engine_memory in zip(rows, cards, memories, strict=True):
+            row += fits.on(card, engine_memory)
+        left_out += [(model.name, note) for note in model.left_out]
+    shown = {row.model for row in chain(*rows) if row.fits or sources or every}
+    notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
+    notes += [note for name, note in left_out if name in shown]
+    best_alone = weights is None or len(cards) > 1
+    notes += refusals([row for row in chain(*rows) if row.best or not best_alone])
+    return Fit(
+        memory_bytes=cards[0].memory,
+        reserve_bytes=reserves[0],
+        context=tokens,
+        cards=tuple(
+            Cards(card.name, card.number, card.memory, size, card.title)
+            for card, size in zip(cards, reserves, strict=True)
+        ),
+        rows=tuple(chain(*rows)),
+        formats=formats,
+        in_turn=weights is None,
+        only_fits=not (sources or every),
+        notes=tuple(notes),
+    )
+
+
+def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:
+    """Accelerators of a kind, or of several after each other. Errors: `InputError`, `UnknownName`."""
+    if isinstance(kind, Accelerator):
+        yield CardSet(kind.title, kind.memory, 1, kind)
+        return
+    for name, number in map(accelerators, names(kind)):
+        if re.fullmatch(r"[\d.]+\s*[kmgt]i?b", name.strip(), re.I):
+            expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
+            raise InputError("--gpu", [Fault("--gpu", name, expected, f"for a size alone: --memory {name}")])
+        accelerator = load_accelerator(name)
+        yield CardSet(accelerator.title, accelerator.memory, number or 1, accelerator)
+
+
+def presets(text_only: bool) -> Iterable[Model]:
+    """The presets that are released, one after the other: none is kept."""
+    for preset in every_preset():
+        if preset[0].get("released", True):
+            model = build(*preset, written=is_own(preset))
+            yield model.language() if text_only else model
+
+
+def refusals(rows: Sequence[ModelFit]) -> list[str]:
+    """Why some have no figure: the first few."""
+    notes = list(dict.fromkeys(f"{row.model} as {row.weights}: {row.refused}" for row in rows if row.refused))
+    if len(notes) <= MOST_REFUSALS:
+        return notes
+    more = len(notes) - MOST_REFUSALS
+    return [*notes[:MOST_REFUSALS], f"and {more} more without a figure (–) for similar reasons"]

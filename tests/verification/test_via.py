@@ -215,6 +215,20 @@ def test_what_the_class_decides_is_an_assumption() -> None:
     assert not any("hidden_size" in line for line in found.assumptions)
 
 
+def test_a_type_without_a_reader_is_measured() -> None:
+    """A ResNet on pictures of 32 × 32; its class has no key for their size."""
+    config = {
+        "model_type": "resnet",
+        "embedding_size": 8,
+        "hidden_sizes": [16, 32],
+        "depths": [1, 2],
+        "num_channels": 3,
+    }
+    unsaid, found = (measure(config | more, "", formulas=False) for more in ({}, {"image_size": 32}))
+    assert unsaid.params == found.params and found.flops is not None and found.cache is None
+    assert unsaid.flops is None and "how large a picture is (image_size)" in unsaid.why
+
+
 def test_a_nested_size_is_an_assumption_and_one_that_a_class_moves_is_read() -> None:
     config = {"model_type": "llava", "text_config": {**QWEN, "model_type": "qwen2"},
               "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48,

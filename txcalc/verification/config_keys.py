@@ -29,6 +29,7 @@ SPELLINGS = (
 SPELLED = frozenset(name for names in SPELLINGS for name in names)
 PRIMARY = SPELLED.difference(SPELLINGS[-1])  # a file must give these itself
 FACTORS = frozenset(("ratio", "multiplier", "mult", "expand", "expansion"))  # words of keys that multiply a size
+INPUT_SIZES = ("image_size",)  # sizes of what a model is run on, where its class has no such key
 MOST_PASSED = 8  # keys that one line names
 
 
@@ -121,7 +122,7 @@ def _moved(part: Any, config: Any, data: Mapping[str, Any]) -> list[str]:
 def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[str]) -> bool:
     """Whether transformers' code of this type does not read a key that is not known to change no size."""
     cls, value = type(config), data[key]
-    if is_neutral(key, value) or key in TRAINING_NUMBERS:
+    if is_neutral(key, value) or key in INPUT_SIZES or key in TRAINING_NUMBERS:
         return False
     if key in _defaults(cls) or key in cls.attribute_map or elsewhere(cls.model_type, key, data):
         return False

@@ -133,7 +133,7 @@ def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
     image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
     sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
     if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
-        return "its config does not say how large a picture is"
+        return "its config does not say how large a picture is (image_size)"
     shape = (batch, *([config.num_frames] if hasattr(config, "num_frames") else []), channels, *sides)
     choice = [ModelInput("dataset_index", (batch,), (B,))] * (getattr(config, "num_experts", 1) > 1)
     return (ModelInput("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)

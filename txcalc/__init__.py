@@ -27,21 +27,21 @@ if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
     from txcalc.planning.layout import Layout
     from txcalc.planning.training.recipe import Recipe
-    from txcalc.questions.caches import formula
     from txcalc.questions.calibrate import calibrate
     from txcalc.questions.compare import compare
-    from txcalc.questions.costs import show
     from txcalc.questions.crossover import crossover
     from txcalc.questions.deploy import Engine, Limits, Load, Parallelism, Speculation, deploy
     from txcalc.questions.design import design
     from txcalc.questions.diff import diff
     from txcalc.questions.entropy import entropy
     from txcalc.questions.fit import fit
+    from txcalc.questions.formula import formula
     from txcalc.questions.kv import kv
     from txcalc.questions.listings import export, measure, measurements, presets
     from txcalc.questions.prove import prove
     from txcalc.questions.reports import report
     from txcalc.questions.scale import scale
+    from txcalc.questions.show import show
     from txcalc.questions.sweep import sweep
     from txcalc.questions.trace import trace
     from txcalc.questions.train import Cluster, Mfu, RecipeOptions, Run, train
@@ -51,9 +51,9 @@ if TYPE_CHECKING:
 COMMANDS = {
     "compare": "compare",
     "diff": "diff",
-    "show": "costs",
+    "show": "show",
     "crossover": "crossover",
-    "formula": "caches",
+    "formula": "formula",
     "kv": "kv",
     "deploy": "deploy",
     "design": "design",

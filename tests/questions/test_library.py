@@ -32,7 +32,8 @@ SMALL = {
     "vocab_size": 999,
 }
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
-QUESTIONS = ("answers", "costs", "caches", "deploy", "design", "entropy", "fit", "kv", "scale", "sweep", "train")
+PACKAGE = Path(txcalc.__file__).parent
+QUESTIONS = sorted(path.stem for path in (PACKAGE / "questions").glob("*.py") if ">>>" in path.read_text("utf-8"))
 EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))
 
 
@@ -260,7 +261,7 @@ def test_every_argument_of_every_function_is_checked(name: str) -> None:
     ("ask", "said"),
     [
         (lambda: OPEN.show(LLAMA, attention="nope"), "show: attention is 'nope', expected 'dense' or 'masked'"),
-        (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens?)"),
+        (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens or source_tokens?)"),
         (lambda: OPEN.show(), "show: missing a required argument: 'source'"),
         (lambda: LLAMA.ledger(batchs=3), "workload: no argument named 'batchs' (did you mean batch?)"),
         (lambda: OPEN.show(LLAMA, tokens=[1]), "show: tokens is [1], expected a whole number or a text"),

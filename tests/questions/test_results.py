@@ -145,8 +145,7 @@ def test_records_have_only_what_they_say_and_never_change() -> None:
         found.rows[0].byte  # type: ignore[attr-defined]  # noqa: B018
     with pytest.raises(AttributeError, match="immutable"):
         found.rows = ()  # type: ignore[misc]
-    with pytest.raises(AttributeError, match="was not asked for"):
-        txcalc.formula("gpt2").derivations  # noqa: B018
+    assert txcalc.formula("gpt2").derivations == ()
     assert found.rows[0] == txcalc.kv("gpt2", "1k", 1).rows[0] != txcalc.kv("gpt2", "1k", 2).rows[0]
     assert pickle.loads(pickle.dumps(found.rows[0])) == found.rows[0]
 

@@ -20,7 +20,8 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.questions.crossover import DRAWN
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
-from txcalc.render import draw, plot, terminal
+from txcalc.questions.show import picture as show_picture
+from txcalc.render import draw, terminal
 
 ANSI = "\x1b["
 COMMANDS = {
@@ -488,7 +489,7 @@ def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str)
 def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
     model = load("deepseek-v3")
     ledger = model.ledger(tokens=2048)
-    params, flops, over = plot.show(model, ledger, "dense").panels
+    params, flops, over = show_picture(model, ledger, "dense").panels
     assert dict(zip(params.series[0].xs, params.series[0].ys, strict=True)) == {
         kind.replace("_", " "): value for kind, value in ledger.by_kind("params").items()
     }
@@ -497,10 +498,10 @@ def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
     at = over.series[0].xs.index(2048)
     assert sum(line.ys[at] for line in over.series) * 2048 == ledger.total("flops")
     assert over.series[0].xs[-1] == model.context
-    masked = plot.show(model, ledger, "masked").panels[1].series[0]
+    masked = show_picture(model, ledger, "masked").panels[1].series[0]
     assert sum(masked.ys) == ledger.total("flops_masked") < ledger.total("flops")
-    assert len(plot.show(load("vit-b"), load("vit-b").ledger(), "dense").panels) == 2
-    assert len(plot.show(load("t5-small"), load("t5-small").ledger(), "dense").panels) == 2
+    assert len(show_picture(load("vit-b"), load("vit-b").ledger(), "dense").panels) == 2
+    assert len(show_picture(load("t5-small"), load("t5-small").ledger(), "dense").panels) == 2
 
 
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:

@@ -1,7 +1,8 @@
 """Builds the command of a question from its declaration: arguments, options, help, defaults, completion.
 
 What a command line does beyond asking the function (`deploy --emit`, `show --via`) is an adapter in the module of
-`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further options.
+`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further
+options; `COMMAND` is the class of the command, where its line is read in another way.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS = ("deploy", "prove", "verify", "sweep")  # commands with an adapter
+ADAPTERS = ("deploy", "formula", "prove", "show", "sweep", "verify")  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -76,7 +77,8 @@ def question_of(name: str) -> o.Question:
 def build(name: str) -> Any:
     """The command of a question."""
     function, question = function_of(name), question_of(name)
-    adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
+    module = vars(import_module(f"txcalc.cli.{name}")) if name in ADAPTERS else {}
+    adapter = module.get("run")
     adapted = o.keywords(adapter) if adapter else ()
     printing = [each for each in adapted if isinstance(each.option, o.Option) and each.option.group == "Output"]
     further = [each for each in adapted if each not in printing]
@@ -110,7 +112,7 @@ def build(name: str) -> Any:
     vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
     run.__annotations__, run.__doc__ = {}, f"{help_of(function)}\n\nExample: {question.example}"
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=_class(declared))(run)
+    app.command(name, cls=_class(declared, module.get("COMMAND", Command)))(run)
     return get_command(app)
 
 
@@ -169,12 +171,12 @@ def flag_of(keyword: o.Keyword) -> str:
     return option.flag or f"--{keyword.name.rstrip('_').replace('_', '-')}"
 
 
-def _class(declared: Sequence[o.Keyword]) -> type[Command]:
+def _class(declared: Sequence[o.Keyword], base: type[Command]) -> type[Command]:
     """A command class that knows the groups of the options and their earlier names."""
     flags = [(flag_of(each), each.option) for each in declared if isinstance(each.option, o.Option)]
     groups = {flag.partition("/")[0]: option.group for flag, option in flags} | {"--help": "Output"}
     renamed = {alias: flag for flag, option in flags for alias in option.aliases if alias.startswith("-")}
-    return type("QuestionCommand", (Command,), {"groups": groups, "renamed": renamed})
+    return type("QuestionCommand", (base,), {"groups": groups, "renamed": renamed})
 
 
 def _parameter(keyword: o.Keyword) -> Parameter:
@@ -188,7 +190,6 @@ def _parameter(keyword: o.Keyword) -> Parameter:
         info = typer.Argument(help=option.help, metavar=option.value, autocompletion=complete)
         optional = option.optional or default is not Parameter.empty
         default = None if option.optional else default
-        default = None if default == "" else default
     else:
         flag, optional = flag_of(keyword), True
         flags = [f"{flag}/--no-{flag[2:]}" if default is True else flag]

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from txcalc.cli.build import Call
-from txcalc.cli.output import tell
+from txcalc.cli.output import print_notes
 from txcalc.errors import InputError
 from txcalc.questions.options import Option
 
@@ -36,5 +36,5 @@ def run(
         return answer
     typer.echo(answer.to_command(emit))
     if answer.failed:
-        tell(answer.report("table").header[:1])
+        print_notes(answer.report("table").header[:1])
     raise typer.Exit(int(answer.failed))

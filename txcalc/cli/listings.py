@@ -11,7 +11,7 @@ import typer
 import txcalc
 from txcalc.cli import options as o
 from txcalc.cli.command import Tell, command
-from txcalc.cli.output import tell as told
+from txcalc.cli.output import print_notes as told
 
 
 @command()

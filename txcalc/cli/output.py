@@ -39,8 +39,8 @@ def emit(report: AnyReport, text: Callable[[], str] | None, image: Picture | Non
         from txcalc.render.terminal import as_text
 
         sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
-    tell(report.notes)
-    tell(wrote)
+    print_notes(report.notes)
+    print_notes(wrote)
 
 
 def printed(answer: Any, form: str, place: str | None = None) -> None:
@@ -54,7 +54,7 @@ def printed(answer: Any, form: str, place: str | None = None) -> None:
         if form == "json":
             wrote = [save(image, place)] if image and place else []
             sys.stdout.write(escaped(answer.to_json()) + "\n")
-            tell(wrote)
+            print_notes(wrote)
         else:
             report = answer.report(form)
             emit(report, (lambda: written(report, form)) if form in FORMATS else None, image, place or "-")
@@ -143,7 +143,7 @@ def _styled(lines: Iterable[Line]) -> str:
     return captured.get()
 
 
-def tell(notes: Iterable[str]) -> None:
+def print_notes(notes: Iterable[str]) -> None:
     """Notes on stderr; equal ones about several things (`NAME: …`) are joined."""
     for note in folded(notes):
         typer.echo(fitted("note: ", note), err=True)

@@ -12,7 +12,7 @@ import typer
 import txcalc
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
-from txcalc.cli.output import tell as note
+from txcalc.cli.output import print_notes as note
 from txcalc.questions.changes import parse_changes
 from txcalc.sources.files import writable
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from txcalc.cli.build import Call
-from txcalc.cli.output import progress, save, tell
+from txcalc.cli.output import print_notes, progress, save
 from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import must_change
@@ -51,7 +51,7 @@ def run(
         return answer
     wrote = [save(answer.draw(), call.place)] if call.place else []
     print_csv(answer)
-    tell([*answer.notes, *wrote])
+    print_notes([*answer.notes, *wrote])
     return None
 
 
@@ -77,4 +77,4 @@ def write(answer: Sweep, out: Path, workers: int, cluster: str | None, force: bo
             out, workers=workers, cluster=cluster, force=force, tell=lambda share: shown("points", share)
         )
     typer.echo(f"{written.path}: {written.rows:,} rows in {written.groups:,} row groups, {written.bytes:,} bytes")
-    tell(answer.notes)
+    print_notes(answer.notes)

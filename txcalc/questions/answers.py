@@ -88,7 +88,7 @@ class Result(Answer, Framed, kw_only=True):
     `to_polars`, or the object itself where Arrow is understood).
 
     A subclass names its JSON schema as its tag (`tag="txcalc/kv/1"`). Its tables are made by `report` in the module of
-    `txcalc.render` named after the command.
+    `txcalc.render` named after the command, unless `view` says another.
 
     draw    a function that makes the `Picture` of `plot`; None: there is none
     """
@@ -101,6 +101,11 @@ class Result(Answer, Framed, kw_only=True):
         return str(self.__struct_config__.tag)
 
     @property
+    def view(self) -> str:
+        """The module of `txcalc.render` that makes its tables."""
+        return self.schema.split("/")[1]
+
+    @property
     def failed(self) -> bool:
         """Whether the answer is no: a plan does not fit, figures differ."""
         return False
@@ -108,8 +113,7 @@ class Result(Answer, Framed, kw_only=True):
     @checked
     def report(self, form: str = "table") -> Report:
         """Its header, tables and notes, for a format."""
-        view = import_module(f"txcalc.render.{self.schema.split('/')[1]}")
-        return view.report(self, form)  # type: ignore[no-any-return]
+        return import_module(f"txcalc.render.{self.view}").report(self, form)  # type: ignore[no-any-return]
 
     def to_json(self) -> str:
         """The JSON document: exact integers, keys in the order of the schema."""

@@ -188,7 +188,7 @@ def some(values: Lengths | None, flag: str) -> list[int]:
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
 
 
-def one(**values: Any) -> None:
+def one_size(**values: Any) -> None:
     """Refuses arrays where a command takes one size. Errors: `InputError`."""
     mend = "txcalc.sweep and model.ledger take arrays"
     if faults := [

@@ -48,7 +48,7 @@ ADDED = ("learned", "sinusoidal")  # positions added to the embedding
 CHANNELS = ("feed_forward", "experts", "channel_mix")
 
 
-def make(model: Model) -> str:
+def architecture(model: Model) -> str:
     """Norms and their placement, activations, positions and F/D in one line, each variant once."""
     ways: list[dict[str, None]] = [{}, {}, {}, {}]
     norms, activations, places, ratios = ways

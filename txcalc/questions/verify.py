@@ -148,7 +148,7 @@ def verify(
     Errors: `InputError`, `UnknownName`, `MissingExtra`; `Refuted` where a device's memory does not suffice.
 
     >>> import txcalc
-    >>> txcalc.verification("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
+    >>> txcalc.verify("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
     True
     """
     wanted = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))

@@ -30,7 +30,7 @@ class WorkloadInfo(Answer, kw_only=True):
 class Convention(Answer, kw_only=True):
     """The conventions of FLOPs; `mla`: how latent attention is computed, None without it."""
 
-    flops_per_mac: int = 2
+    flops_per_mac: int
     attention: str
     logits: str
     mla: str | None
@@ -39,7 +39,7 @@ class Convention(Answer, kw_only=True):
     def of(cls, model: Model, ledger: Ledger, attention: str) -> Convention:
         work = ledger.work
         latent = ("absorbed" if work.absorbed else "expanded") if model.has_latents else None
-        return cls(attention=attention, logits="last" if work.last_logits else "all", mla=latent)
+        return cls(flops_per_mac=2, attention=attention, logits="last" if work.last_logits else "all", mla=latent)
 
     def __str__(self) -> str:
         words = [f"{self.flops_per_mac} FLOPs per multiply-add", f"{self.attention} attention", f"{self.logits} logits"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from msgspec.structs import replace
-
 from txcalc.questions.training_step import TrainingStep
-from txcalc.render.report import DataReport, Table, TableCell, cell
+from txcalc.render.report import Table, TableCell, cell
 from txcalc.units import iec, short
 
 HEADINGS = (
@@ -34,14 +32,3 @@ def table(step: TrainingStep) -> Table:
     where = f" of rank {step.rank} of {step.layout}{batches}" if step.layout.layout.gpus > 1 else ""
     headings = ["part", *(TableCell(name, text) for name, text in HEADINGS)]
     return Table(f"A training step{where}: modelled", headings, rows, total=True, name="training step")
-
-
-def with_step(report: DataReport, step: TrainingStep) -> DataReport:
-    """A report of `show` with a training step."""
-    return replace(
-        report,
-        data={**report.data, "training": step.to_dict()},
-        tables=[*report.tables, table(step)],
-        header=[*report.header, step.summary],
-        notes=[*report.notes, *(note for note in step.notes if note not in report.notes)],
-    )

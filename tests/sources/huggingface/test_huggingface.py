@@ -19,7 +19,7 @@ from txcalc import load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
-from txcalc.questions.model_info import make, summary
+from txcalc.questions.model_info import architecture, summary
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
@@ -214,7 +214,7 @@ def test_a_module_of_layers_two_by_two_is_read() -> None:
     ],
 )
 def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, said: str) -> None:
-    assert make(read(SMALL[name]["config"])) == said
+    assert architecture(read(SMALL[name]["config"])) == said
 
 
 def test_the_width_of_heads_among_pieces_is_theirs() -> None:

@@ -1,0 +1,27 @@
+"""What `formula` does beyond asking: a LaTeX document."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+from txcalc.cli.build import Call
+from txcalc.errors import InputError
+from txcalc.questions import options as o
+
+
+def run(
+    call: Call,
+    *,
+    document: Annotated[
+        bool, o.Option("A standalone LaTeX document (--format latex: only the tables).", flag="--latex")
+    ] = False,
+) -> Any:
+    """Prints the document, or returns the answer."""
+    if document and (not call.sources or call.values["layout"] or call.form != "table"):
+        raise InputError("options", ["--latex needs a model, and excludes --layout and --format"])
+    answer = call.ask() if call.sources else call.ask([None])
+    if not document:
+        return answer
+    sys.stdout.write(answer.to_document())
+    return None

@@ -1,0 +1,281 @@
+"""`formula`: the formula of every figure, part by part, and the derivation of the textbook rules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txcalc.errors import InputError
+from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result
+from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.training_step import LayoutInfo, StepRecipe, step_recipe
+from txcalc.questions.workload import Convention, WorkloadInfo
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.algebra import BoundSymbol, PartFormula
+    from txcalc.model import Model
+    from txcalc.planning.layout import Layout
+    from txcalc.planning.training.recipe import Recipe
+    from txcalc.sources import Source
+
+    Letters = Mapping[Expression, BoundSymbol]
+
+QUANTITIES = {
+    "params": "Parameters",
+    "active": "Active parameters",
+    "flops": "Forward FLOPs, dense attention",
+    "flops_masked": "Forward FLOPs, masked attention",
+    "cache_growth": "Cache of one sequence: elements per further token",
+    "cache_constant": "Cache of one sequence: constant elements",
+    "cache": "Cache of one sequence: elements in all",
+    "saved": "Saved activations in elements, fused attention",
+    "saved_scores": "Saved activations in elements, eager attention",
+    "training": "FLOPs of a training step, dense attention: forward, backward and recomputation",
+    "optimizer": "Bytes of optimizer state",
+    "sent": "Elements sent by a rank in a forward pass",
+}
+LENGTHS = ("B", "T", "P", "T_src")  # letters that stay letters where a model's numbers are put in
+
+
+ModelArgument = Annotated[
+    "Source | None",
+    o.Argument("A model; without one, the textbook rules derived from the generic block.", "[SOURCE]", "source"),
+]
+
+
+class Letter(Answer):
+    """A letter with its meaning and its value in the model; `shown`: it is in a formula of the tables."""
+
+    letter: str
+    latex: str
+    meaning: str
+    value: int | None
+    shown: bool = True
+
+
+class FormulaRow(Answer, kw_only=True):
+    """A quantity of a part: its formula, with the model's numbers, and its value, for one of `times` copies.
+
+    shown_times    copies that its row in the tables stands for, those of equal parts of other kinds of layers
+                   included; 0: the tables leave it out
+    shown_copies   the same in letters
+    """
+
+    part: str
+    times: int
+    quantity: str
+    formula: str
+    latex: str
+    substituted: str
+    value: int | str
+    substituted_latex: str
+    shown_times: int = 0
+    shown_copies: str = ""
+    shown_copies_latex: str = ""
+
+
+class DerivationStep(Answer):
+    """A step of a derivation."""
+
+    step: str
+    formula: str
+    latex: str
+
+
+class Derivation(Answer):
+    """The derivation of a textbook rule from the generic block."""
+
+    title: str
+    steps: tuple[DerivationStep, ...]
+
+
+class Formula(Result, tag_field="schema", tag="txcalc/formula/1", kw_only=True):
+    """The formula of every figure, part by part; without a model, derivations of the textbook rules."""
+
+    model: ModelInfo | None
+    workload: WorkloadInfo | None = None
+    part: str | None = None
+    layout: LayoutInfo | None = None
+    stage: int | None = None
+    recipe: StepRecipe | None = None
+    letters: tuple[Letter, ...]
+    rows: tuple[FormulaRow, ...] = ()
+    derivations: tuple[Derivation, ...] = ()
+    convention: Convention | None = None
+    notes: tuple[str, ...] = ()
+
+    def to_document(self) -> str:
+        """A standalone LaTeX document. Errors: `InputError` without a model."""
+        if self.model is None or self.layout is not None:
+            raise InputError("formula", ["a LaTeX document needs a model, and no layout"])
+        return import_module("txcalc.render.formula").document(self)  # type: ignore[no-any-return]
+
+
+@o.question("txcalc formula llama-3.1-8b layers.0.attention --tokens 2k", takes=("--set", "--ignore"))
+def formula(
+    source: ModelArgument = None,
+    part: Annotated[
+        str, o.Argument("A part and all below it: layers.0.attention, embedding, head.", "[PART]", "part")
+    ] = "",
+    *,
+    batch: Annotated[o.Length, o.BATCH] = 1,
+    tokens: Annotated[o.Length, o.TOKENS] = 1,
+    past: Annotated[o.Length, o.PAST] = 0,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    logits: Annotated[o.Logits, o.LOGITS] = "all",
+    mla: Annotated[o.Mla, o.MLA] = "expanded",
+    layout: Annotated[str | None, o.LAYOUT.more("Figures of one rank, and what it sends.")] = None,
+    stage: Annotated[int | None, o.Option("Pipeline stage (default: the one with most memory).", "N", "Engine")] = None,
+    recompute: Annotated[str | None, o.RECOMPUTE] = None,
+    optimizer: Annotated[str | None, o.OPTIMIZER] = None,
+) -> Formula:
+    """The formula of every figure, part by part: in letters, with the model's numbers, and its value.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
+
+    >>> import txcalc
+    >>> rows = txcalc.formula("llama-3.1-8b", "layers.0.attention").rows
+    >>> [row.formula for row in rows if row.part == "layers.0.attention" and row.quantity == "params"]
+    ['2·D·d_h·(h + h_kv)']
+    """
+    from txcalc.algebra import formulas
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training import memory
+
+    ranks = None if layout is None else parse_layout(layout)
+    of_model = {"layout": layout, "stage": stage, "recompute": recompute, "optimizer": optimizer}
+    if source is None:
+        if given := [f"--{name}" for name, value in of_model.items() if value is not None]:
+            raise InputError("options", [f"{given[0]} needs a model"])
+        return textbook()
+    model = load(source)
+    ledger = model.ledger(batch, tokens, past, source_tokens, logits=logits, mla=mla)
+    if stage is not None and (ranks is None or ranks.pp == 1):
+        raise InputError("--stage", ["needs a pipeline: add --layout pp=N"])
+    trains = recompute or optimizer or (ranks and max(ranks.cp, ranks.pp) > 1)
+    recipe = step_recipe(ledger, recompute, optimizer, layout) if trains else None
+    if stage is None:
+        stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
+    rows, letters = formulas(model, ledger.work, part, ranks, recipe, stage)
+    selected = select(model, rows, part, attention)
+    shown = {symbol for row in selected.values() for symbol in row.expression.free_symbols | row.copies.free_symbols}
+    return Formula(
+        model=ModelInfo.of(model),
+        workload=WorkloadInfo.of(model, ledger),
+        part=part,
+        layout=LayoutInfo.of(ranks) if ranks else None,
+        stage=None if ranks is None else stage,
+        recipe=StepRecipe.of(recipe) if recipe else None,
+        letters=tuple(letter_of(each, each.symbol in shown) for each in used_letters(rows, letters)),
+        rows=tuple(formula_row(row, letters, selected.get(i)) for i, row in enumerate(rows)),
+        convention=Convention.of(model, ledger, attention),
+        notes=(*model.notes, *(layout_notes(model, ranks, recipe) if ranks else ())),
+    )
+
+
+def textbook() -> Formula:
+    """The textbook rules, derived from the generic block."""
+    from txcalc.algebra.textbook import derivations, textbook_letters
+
+    found = tuple(
+        Derivation(rule.title, tuple(DerivationStep(what, *both(cost)) for what, cost in rule.steps))
+        for rule in derivations()
+    )
+    return Formula(model=None, letters=tuple(map(letter_of, textbook_letters().values())), derivations=found)
+
+
+def both(expression: Expression) -> tuple[str, str]:
+    """A formula as text and in LaTeX."""
+    terms = tidy(expression)
+    return write(terms), write(terms, LATEX)
+
+
+def letter_of(letter: BoundSymbol, shown: bool = True) -> Letter:
+    latex = write(tidy(letter.symbol), LATEX)
+    return Letter(letter.symbol.name, latex, letter.meaning, letter.value, shown)
+
+
+def used_letters(rows: Iterable[PartFormula], letters: Letters) -> list[BoundSymbol]:
+    """The letters of these formulas, in order."""
+    symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
+    return [letters[symbol] for symbol in in_order(symbols)]
+
+
+def formula_row(row: PartFormula, letters: Letters, shown: PartFormula | None) -> FormulaRow:
+    """A row of the answer; `shown`: the row of the tables that it is, with all copies that stand for."""
+    text, latex = both(row.expression)
+    copies = both(shown.copies) if shown else ("", "")
+    return FormulaRow(
+        part=row.path or "total",
+        times=row.number,
+        quantity=row.quantity,
+        formula=text,
+        latex=latex,
+        substituted=with_numbers(row, letters, TEXT),
+        value=row.value if isinstance(row.value, int) else str(row.value),
+        substituted_latex=with_numbers(row, letters, LATEX),
+        shown_times=shown.number if shown else 0,
+        shown_copies=copies[0],
+        shown_copies_latex=copies[1],
+    )
+
+
+def with_numbers(row: PartFormula, letters: Letters, style: Style) -> str:
+    """A formula with numbers for all letters but B, T, P and T_src; multiplied out if any of those remains."""
+    from txcalc.algebra import values
+
+    sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.letter not in LENGTHS}
+    collected = row.expression.xreplace(values(sizes))
+    if collected.free_symbols:
+        return write(tidy(collected), style)
+    return write(tidy(row.expression), style, {symbol: letter.value for symbol, letter in sizes.items()})
+
+
+def select(model: Model, rows: list[PartFormula], path: str, attention: str) -> dict[int, PartFormula]:
+    """The rows of the tables by their number; of a whole model down to the branches of a layer. A quantity that equals
+    another one is left out, and so is a part that equals its only child; parts with equal cost in layers of several
+    kinds are one row."""
+    by_quantity: dict[str, dict[int, PartFormula]] = {quantity: {} for quantity in QUANTITIES}
+    for i, row in enumerate(rows):
+        by_quantity[row.quantity][i] = row
+    del by_quantity["flops_masked" if attention == "dense" else "flops"]
+    for quantity, other in (("active", "params"), ("saved_scores", "saved")):
+        same = {(row.path, row.value) for row in by_quantity[other].values()}
+        differing = {i: row for i, row in by_quantity[quantity].items() if (row.path, row.value) not in same}
+        by_quantity[quantity] = differing
+    depth = None if path else 3 if model.has_encoder_apart else 2
+    selected: dict[int, PartFormula] = {}
+    for group in by_quantity.values():
+        near = {i: row for i, row in group.items() if depth is None or row.depth <= depth}
+        first: dict[Any, int] = {}
+        for i, row in near.items():
+            inside = (other for other in near.values() if other.path.startswith(f"{row.path}."))
+            if row.depth > 0 and any(other.expression == row.expression for other in inside):
+                continue
+            alike = re.sub(r"(?<=layers\.)\d+", "", row.path), row.expression
+            if (place := first.setdefault(alike, i)) == i:
+                selected[i] = row
+            else:
+                known = selected[place]
+                copies, number = known.copies + row.copies, known.number + row.number
+                selected[place] = known._replace(copies=copies, number=number)
+    return selected
+
+
+def layout_notes(model: Model, layout: Layout, recipe: Recipe | None) -> list[str]:
+    """What a layout's figures leave out."""
+    from txcalc.planning.parallelism import Sharding
+    from txcalc.planning.training.parts import rules_of
+
+    notes = list(Sharding(model, **rules_of(recipe)).notes(layout))
+    if (recipe.shards if recipe else layout.fsdp) > 1:
+        notes.append(
+            "weights are gathered while a layer runs; fsdp's own gathers and reductions are not counted as sent"
+        )
+    return notes

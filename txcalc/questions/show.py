@@ -1,0 +1,513 @@
+"""`show`: what one model costs, in parameters, FLOPs, cache and memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from typing import Annotated, Any
+
+from txcalc.errors import InputError, UnknownName
+from txcalc.evidence import theorems
+from txcalc.evidence.known import all_known
+from txcalc.ledger import KINDS, Ledger, walk
+from txcalc.model import MAX_TOKENS, Model
+from txcalc.num import ceil_div
+from txcalc.planning.formats.quantised import native
+from txcalc.planning.formats.weights import Format
+from txcalc.planning.gradients import training_flops
+from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
+from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
+from txcalc.planning.terms import Convention as PublishedConvention
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.arguments import names, one_size
+from txcalc.questions.model_info import ModelInfo, architecture
+from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
+from txcalc.questions.stored import CheckpointInfo, checkpoint_info
+from txcalc.questions.training_step import TrainingStep, training_step
+from txcalc.questions.workload import Convention, WorkloadInfo
+from txcalc.sources import load
+
+
+class Params(Answer, kw_only=True):
+    """Parameters, a tied weight once.
+
+    whole   with the towers and projectors of a multimodal model; None where those are not known
+    mtp     multi-token-prediction layers, which are not in the total
+    """
+
+    total: int
+    active: int
+    embedding: int
+    by_kind: dict[str, int]
+    whole: int | None
+    mtp: int = 0
+
+
+class ForwardFlops(Answer):
+    """FLOPs of matrix products and of everything else."""
+
+    matmul: int
+    other: int
+
+
+class MaskedFlops(Answer):
+    """FLOPs of matrix products of the query-key pairs that the mask lets through."""
+
+    matmul: int
+    by_kind: dict[str, int]
+
+
+class TrainingFlops(Answer):
+    """FLOPs of matrix products, forward and backward."""
+
+    matmul: int
+
+
+class Flops(Answer, kw_only=True):
+    """FLOPs of the workload; `scans`: of the other FLOPs, those of recurrent scans by name."""
+
+    forward: ForwardFlops
+    masked: MaskedFlops
+    by_kind: dict[str, int]
+    training: TrainingFlops
+    scans: Mapping[str, int] = {}
+
+
+class CacheFigures(Answer):
+    """The cache of one sequence in elements and bytes; growth and constant part are None where it grows in steps."""
+
+    elements_per_token: int | None
+    constant_elements: int | None
+    windows_full_at: int | None
+    elements: int
+    bytes: int
+    bytes_per_token: int | None
+    constant_bytes: int | None
+    context: int  # cached tokens
+    dtype: str
+
+
+class NativeWeights(Answer):
+    """Weights in the published format, and where that is said."""
+
+    format: str
+    bytes: int
+    source: str
+
+
+class SavedBytes(Answer):
+    """Bytes of saved activations: fused attention, and with the attention matrix kept."""
+
+    fused: int
+    attention_matrix_kept: int
+
+
+class StatePart(Answer):
+    """A part of the training state: bytes per parameter, and of all parameters."""
+
+    name: str
+    bytes_per_param: int
+    bytes: int
+
+
+class MemoryFigures(Answer):
+    """Bytes of weights, training state and saved activations; `format` of the weights, `dtype` of activations."""
+
+    weights_bytes: int
+    native: NativeWeights | None
+    training_state_bytes: int
+    saved_bytes: SavedBytes
+    format: str
+    dtype: str
+    training_state: tuple[StatePart, ...]
+    trained_params: int
+
+
+class Rule(Answer):
+    """A rule of thumb against the exact figure; fractions are texts."""
+
+    what: str
+    formula: str
+    gives: int | str
+    exact: int | str
+    error: str
+    relative_error: float | None
+
+
+class TowerParams(Answer):
+    """Parameters of a tower with its projector."""
+
+    total: int
+    by_kind: dict[str, int]
+
+
+class TowerFlops(Answer):
+    """FLOPs of a tower."""
+
+    forward: ForwardFlops
+    by_kind: dict[str, int]
+
+
+class TowerMemory(Answer):
+    """Bytes of a tower's weights."""
+
+    weights_bytes: int
+    weights_bytes_by_kind: dict[str, int]
+
+
+class Tower(Answer, kw_only=True):
+    """A tower with its projector, for the workload's batch; `grid`: the sides of its positions."""
+
+    tokens: int
+    params: TowerParams
+    flops: TowerFlops
+    memory: TowerMemory
+    known: dict[str, Known]
+    grid: tuple[int, int] | None = None
+
+
+class ConventionTerm(Answer):
+    """A term as a published convention counts it, as txcalc does, and why they differ."""
+
+    name: str
+    theirs: int
+    ours: int
+    why: str
+    difference: int
+
+
+class CountedByConvention(Answer):
+    """FLOPs (or bytes) by a published convention, term by term."""
+
+    name: str
+    counts: str
+    formula: str
+    source: str
+    theirs: int
+    ours: int
+    terms: tuple[ConventionTerm, ...]
+
+
+class InitialRow(Answer):
+    """Parameters with the same initialisation: their parts, the rule, their number and standard deviation."""
+
+    parts: tuple[str, ...]
+    rule: str
+    params: int
+    deviation: float | None
+
+
+class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
+    """What one model costs.
+
+    sums             of parameters: without embedding and head, of the blocks, of their feed-forward
+    architecture     norms, activations, positions and F/D in one line
+    changed          whether the description was changed since it was read
+    default_tokens   whether the length was the default
+    has_windows      whether masked FLOPs are much fewer than dense ones
+    """
+
+    model: ModelInfo
+    workload: WorkloadInfo
+    convention: Convention
+    params: Params
+    flops: Flops
+    cache: CacheFigures
+    memory: MemoryFigures
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    known: dict[str, Known]
+    checkpoint: CheckpointInfo | None = None
+    sums: dict[str, int]
+    rules: tuple[Rule, ...]
+    published: str | None
+    towers: Mapping[str, Tower] = {}
+    as_: CountedByConvention | None = json_key("as", None)
+    conventions: tuple[CountedByConvention, ...] = ()
+    initial: tuple[InitialRow, ...] = ()
+    training: TrainingStep | None = None
+    architecture: str
+    checkpoint_summary: str = ""
+    changed: bool = False
+    default_tokens: bool = False
+    has_windows: bool = False
+
+    def _rows(self) -> list[dict[str, Any]]:
+        params, flops = self.params.by_kind, self.flops.by_kind
+        return [
+            {"part": kind, "params": params.get(kind, 0), "flops": flops.get(kind, 0)} for kind in {**params, **flops}
+        ]
+
+
+@o.question("txcalc show llama-3.1-8b --tokens 2k", takes=("--set", "--lora", "--ignore"), draws=True)
+def show(
+    source: o.SourceArgument,
+    *,
+    batch: Annotated[o.Length, o.BATCH] = 1,
+    tokens: Annotated[o.Length | None, o.TOKENS.more("Default: the context, at most 2,048; 1 with --past.")] = None,
+    past: Annotated[o.Length, o.PAST] = 0,
+    source_tokens: Annotated[
+        o.Length | None,
+        o.SOURCE_TOKENS.more("Default: as many as tokens. For a picture of any size, its tokens (default: 256)."),
+    ] = None,
+    dtype: Annotated[str, o.DTYPE] = "bf16",
+    kv: Annotated[str, o.KV] = "bf16",
+    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    logits: Annotated[o.Logits, o.LOGITS] = "all",
+    mla: Annotated[o.Mla, o.MLA] = "expanded",
+    weights: Annotated[str | None, o.WEIGHTS.more("Default: --dtype.")] = None,
+    conventions: Annotated[
+        o.Names,
+        o.CONVENTIONS.more(
+            "Term by term. Also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
+            "llama-3, transformers, 2n; and korthikanti for activation bytes."
+        ),
+    ] = (),
+    initial: Annotated[bool, o.Option("Adds the initialisation of every parameter.", group="Model")] = False,
+    recompute: Annotated[str | None, o.RECOMPUTE] = None,
+    optimizer: Annotated[str | None, o.OPTIMIZER] = None,
+    layout: Annotated[str | None, o.LAYOUT.more("Adds a training step of its fullest rank.")] = None,
+) -> Show:
+    """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
+
+    Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> answer = txcalc.show("llama-3.1-8b", tokens="2k")
+    >>> answer.params.total, answer.flops.forward.matmul
+    (8030261248, 32938104193024)
+    """
+    from txcalc.planning.formats.names import stored_narrow, weights_of
+
+    one_size(batch=batch, tokens=tokens, past=past, source=source_tokens)
+    model = load(source)
+    form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
+    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # of activations
+    default_tokens = tokens is None and past == 0
+    if tokens is None:
+        tokens = model.usual_tokens if default_tokens else 1
+    encoder_tokens = None if model.reads_any_size else source_tokens  # else they are the towers'
+    settings: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv}
+    ledger = model.ledger(batch, tokens, past, encoder_tokens, **settings)
+    keeping_scores = model.ledger(batch, tokens, past, encoder_tokens, keep_scores=True, **settings)
+    towers = model.tower_ledgers(ledger, source_tokens, dtype)
+    counted = tuple(counted_by_conventions(names(conventions), model, ledger, keeping_scores, attention))
+    step = None
+    if recompute is not None or optimizer is not None or layout is not None:
+        step = training_step(model, ledger, recompute, optimizer, layout, dtype)
+    known = evidence(model, ledger)
+    return Show(
+        model=ModelInfo.of(model),
+        workload=WorkloadInfo.of(model, ledger),
+        convention=Convention.of(model, ledger, attention),
+        params=params_of(model, ledger),
+        flops=flops_of(ledger),
+        cache=cache_figures(ledger, kv),
+        memory=memory_figures(model, ledger, keeping_scores, form, dtype),
+        assumptions=model.assumptions,
+        notes=tuple(dict.fromkeys([*notes(model, ledger, known), *(step.notes if step else ())])),
+        known=known,
+        checkpoint=checkpoint_info(model.checkpoint.held, model.checkpoint) if model.checkpoint else None,
+        checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
+        sums=dict(zip(SUMS, sums_of(ledger).values(), strict=True)),
+        rules=tuple(map(rule, rules_of_thumb(model, ledger))),
+        published=model.spec["published"],
+        towers={name: tower(model.towers[name], each) for name, each in towers.items()},
+        as_=counted[0] if counted else None,
+        conventions=counted,
+        initial=initial_rows(model) if initial else (),
+        training=step,
+        architecture=architecture(model),
+        changed=bool(model.changed),
+        default_tokens=default_tokens and not model.fixed_length,
+        has_windows=model.has_windows,
+        draw=lambda: picture(model, ledger, attention),
+    )
+
+
+SUMS = ("non_embedding", "blocks", "feed_forward")  # of `sums_of`, in this order
+
+
+def params_of(model: Model, ledger: Ledger) -> Params:
+    by_kind = ledger.by_kind("params")
+    return Params(
+        total=ledger.total("params"),
+        active=ledger.total("active"),
+        embedding=by_kind.get("embedding", 0),
+        by_kind=by_kind,
+        whole=model.whole,
+        mtp=model.predictors,
+    )
+
+
+def flops_of(ledger: Ledger) -> Flops:
+    scans: dict[str, int] = {}
+    for entry in ledger:
+        for operation in entry.operations:
+            if operation.kind == "scan":
+                scans[operation.name] = scans.get(operation.name, 0) + operation.flops_other * entry.runs
+    return Flops(
+        forward=ForwardFlops(ledger.total("flops"), ledger.total("flops_other")),
+        masked=MaskedFlops(ledger.total("flops_masked"), ledger.by_kind("flops_masked")),
+        by_kind=ledger.by_kind("flops"),
+        training=TrainingFlops(training_flops(ledger)),
+        scans=scans,
+    )
+
+
+def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
+    cache = ledger.cache_now
+    in_bytes = [None if number is None else ceil_div(number * ledger.bits[2], 8) for number in cache[:2]]
+    return CacheFigures(
+        elements_per_token=cache.growth,
+        constant_elements=cache.constant,
+        windows_full_at=ledger.full_at,
+        elements=cache.held,
+        bytes=cache_bytes(ledger),
+        bytes_per_token=in_bytes[0],
+        constant_bytes=in_bytes[1],
+        context=ledger.work.keys,
+        dtype=dtype,
+    )
+
+
+def memory_figures(
+    model: Model, ledger: Ledger, keeping_scores: Ledger, form: Format | None, dtype: str
+) -> MemoryFigures:
+    """Memory with weights in a format, or at the ledger's dtype."""
+    try:
+        own = native(model)
+        published = NativeWeights(own.name, weights_bytes(ledger, own), own.source)
+    except InputError:  # unknown quantisation method
+        published = None
+    trained = learning(ledger)
+    state = tuple(StatePart(*part) for part in training_state(ledger.total("params"), trained))
+    saved = SavedBytes(saved_bytes(ledger), saved_bytes(keeping_scores))
+    whole = sum(part.bytes for part in state)
+    format_ = form.name if form else dtype
+    return MemoryFigures(weights_bytes(ledger, form), published, whole, saved, format_, dtype, state, trained)
+
+
+def rule(found: RuleOfThumb) -> Rule:
+    """A rule with its error: whole numbers, or fractions as texts."""
+    gives, exact = (number.numerator if number.denominator == 1 else str(number) for number in map(Fraction, found[2:]))
+    if not found.truth:
+        return Rule(found.what, found.formula, gives, exact, "", None)
+    off = Fraction(found.gives) / Fraction(found.truth) - 1
+    text = "exact" if off == 0 else f"{float(100 * off):+.2f} %".replace("-", "−")
+    return Rule(found.what, found.formula, gives, exact, text, float(off))
+
+
+def tower(model: Model, ledger: Ledger) -> Tower:
+    """A tower and its projector."""
+    by_kind = ledger.by_kind("params")
+    sizes = {kind: ceil_div(number * ledger.bits[0], 8) for kind, number in by_kind.items()}
+    spans = ((entry.leaf.mask_span, entry.work) for entry in ledger if entry.leaf.mask_span and entry.work)
+    known = all_known(model, {"params": "params", "flops": "flops"})
+    return Tower(
+        tokens=ledger.work.tokens,
+        params=TowerParams(ledger.total("params"), by_kind),
+        flops=TowerFlops(ForwardFlops(ledger.total("flops"), ledger.total("flops_other")), ledger.by_kind("flops")),
+        memory=TowerMemory(weights_bytes(ledger), sizes),
+        known={quantity: Known(*each) for quantity, each in known.items()},
+        grid=next(filter(None, (span.grid(work) for span, work in spans)), None),
+    )
+
+
+def counted_by_conventions(
+    wanted: Sequence[str], model: Model, ledger: Ledger, keeping_scores: Ledger, attention: str
+) -> Iterator[CountedByConvention]:
+    """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
+    from txcalc.planning.activations import korthikanti
+    from txcalc.planning.conventions import CONVENTIONS
+
+    known = [*CONVENTIONS, "korthikanti"]
+    for name in wanted:
+        if name not in known:
+            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+    for name in dict.fromkeys(wanted):
+        if name == "korthikanti":
+            yield counted_by(korthikanti(model, keeping_scores))
+        else:
+            yield counted_by(CONVENTIONS[name](model, ledger, attention, 1))
+
+
+def counted_by(found: PublishedConvention) -> CountedByConvention:
+    terms = tuple(
+        ConventionTerm(term.name, term.theirs, term.ours, term.why, term.theirs - term.ours) for term in found.terms
+    )
+    return CountedByConvention(found.name, found.counts, found.formula, found.source, found.theirs, found.ours, terms)
+
+
+def initial_rows(model: Model) -> tuple[InitialRow, ...]:
+    """The initialisation of every parameter in training from scratch."""
+    from txcalc.planning.initial import initial
+
+    return tuple(InitialRow(*row) for row in initial(model))
+
+
+def evidence(model: Model, ledger: Ledger) -> dict[str, Known]:
+    """How each figure is known. Except for forward FLOPs, proofs hold for all logits and expanded MLA."""
+    work = ledger.work
+    forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
+    other_form, forward = bool(forms), "flops with cache" if work.decoding else "flops"
+    quantities = {
+        "params": "params",
+        "flops": theorems.formed(forward, *forms),
+        "flops_masked": "" if other_form else "masked flops",
+        "flops_other": "",
+        "training": "" if other_form or work.decoding else "training flops",
+        "cache": "cache",
+        "saved": "" if other_form or work.decoding else "saved, fused attention",
+        "saved_kept": "" if other_form or work.decoding else "saved, attention matrix kept",
+    }
+    return {name: Known(*known) for name, known in all_known(model, quantities).items()}
+
+
+def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[str]:
+    """What a reader of the figures should know."""
+    work, params = ledger.work, ledger.total("params")
+    yield from model.notes
+    if model.spec["params"] not in (None, params) and not model.notes:
+        yield f"its description expects {model.spec['params']:,} parameters"
+    if model.context and work.past + work.tokens > model.context and not model.fixed_length:
+        yield f"{work.past + work.tokens:,} positions exceed its context of {model.context:,}"
+    if model.fixed_length:
+        yield "the model fixes the number of positions: --tokens is ignored"
+    elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
+        yield "the model fixes the picture's positions: --source-tokens is ignored"
+    if known["params"].how != "proved":
+        parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
+        if reasons := [f"{part.name}: {theorems.obstacle(part)}" for part in parts]:
+            yield f"not proved: {'; '.join(reasons)} (txcalc prove tries)"
+
+
+def picture(model: Model, ledger: Ledger, attention: str) -> Picture:
+    """A model's parts as bars: parameters and FLOPs by kind of part; and the FLOPs of a token over the length of a
+    prefill, kind upon kind, where the encoder has no length of its own."""
+    work = ledger.work
+    quantity = "flops_masked" if attention == "masked" else "flops"
+    panels = []
+    for what, name, axis in (
+        ("params", "parameters", "parameters, each once"),
+        (quantity, "FLOPs", f"FLOPs of a forward pass, {attention} attention"),
+    ):
+        parts = ledger.by_kind(what)
+        bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
+        panels.append(Panel("", PlotAxis(""), PlotAxis(axis), [bars], kind="bars"))
+    longest = max(work.tokens, min(model.context or USUAL_CONTEXTS[-1], MAX_TOKENS))
+    if longest > 1 and not model.fixed_length and not model.has_encoder_apart:
+        first = USUAL_CONTEXTS[0] if longest > USUAL_CONTEXTS[0] else max(1, longest // 64)
+        xs = between(first, longest, [work.tokens])
+        prefill = work._replace(batch=1, past=0, decoding=False)
+        costs = [walk(model.root, prefill._replace(tokens=n)).by_kind(quantity) for n in xs]
+        layers: list[Series] = []
+        for kind in [kind for kind in KINDS if any(kind in each for each in costs)]:
+            ys = [Fraction(each.get(kind, 0), n) for each, n in zip(costs, xs, strict=True)]
+            layers.append(Series(kind.replace("_", " "), xs, ys, len(layers)))
+        x, y = PlotAxis("length of a prefill (tokens)", "tokens", 2), PlotAxis("FLOPs per token")
+        panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))
+    sizes = f"batch {work.batch:,}, tokens {work.tokens:,}, past {work.past:,}"
+    logits, mla = "last" if work.last_logits else "all", "absorbed" if work.absorbed else "expanded"
+    return Picture(model.name, picture_convention([model], sizes, logits, mla), panels)

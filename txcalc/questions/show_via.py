@@ -1,0 +1,233 @@
+"""`show --via transformers`: what transformers' own module of a config.json costs, as measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from txcalc.errors import MissingExtra, TxcalcError
+from txcalc.notation import as_text
+from txcalc.num import ceil_div
+from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.workload import Convention, WorkloadInfo
+from txcalc.units import bits_of
+
+CACHE_DTYPE = "bf16"  # whatever the weights' format
+
+
+class ViaModel(Answer):
+    """A config.json; its kind is known only from a description."""
+
+    name: str
+    kind: None
+    source: str
+    model_type: str
+
+
+class ViaParams(Answer, kw_only=True):
+    """Unique parameters, of a multimodal model those of its language model; `whole`: of the whole class."""
+
+    total: int
+    active: None = None
+    embedding: None = None
+    by_kind: None = None
+    whole: int | None = None
+
+
+class ViaForward(Answer):
+    """FLOPs of a forward pass; None where they could not be measured."""
+
+    matmul: int | None
+    other: None
+
+
+class ViaMasked(Answer):
+    """Masked FLOPs, which are not measured."""
+
+    matmul: None
+
+
+class ViaFlops(Answer):
+    """FLOPs of the workload."""
+
+    forward: ViaForward
+    masked: ViaMasked
+    by_kind: None
+
+
+class ViaCache(Answer):
+    """The cache of one sequence; None where transformers makes none."""
+
+    elements_per_token: int | None
+    constant_elements: int | None
+    windows_full_at: None
+    elements: int | None
+    bytes: int | None
+
+
+class ViaMemory(Answer):
+    """Bytes of the weights at a dtype."""
+
+    weights_bytes: int
+    dtype: str
+
+
+class ViaKnown(Answer):
+    """How each figure is known; None where it could not be measured."""
+
+    params: Known
+    flops: Known | None
+    cache: Known | None
+
+
+class MeasuredModule(Answer, kw_only=True):
+    """A module with parameters or FLOPs of its own, without its submodules'."""
+
+    path: str
+    class_: str = json_key("class")
+    params: int
+    flops: int | None
+    formula: str | None
+
+
+class MeasuredClass(Answer, kw_only=True):
+    """The class of transformers that was built, module by module.
+
+    formula       FLOPs of a forward pass in B, T and T_src, for `domain`; None: they hold for these sizes only
+    not_counted   operators that no counter knows, with how often they run
+    """
+
+    class_: str = json_key("class")
+    library: str
+    formula: str | None
+    domain: str | None
+    not_counted: dict[str, int]
+    rows: tuple[MeasuredModule, ...]
+
+
+class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
+    """What transformers' own module costs; what only a description gives (kinds, masked FLOPs) is None."""
+
+    model: ViaModel
+    workload: WorkloadInfo
+    convention: Convention
+    params: ViaParams
+    flops: ViaFlops
+    cache: ViaCache
+    memory: ViaMemory
+    sums: None
+    rules: None
+    published: None
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    known: ViaKnown
+    measured: MeasuredClass
+
+    @property
+    def view(self) -> str:
+        return "show_via"
+
+
+def show_via(
+    source: str, *, batch: int, tokens: int, source_tokens: int | None, dtype: str, ignore: Sequence[str] = ()
+) -> ShowVia:
+    """Builds transformers' module of a config.json on the meta device and measures it. Errors: `InputError` where it
+    cannot be built or sizes are missing, `MissingExtra`."""
+    if not find_spec("transformers"):
+        raise MissingExtra("--via transformers", "transformers", "transformers")
+    from txcalc.sources import hub, huggingface
+    from txcalc.verification.via import measure
+
+    bits = bits_of(dtype)
+    repository = source.startswith("hf:")
+    data, where, name = hub.parsed(hub.repository(source)) if repository else huggingface.parsed_file(source)
+    ignored: Sequence[str] = ()
+    if ignore:
+        data, ignored = huggingface.without(data, where, ignore)
+    found = measure(data, where, batch, tokens, source_tokens)
+    known = Known("measured", f"{found.cls} of transformers {found.library} on meta")
+    batch, tokens, encoder_tokens = found.sizes
+    rows = tuple(
+        MeasuredModule(
+            path=part.path, class_=part.kind, params=part.params, flops=part.flops, formula=text(part.formula)
+        )
+        for part in found.parts
+    )
+    measured = MeasuredClass(
+        class_=found.cls,
+        library=f"transformers {found.library}",
+        formula=text(found.formula),
+        domain=found.domain or None,
+        not_counted=dict(found.uncounted),
+        rows=rows,
+    )
+    return ShowVia(
+        model=ViaModel(name or data["model_type"], None, where, data["model_type"]),
+        workload=WorkloadInfo(batch=batch, tokens=tokens, past=0, source=encoder_tokens),
+        convention=Convention(flops_per_mac=2, attention="dense", logits="all", mla=None),
+        params=ViaParams(total=found.params, whole=found.whole),
+        flops=ViaFlops(ViaForward(found.flops, None), ViaMasked(None), None),
+        cache=cache_of(found),
+        memory=ViaMemory(ceil_div(found.params * bits, 8), dtype),
+        sums=None,
+        rules=None,
+        published=None,
+        assumptions=tuple(found.assumptions),
+        notes=(*notes(found), *ignored, *comparison(data, where, name, found)),
+        known=ViaKnown(known, None if found.flops is None else known, None if found.cache is None else known),
+        measured=measured,
+    )
+
+
+def text(formula: Any) -> str | None:
+    return None if formula is None else as_text(formula)
+
+
+def cache_of(found: Any) -> ViaCache:
+    """The cache of one sequence by the keys that `show` has."""
+    if (cache := found.cache) is None:
+        return ViaCache(None, None, None, None, None)
+    constant = cache.elements - found.sizes[1] * cache.next_token
+    size = ceil_div(cache.elements * bits_of(CACHE_DTYPE), 8)
+    return ViaCache(cache.next_token, constant, None, cache.elements, size)
+
+
+def notes(found: Any) -> Iterator[str]:
+    """What is measured, and what is not."""
+    yield "every figure is measured on transformers' module; kinds of parts and masked attention are not known"
+    yield from (f"assumed {line}" for line in found.assumptions)
+    if found.cache is None and not found.cache_why:
+        yield "a forward pass leaves no cache"
+    if found.cache_why:
+        yield f"the cache could not be measured: {found.cache_why}"
+    if found.flops is None:
+        yield f"FLOPs could not be measured: {found.why}"
+    elif found.formula is None:
+        yield f"FLOPs hold for these sizes only, without a formula: {found.points}"
+    if found.whole is not None:
+        yield (
+            f"multimodal: only the language model is counted, of {found.whole:,} parameters in all; FLOPs are for text "
+            "without pictures or sound"
+        )
+    if found.uncounted:
+        operators = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(found.uncounted.items()))
+        yield f"not counted, though they may cost FLOPs: {operators}"
+
+
+def comparison(data: Any, where: str, name: str, found: Any) -> list[str]:
+    """A note on txcalc's own description of the same config, where it reads that."""
+    from txcalc.sources import build, huggingface
+
+    try:
+        model = build(*huggingface.describe(data, where, name))
+        ledger = model.ledger(found.sizes[0], found.sizes[1], 0, found.sizes[2])
+    except TxcalcError:
+        return []
+    pairs = ("parameters", ledger.total("params"), found.params), ("FLOPs", ledger.total("flops"), found.flops)
+    same = [
+        f"{word} differ ({ours:,} there)" if ours != theirs else f"{word} are the same"
+        for word, ours, theirs in pairs
+        if theirs is not None
+    ]
+    return [f"compared with txcalc's own description of this config: {', '.join(same)}"]

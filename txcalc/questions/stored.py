@@ -1,0 +1,135 @@
+"""What a checkpoint holds, and how it agrees with a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fractions import Fraction
+
+from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup, folded
+from txcalc.questions.answers import Answer, Result
+
+
+class TensorSizes(Answer):
+    """Tensors, stored elements and bytes."""
+
+    tensors: int
+    elements: int
+    bytes: int
+
+
+class TensorRow(Answer):
+    """Tensors whose names differ only in numbers (`layers.*.q`), with one shape and dtype."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    tensors: int
+    elements: int
+    bytes: int
+
+
+class MissingWeight(Answer):
+    """Weights of the description that the checkpoint lacks."""
+
+    path: str
+    shape: tuple[int, ...]
+    copies: int
+    elements: int
+
+
+class CheckpointAgreement(Answer):
+    """How a checkpoint agrees with its model.
+
+    expected      parameters of the model
+    explained     of them, those that the checkpoint holds; by_kind: by kind of part
+    extra         stored tensors that are no parameters of their own, by why: tied, buffer, scale
+    unexplained   stored tensors that the description lacks
+    """
+
+    agrees: bool
+    expected: int
+    explained: int
+    by_kind: dict[str, int]
+    bits_per_weight: float | None
+    extra: dict[str, tuple[TensorRow, ...]]
+    unexplained: tuple[TensorRow, ...]
+    missing: tuple[MissingWeight, ...]
+
+
+class CheckpointInfo(Answer):
+    """The tensors of a checkpoint by type and by name; `files` of `of_files` were read."""
+
+    format: str
+    files: int
+    of_files: int
+    tensors: int
+    elements: int
+    bytes: int
+    by_dtype: dict[str, TensorSizes]
+    by_name: tuple[TensorRow, ...]
+    check: CheckpointAgreement | None
+
+
+class StoredModel(Answer):
+    """A checkpoint without a config.json: a name, and no model."""
+
+    name: str
+    kind: None
+    source: str
+    model_type: None
+
+
+class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
+    """What a checkpoint without a config.json holds."""
+
+    model: StoredModel
+    checkpoint: CheckpointInfo
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def view(self) -> str:
+        return "stored"
+
+
+def show_stored(held: Checkpoint) -> ShowStored:
+    """The answer for a checkpoint without a config.json."""
+    missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
+    model = StoredModel(held.where, None, held.where, None)
+    return ShowStored(model=model, checkpoint=checkpoint_info(held, None), assumptions=(), notes=(missing,))
+
+
+def checkpoint_info(held: Checkpoint, check: CheckpointCheck | None) -> CheckpointInfo:
+    """Exact sizes by type and by name, and how it agrees with the model."""
+    return CheckpointInfo(
+        held.form,
+        held.files,
+        max(held.of, held.files),
+        *held.size,
+        {dtype: TensorSizes(*size) for dtype, size in held.by_dtype().items()},
+        tensor_rows(held.tensors),
+        agreement(held.size, check) if check else None,
+    )
+
+
+def agreement(size: StoredSize, check: CheckpointCheck) -> CheckpointAgreement:
+    bits = float(Fraction(8 * size.bytes, check.explained)) if check.explained else None
+    return CheckpointAgreement(
+        check.agrees,
+        check.expected,
+        check.explained,
+        dict(check.by_kind),
+        bits,
+        {why: tensor_rows(tensors) for why, tensors in check.extra.items()},
+        tensor_rows(check.unexplained),
+        tuple(
+            MissingWeight(weight.path, tuple(weight.shape), weight.copies, weight.elements) for weight in check.missing
+        ),
+    )
+
+
+def tensor_rows(tensors: Iterable[StoredTensor]) -> tuple[TensorRow, ...]:
+    def row(group: TensorGroup) -> TensorRow:
+        return TensorRow(group.name, tuple(group.shape), group.dtype, *group.size)
+
+    return tuple(map(row, folded(tensors)))

@@ -34,7 +34,7 @@ sys.dont_write_bytecode = False
 os.environ["COLUMNS"] = "100"
 
 settings.register_profile(
-    "txcalc",
+    "every",
     derandomize=True,
     deadline=None,
     database=None,
@@ -43,21 +43,22 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 # Other examples at every run: `pytest --hypothesis-profile random`; a failure prints the seed that repeats it.
-settings.register_profile("random", parent=settings.get_profile("txcalc"), derandomize=False, print_blob=True)
-# The inner loop draws a few of them.
-settings.register_profile("quick", parent=settings.get_profile("txcalc"), max_examples=10)
-settings.load_profile("txcalc")
+settings.register_profile("random", parent=settings.get_profile("every"), derandomize=False, print_blob=True)
+settings.register_profile("sample", parent=settings.get_profile("every"), max_examples=20)
+settings.register_profile("quick", parent=settings.get_profile("every"), max_examples=10)
 
 
-QUICK_CASES = 6  # of each test in the inner loop
+# Cases of a test in the inner loop, and of a slow and another test in a run of everything.
+QUICK_CASES, SLOW_CASES, CASES = 6, 4, 24
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):  # workers get the options of the first process
         config.option.seed = commit_seed() if config.option.seed is None else config.option.seed
         config.option.every_case |= config.args_source is config.ArgsSource.ARGS  # of a file that is named
-    if config.option.markexpr == "not slow" and config.option.hypothesis_profile is None:
-        settings.load_profile("quick")
+    if config.option.hypothesis_profile is None:
+        quick = config.option.markexpr == "not slow"
+        settings.load_profile("quick" if quick else "every" if config.option.every_case else "sample")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -73,7 +74,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
     """Nor does it make the thousands of slow tests that it would leave out."""
     marks = getattr(obj, "pytestmark", ()) if collector.config.option.markexpr == "not slow" else ()
-    return [] if any(mark.name in ("slow", "browser") for mark in marks) else None
+    return [] if any(mark.name in ("slow", "nightly", "browser") for mark in marks) else None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -114,7 +115,7 @@ def commit_seed() -> int:
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
     for item in items:
-        if item.get_closest_marker("browser"):
+        if item.get_closest_marker("browser") or item.get_closest_marker("nightly"):
             item.add_marker(pytest.mark.slow)
     yield  # what is not asked for is left out
     if not (config.option.every_case or config.option.update_golden):
@@ -124,17 +125,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:
-    """The inner loop takes `QUICK_CASES` of each test or as few as its mark `drawn(quick=…)` says, another run as many
-    as `drawn(cases)` does, or all."""
+    """A few cases of each test, or as many as its mark `drawn(cases, quick=…)` says; none of a nightly one."""
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        cases[item.nodeid.partition("[")[0]].append(item)
+        if not item.get_closest_marker("nightly"):
+            cases[item.nodeid.partition("[")[0]].append(item)
     kept = set[pytest.Item]()
-    for test, found in cases.items():
-        mark = found[0].get_closest_marker("drawn")
-        args, named = (mark.args, mark.kwargs) if mark else ((), {})
-        number = named.get("quick", QUICK_CASES) if quick else args[0] if args else len(found)
-        kept.update(Random(f"{seed} {test}").sample(found, min(number, len(found))))
+    for test, group in cases.items():
+        mark = group[0].get_closest_marker("drawn") or pytest.mark.drawn().mark
+        usual = SLOW_CASES if any(item.get_closest_marker("slow") for item in group) else CASES
+        if quick:
+            number = mark.kwargs.get("quick", QUICK_CASES)
+        else:
+            number = mark.args[0] if mark.args else max(usual, mark.kwargs.get("quick", 0))
+        kept.update(Random(f"{seed} {test}").sample(group, min(number, len(group))))
     return kept
 
 

@@ -106,11 +106,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(12)
 def test_a_preset_substituted_is_its_ledger(preset: str) -> None:
     check(load(preset))
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=6)
@@ -129,7 +129,7 @@ def tidied(expression: Any) -> Sum:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(12)
+@pytest.mark.drawn(3)
 def test_what_is_written_says_what_was_meant(preset: str) -> None:
     model = load(preset)
     rows, letters = algebra.formulas(model, model.workload(2, 6))

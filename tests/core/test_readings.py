@@ -64,7 +64,6 @@ def columns(part: Any, work: Workload, dtype: Any) -> dict[str, Any]:
     return reading(part, work, lambda i, value: numpy.array([variant(j)(i, value) for j in range(3)], dtype))
 
 
-@pytest.mark.drawn(48)
 @each_part
 @settings(max_examples=4)
 @given(data=st.data())
@@ -76,7 +75,6 @@ def test_symbols_substituted_are_the_ints(kind: type, data: st.DataObject) -> No
     assert not expected
 
 
-@pytest.mark.drawn(96)
 @pytest.mark.parametrize("dtype", ["object", "float64"])
 @each_part
 @settings(max_examples=12)
@@ -94,6 +92,7 @@ def test_arrays_hold_the_ints(kind: type, dtype: str, data: st.DataObject) -> No
             assert numpy.broadcast_to(column, 3).tolist() == expected, name
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=4)
 @given(data=st.data())

@@ -59,9 +59,11 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_every_small_config_is_shown_with_its_marks() -> None:
+@pytest.mark.parametrize("number", [20, pytest.param(10_000, marks=pytest.mark.nightly)])
+def test_small_configs_are_shown_with_their_marks(number: int, draw: Random) -> None:
     """Also where a theorem is looked for in vain: a picture's size that listed leaves fix is part of the structure."""
-    for name, entry in json.loads(CONFIGS.with_name("small.json").read_text()).items():
+    rows = [*json.loads(CONFIGS.with_name("small.json").read_text()).items()]
+    for name, entry in draw.sample(rows, min(number, len(rows))):
         for _, model in make_theorems.read("small", name, entry["config"]):
             assert show(model).params.total
 
@@ -427,19 +429,20 @@ def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_some_of_the_kept_theorems_are_proved_again(monkeypatch: pytest.MonkeyPatch, draw: Random) -> None:
-    """Two, drawn by the seed, one of them whole; `python tests/make_theorems.py --again` proves all."""
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyPatch, draw: Random) -> None:
+    """One, drawn by the seed, whole each night; `python tests/make_theorems.py --again` proves all."""
     kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
-    for i, key in enumerate(draw.sample(sorted(kept), 2)):
-        if i == 1:
-            without_further(monkeypatch)
-        name, unit = kept[key]
-        theorem, rows = prove(unit)
-        assert all(row.equal for row in rows), (name, unit.name)
-        before = theorems.theorems()[key]
-        # Its name is that of the first model that had it.
-        assert theorem._replace(further={}, name="") == before._replace(further={}, name=""), (name, unit.name)
-        assert i or before.further.items() <= theorem.further.items(), (name, unit.name)
+    key = draw.choice(sorted(kept))
+    if not whole:
+        without_further(monkeypatch)
+    name, unit = kept[key]
+    theorem, rows = prove(unit)
+    assert all(row.equal for row in rows), (name, unit.name)
+    before = theorems.theorems()[key]
+    # Its name is that of the first model that had it.
+    assert theorem._replace(further={}, name="") == before._replace(further={}, name=""), (name, unit.name)
+    assert not whole or before.further.items() <= theorem.further.items(), (name, unit.name)
 
 
 def off_by_one(self: Window, work: Any, width: Any) -> Any:
@@ -451,6 +454,7 @@ def without_window(self: Window, work: Any) -> Any:
     return work.keys
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "wrong", "quantity"), [("cache", off_by_one, "cache"), ("keys", without_window, "flops with cache")]
@@ -603,6 +607,7 @@ def test_bad_input() -> None:
     assert run()[0] == 2 and run("gpt2", "--all")[0] == 2 and run("gpt3")[0] == 2
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.parts.mixers.compressed import Pool

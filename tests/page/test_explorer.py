@@ -118,7 +118,7 @@ def test_a_program_gives_what_the_library_gives(source: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(24)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", TINY)
 def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
     base = build(TINY[name], name)

@@ -57,8 +57,8 @@ def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
-@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "name",
     [

@@ -94,6 +94,7 @@ def test_what_is_not_witnessed_is_said() -> None:
     assert verdict.ok and any("not compared" in note and "Scan" in note for note in verdict.notes), verdict.notes
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "name",
     ["gemma3n", "deberta", "transformer", "gpt-oss", "zamba2", "t5", "chinchilla", "vit", "mixtral", "deepseek-v2"],

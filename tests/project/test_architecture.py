@@ -586,28 +586,6 @@ def test_the_front_door_lists_what_it_offers() -> None:
         txcalc.shows  # noqa: B018
 
 
-@pytest.mark.parametrize("quick", [True, False])
-def test_cases_are_drawn_and_drawn_again(quick: bool, request: pytest.FixtureRequest) -> None:
-    """Others for another seed, the same for the same; of a test without a mark all, but for the inner loop's few."""
-    from conftest import QUICK_CASES, drawn
-
-    def case(test: str, number: int, *marks: pytest.MarkDecorator) -> pytest.Function:
-        made = pytest.Function.from_parent(request.node.parent, name=f"{test}[{number}]", callobj=lambda: None)
-        for mark in marks:
-            made.add_marker(mark)
-        return made
-
-    def names(seed: int) -> list[str]:
-        return sorted(item.name for item in drawn(items, seed, quick))
-
-    items: list[pytest.Item] = [case("plain", n) for n in range(20)]
-    items += [case("dear", n, pytest.mark.drawn(5, quick=2)) for n in range(20)]
-    assert names(1) == names(1) and len({tuple(names(seed)) for seed in range(9)}) == 9
-    number = {test: sum(name.startswith(test) for name in names(1)) for test in ("plain", "dear")}
-    assert number == ({"plain": QUICK_CASES, "dear": 2} if quick else {"plain": 20, "dear": 5})
-    assert {name for seed in range(200) for name in names(seed)} == {item.name for item in items}
-
-
 def test_an_import_that_fails_leaves_the_search_for_garbage_on() -> None:
     """It is off while txcalc is imported, and stays off only where it was off before."""
     code = """

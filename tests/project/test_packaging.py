@@ -72,6 +72,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> None:
     """The notebook's cells as one file, from the installed package, and two lines that are wrong."""

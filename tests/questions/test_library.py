@@ -320,6 +320,7 @@ def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: P
 NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_the_notebook_runs(tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ def test_it_computes_what_torch_computes(form: str) -> None:
     torch.testing.assert_close(torch.cat(halves, 1), y)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize(("form", "changes"), [*((form, {}) for form in FORMS), ("gru", {"d_hidden": 8, "biases": 1})])

@@ -95,6 +95,7 @@ def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) ->
     torch.testing.assert_close(torch.cat(parts, 1), y)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("changes", [{}, {"form": "direct"}])

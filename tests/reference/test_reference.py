@@ -432,7 +432,7 @@ def test_the_same_on_a_gpu(name: str) -> None:
 # --- lengths may be symbols -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", [*TINY][::5])
 def test_every_size_is_free_in_a_trace(name: str) -> None:
     pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")

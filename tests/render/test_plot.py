@@ -167,6 +167,7 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
     assert front.series[0].ys == [point["per_gpu"] for point in points]
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "options"),
@@ -278,6 +279,7 @@ def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     assert ANSI not in terminal.as_text(named, 80, False)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("suffix", [".svg", ".PNG"])
@@ -297,6 +299,7 @@ def test_a_file_is_written_and_the_table_is_as_ever(command: str, suffix: str, t
 # Terminals.
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_gets_the_picture_below_the_table(command: str) -> None:

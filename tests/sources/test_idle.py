@@ -70,7 +70,6 @@ def attempts(name: str) -> Iterator[tuple[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(32)
 @pytest.mark.parametrize("name", TINY)
 def test_every_changed_key_changes_the_tree_or_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`repr` compares trees apart from how txcalc does it. What all changes are compared with is made once."""

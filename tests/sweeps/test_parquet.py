@@ -99,6 +99,7 @@ def test_what_is_stopped_leaves_no_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "txcalc", "sweep", "gpt2", "--over", "B=1:1M:1", "--over", "T=1:50k:1"]

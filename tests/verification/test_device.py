@@ -93,7 +93,6 @@ def quick() -> Calibration:
 # Bytes.
 
 
-@pytest.mark.drawn(48)
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_every_byte_of_weights_and_cache(name: str, dtype: Any) -> None:
@@ -511,6 +510,7 @@ def test_only_what_is_named_is_measured_and_the_rest_kept(tmp_path: Path) -> Non
         suite(None, only=["plane"])
 
 
+@pytest.mark.nightly
 def test_another_host_of_the_same_kind_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, there = tmp_path / "found.json", device.describe("cpu")
     suite(path, only=["plain"]).run()
@@ -642,6 +642,7 @@ def test_a_step_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
     assert all("failed" not in step for step in steps.values()) and len(steps) == 4
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("items", [CPU_LIST, CUDA_LIST], ids=["cpu", "cuda"])
 def test_the_list_can_be_made(items: tuple[Item, ...]) -> None:
     """Every model is known, every step a workload of it, every name said once."""
@@ -736,6 +737,7 @@ def test_the_script_refuses_what_is_not_there(
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.nightly
 def test_small_models_are_checked_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(gpu_script, "SMALL", gpu_script.SMALL[:1])
     env = {**os.environ, "PYTHONPATH": str(gpu_script.ROOT)}

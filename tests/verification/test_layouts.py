@@ -250,6 +250,7 @@ print(json.dumps(every))
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_muon_sends_what_pytorch_s_does() -> None:
     """Over DTensor, of rows on a fake process group: wide, square and tall, and rows that do not divide."""

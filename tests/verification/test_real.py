@@ -145,6 +145,7 @@ def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> 
     assert len(again) == (ways.gpus if "recompute" in recipe else 0)
 
 
+@pytest.mark.nightly
 def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
     """Two processes as torchrun starts them: the first says what all found."""
     command = [sys.executable, "-m", "txcalc", "verify", MODEL, "--layout", "fsdp=2", "--torchrun", "2", "--json"]

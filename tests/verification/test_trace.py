@@ -282,6 +282,7 @@ def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exce
     assert said in str(refused.value) and "\n" not in str(refused.value)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["Wide", "Exits"])
 def test_one_line_is_all_that_is_said(file: str, name: str) -> None:
     """What PyTorch logs of an error, traceback and all, is not."""

@@ -70,6 +70,7 @@ def failed(verdict: Verdict) -> list[tuple[str, str]]:
     return [(row.path, row.quantity) for row in verdict.failures]
 
 
+@pytest.mark.nightly
 def test_entries_of_several_tokens_are_counted_at_points(monkeypatch: pytest.MonkeyPatch) -> None:
     """How many there are goes up in steps, which no trace holds for all lengths of."""
     monkeypatch.setattr("txcalc.verification.subject.POINTS", POINTS[3:])
@@ -79,6 +80,7 @@ def test_entries_of_several_tokens_are_counted_at_points(monkeypatch: pytest.Mon
     assert len(where(verdict, "flops", "FlopCounterMode")) > 1
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("kind", "where"), [("selected", "all B, T ≥ 2, "), ("pooled", "all B, T = 64")])
 def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> None:
     """For all lengths where a trace takes the quotient as a symbol, else at one length, past every window."""
@@ -93,7 +95,7 @@ def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> 
     assert all(row.where.startswith(where) for row in verdict.rows)
 
 
-@pytest.mark.drawn(32)
+@pytest.mark.drawn(6)
 @pytest.mark.parametrize("name", [name for name in TINY if name != "compressed"])
 def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fvcore, the second witness, is asked at two of its five sizes, one of them with every layer."""
@@ -106,6 +108,7 @@ def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: p
     assert where(verdict, "flops", "fvcore") == {*map(str, Subject(tiny(name)).points)}
 
 
+@pytest.mark.nightly
 def test_several_processes_say_what_one_says() -> None:
     sources = ["D=32 h=2 F=64 L=1 V=50", "t5-small"]
     one, two = (verify_all(*sources, oracles="flops", workers=number) for number in (1, 2))
@@ -122,6 +125,7 @@ def test_presets_at_full_size() -> None:
     assert gpt2.ok
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["gpt2", "llama-3.1-8b", "mixtral-8x7b"])
 def test_backward_costs_what_training_says(name: str) -> None:
     verdict = verify(load(name), ["training"])
@@ -130,6 +134,7 @@ def test_backward_costs_what_training_says(name: str) -> None:
     assert where(verdict, "training flops, blocks recomputed", "FlopCounterMode") == {FOR_ALL[0]}
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", ["vit", "whisper", "chinchilla", "vectors", "t5", "albert"])
 def test_data_needs_no_gradient_and_hidden_states_do(name: str) -> None:
     assert failed(verify(tiny(name), ["training"])) == []
@@ -169,7 +174,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_saved_elements_of_other_blocks(name: str) -> None:
     assert failed(verify(tiny(name), ["saved"])) == []
@@ -224,10 +229,15 @@ def test_memory_by_category(name: str) -> None:
     assert any(note.startswith("peak of a training step") for note in verdict.notes)
 
 
-def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", ["gpt2", "deepseek-v3", "t5-small", "kimi-k2"])
+def test_transformers_own_modules_agree(name: str) -> None:
     pytest.importorskip("transformers")
-    for name in ("gpt2", "deepseek-v3", "t5-small", "kimi-k2"):
-        assert verify(load(name), ["transformers"]).ok
+    assert verify(load(name), ["transformers"]).ok
+
+
+def test_a_difference_from_transformers_modules_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
     config = {**to_config(load("llama-3.2-1b"))[0], "num_key_value_heads": 4}
     monkeypatch.setattr(witness, "to_config", lambda model: (config, ()))
     differs = {
@@ -252,6 +262,7 @@ def test_weights_that_no_token_runs_through_are_compared_in_total(
     assert {row.quantity for row in verify(load(place), ["transformers"]).failures} == {"params", "shape"}
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["XLNetModel", "LongcatFlashForCausalLM"])
 def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(
@@ -384,7 +395,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     assert {(leaf, formula) for leaf, formula, _ in REFUTED} == there - left
 
 
-@pytest.mark.drawn(24)
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize(("leaf", "formula", "name"), REFUTED, ids=lambda value: getattr(value, "__name__", value))
 def test_a_tampered_formula_fails_at_its_path(
     leaf: type[Leaf], formula: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -591,11 +602,12 @@ def test_the_published_count_beside_ours_term_by_term() -> None:
 # Devices and depth.
 
 
-def test_on_the_cpu_the_modules_are_real() -> None:
-    for name in ("llama", "mixtral", "jamba"):
-        verdict = verify(tiny(name), ["parameters", "fvcore", "flops", "cache", "training"], device="cpu")
-        assert failed(verdict) == []
-        assert len(where(verdict, "flops", "FlopCounterMode")) == 5
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("name", ["llama", "mixtral", "jamba"])
+def test_on_the_cpu_the_modules_are_real(name: str) -> None:
+    verdict = verify(tiny(name), ["parameters", "fvcore", "flops", "cache", "training"], device="cpu")
+    assert failed(verdict) == []
+    assert len(where(verdict, "flops", "FlopCounterMode")) == 5
 
 
 def test_fewer_layers_keep_the_pattern_and_it_is_said() -> None:
@@ -668,6 +680,7 @@ def test_work_that_backward_does_again_has_numbers_of_its_own(monkeypatch: pytes
     assert failed(verdict) == [] and any("blocks recomputed" in row.quantity for row in verdict.rows)
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "source",
     [
@@ -696,6 +709,7 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         verify(tiny("llama"), ["flop"])
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "name", ["gpt2", "gpt1", "bert-base", "t5-small", "mixtral-8x7b", "gemma-2-9b", "qwen3-next-80b-a3b"]
 )

@@ -121,7 +121,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     assert run.inside == pytest.approx(form.inside, rel=0.03)
 
 
-@pytest.mark.drawn(quick=1)
+@pytest.mark.drawn(3, quick=1)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.8])
 @pytest.mark.parametrize("burstiness", [0.03, 0.3, 4.0])
 def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) -> None:

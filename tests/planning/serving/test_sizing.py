@@ -74,6 +74,7 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
     assert code == 0 and "TTFT" not in shown and "link_between" in said
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "gpu", "weights", "concurrency", "limits"),

@@ -252,6 +252,7 @@ def test_a_loss_on_split_logits_gathers_none(name: str, gathered: int) -> None:
 # Measured steps.
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed() -> None:
     """Rows of llm-foundry, Megatron-Bridge, SC'21, Korthikanti and torchtitan; nothing was fitted to them."""
@@ -545,6 +546,7 @@ def test_a_search_tells_how_far_it_is(llama: Model) -> None:
     assert told == sorted(told) and told[0] == 0 and 0.5 < told[-1] < 1
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_layouts_proposed_were_measured_fast() -> None:
     """nanotron's playbook, 1B and 3B on 1 to 32 nodes of a network that was measured: of the layouts of a cell (256

@@ -873,7 +873,7 @@ def test_values_narrower_than_keys_at_full_size() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(24)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("model_type", ALTERED)
 @pytest.mark.filterwarnings("ignore")
 def test_families_without_a_published_config(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:

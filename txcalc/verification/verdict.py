@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field as struct_field
 
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
@@ -68,10 +68,10 @@ class Measurement(Struct, frozen=True):
     floor: float | None
     predicted: float | None
     measured: float
-    gap: Mapping[str, float] = field(default_factory=dict)
-    beside: Mapping[str, float] = field(default_factory=dict)
+    gap: Mapping[str, float] = struct_field(default_factory=dict)
+    beside: Mapping[str, float] = struct_field(default_factory=dict)
     planned: float | None = None
-    above: Mapping[str, float] = field(default_factory=dict)
+    above: Mapping[str, float] = struct_field(default_factory=dict)
 
 
 @dataclass

@@ -319,12 +319,14 @@ def _domains(
                 values, form = _matched(unit.spec, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
-                now = theorems.digests(unit, theorem.further)
+                now = {quantity: theorems.digest(unit, quantity) for quantity in ("params", "active", *theorem.further)}
                 further = {
                     quantity: (shown.how, Program(letters, {}, _asked(_conditions(shown.conditions, values))))
                     for quantity, shown in theorem.further.items()
                     if shown.digest == now[quantity]
                 }
+                if now["active"] == now["params"] and not theorems.Formulas(unit).routed:
+                    further["active"] = ("proved", Program(letters, {}))
                 found[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, further)
     order = [unit.name for unit in base]
     return sorted(found.values(), key=lambda domain: order.index(domain.part)), ""

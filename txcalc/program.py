@@ -138,7 +138,7 @@ def _exactly(a: int, b: int) -> int:
     return a // b
 
 
-_RUN: dict[str, Callable[[int, int], int]] = {
+RUN: dict[str, Callable[[int, int], int]] = {
     "+": lambda a, b: a + b,
     "-": lambda a, b: a - b,
     "*": lambda a, b: a * b,
@@ -184,7 +184,7 @@ class Program(NamedTuple):
                 known[step.at] = (
                     values[a]
                     if step.op == "letter"
-                    else _RUN[step.op](*(known[n.at] if isinstance(n, Recorded) else n for n in (a, b)))
+                    else RUN[step.op](*(known[n.at] if isinstance(n, Recorded) else n for n in (a, b)))
                 )
             return known[number.at]
 

@@ -35,19 +35,21 @@ def config(name: str) -> Model:
 def test_leaves_that_are_listed_have_theorems_each_by_itself() -> None:
     """Where it stands in the list, how often and under which name is the list's; of other sizes it is the same."""
     model = config("mobilebert-uncased")
-    assert inherited(model, "flops") == ("proved", "all B, T ≥ 1, the leaves that are listed each by itself")
+    assert inherited(model, "flops") == ("listed", "all B, T ≥ 1, the leaves that are listed each by itself")
     named = {unit.name: unit for unit in units(model)}
     assert {*named} >= {"leaf linear", "leaf attention", "leaf scale", "leaf table"}
     assert {*named["leaf linear"].values} == {"leaf.d_in", "leaf.d_out"}
 
 
-@pytest.mark.parametrize(("owner", "wrong"), [(pieces, "_positions"), (Filter, "weights")])
-def test_a_changed_formula_of_a_leaf_inherits_nothing(owner: Any, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("owner", "wrong", "lost"), [(pieces, "_positions", "flops"), (Filter, "weights", "params")])
+def test_a_changed_formula_of_a_leaf_inherits_nothing(
+    owner: Any, wrong: str, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = config("swin-tiny")
     assert {"params", "flops"} <= theorems.inheritance(model).keys()
     right = getattr(owner, wrong)
     monkeypatch.setattr(owner, wrong, lambda *given: right(*given) * 2)
-    assert not theorems.inheritance(model)
+    assert lost not in theorems.inheritance(model)
 
 
 def leaf(form: str, sizes: list[int], **said: Any) -> Unit:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from random import Random
@@ -20,7 +21,8 @@ from typer.testing import CliRunner
 from txcalc import load, show
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.evidence import known as evidence, splits, theorems
+from txcalc.evidence import splits, store, theorems
+from txcalc.evidence.domains import common
 from txcalc.evidence.known import how_known
 from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
 from txcalc.ledger import walk
@@ -122,17 +124,16 @@ def test_a_structure_has_its_own_theorem() -> None:
     assert len(keys) == 6
 
 
-def test_the_surer_of_two_proofs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A theorem before what was measured of a preset; else what was measured of it itself; a citation where there is
-    neither."""
-    mistral, gpt3 = load("mistral-7b"), load("gpt3-175b")
-    assert inherited(mistral, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
-    assert how_known(mistral, "masked flops") == ("measured", "at 13 sizes")
-    assert how_known(mistral, "cache").how == how_known(gpt3, "params").how == "proved"
-    monkeypatch.setattr(theorems, "inheritance", lambda model: {})
-    monkeypatch.setattr(evidence, "recorded_proofs", dict)
+def test_what_is_measured_of_a_model_stands_in_for_its_structures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Theorems of structures first, what was measured of the model at its own sizes next, then a citation."""
+    gemma, gpt3 = load("gemma-2-9b"), load("gpt3-175b")
+    assert inherited(gemma, "flops") == ("proved", "all B, T ≥ 1")
+    assert how_known(gemma, "flops with cache") == ("measured", "at 8 sizes")
+    assert inherited(load("gemma-2-9b", {"F": 1000}), "flops with cache") is None
+    assert how_known(gpt3, "params").how == "proved"
+    monkeypatch.setattr(theorems, "theorems", lambda: store.TheoremFiles({}))
     assert how_known(gpt3, "params") == ("published", gpt3.spec["source"])
-    assert how_known(mistral, "flops") == how_known(load(TOY), "params") == ("modelled", "")
+    assert how_known(gemma, "flops") == how_known(load(TOY), "params") == ("modelled", "")
 
 
 def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +163,9 @@ def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:
     later = ("proved", "all B, T, past ≥ 1")
     assert inherited(model, "training flops") == ("proved", "all B, T ≥ 1")
     for saved in (theorems.FUSED, theorems.KEPT):
-        assert inherited(model, saved) == ("proved", "all B, T ≥ 2")
-    assert inherited(model, "cache") == later and inherited(model, "flops with cache") == later
+        assert inherited(model, saved) == ("proved", "all B, T ≥ 1")
+    assert inherited(model, "cache") == ("proved", "all B, T ≥ 1, past ≥ 0")
+    assert inherited(model, "flops with cache") == later
     assert inherited(model, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
 
 
@@ -268,7 +270,7 @@ def shown(how: str, *domains: str) -> list[Shown]:
     ],
 )
 def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
-    assert theorems.weakest(shown("proved", *said)) == ("proved", domain)
+    assert common(said) == domain and theorems.weakest(shown("proved", *said)) == ("proved", domain)
 
 
 def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:
@@ -370,32 +372,75 @@ def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     assert theorems.read(theorems.own_file()).popitem()[1] == kept
 
 
+ENTRY = {"name": "x", "digests": {}, "domain": "all", "conditions": [], "checksum": ""}
+
+
 @pytest.mark.parametrize(
-    "text",
-    ["[]", "{", '{"theorems": {"a": {}}}', '{"theorems": {"a": {"name": "x", "digests": {"speed": "1"}, '
-     '"domain": "all", "conditions": []}}}', '{"theorems": {"a": {"name": "x", "digests": {}, "domain": "all", '
-     '"conditions": [[[[1, ["D"]]], "<"]]}}}'],
+    "entries",
+    [
+        "[]", "{", '{"theorems": {}}', "\0", {"a": {}}, {"a": ENTRY | {"digests": {"speed": "1"}}},
+        {"a": ENTRY | {"conditions": [[[[1, ["D"]]], "<"]]}},
+        {"a": ENTRY | {"further": {"flops": {"how": "certain", "digest": "1", "where": ""}}}},
+    ],
 )  # fmt: skip
-def test_a_file_that_holds_something_else(text: str) -> None:
+def test_a_file_of_the_user_s_that_holds_something_else_is_a_note(entries: Any) -> None:
+    """It is not used; in a file of the package it is a fault."""
     path = theorems.own_file()
     path.parent.mkdir(parents=True)
-    path.write_text(text)
+    path.write_text(entries if isinstance(entries, str) else json.dumps({"schema": store.SCHEMA, "theorems": entries}))
+    assert inherited(load(TOY), "flops") is not None
+    assert "your own theorems are not used" in " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
     with pytest.raises(InputError, match="holds no theorems"):
-        inherited(load(TOY), "flops")
+        theorems.read(path)
+
+
+def test_the_user_s_theorems_of_an_earlier_version_are_not_used_and_written_over() -> None:
+    path = theorems.own_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"schema": store.EARLIER, "theorems": {"a": {"name": "x"}}}))
+    assert theorems.theorems().notes == () and theorems.read(path) == {}
+    theorems.write(path, {"x": Theorem("frame", {}, "", ())}, {})
+    assert theorems.read(path).keys() == {"x"}
 
 
 def test_a_theorem_of_the_package_that_says_something_else_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "theorems.json"
-    path.write_text(theorems.theorems_file().read_text().replace('"how": "proved"', '"how": "certain"'))
-    monkeypatch.setattr(theorems, "theorems_file", lambda: path)
+    path.write_text(theorems.theorems_file().read_text("utf-8").replace('"how": "proved"', '"how": "certain"'), "utf-8")
+    monkeypatch.setattr(store, "theorems_file", lambda: path)
     with pytest.raises(InputError, match="known how: 'certain'"):
         inherited(load("mistral-7b"), "flops")
 
 
+def test_an_entry_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measured made proved, another domain, a condition or a digest less: its checksum is another."""
+    (unit, *_) = units(load("mistral-7b"))[1:]
+    content = json.loads(theorems.theorems_file().read_text("utf-8"))
+    monkeypatch.setattr(store, "theorems_file", lambda: tmp_path / "theorems.json")
+
+    def edited(change: Callable[[dict[str, Any]], None]) -> str:
+        entry = json.loads(json.dumps(content["theorems"][unit.key]))
+        change(entry)
+        kept = {**content, "theorems": {**content["theorems"], unit.key: entry}}
+        store.theorems_file().write_text(json.dumps(kept, ensure_ascii=False), "utf-8")
+        theorems.theorems.cache_clear()
+        return theorems.obstacle(unit)
+
+    assert edited(lambda entry: None) == ""
+    for change in (
+        lambda entry: entry["further"]["masked flops"].update(how="proved"),
+        lambda entry: entry.update(domain="all B, T ≥ 0"),
+        lambda entry: entry["further"]["cache"].update(where="all B, T, past ≥ 0"),
+        lambda entry: entry["conditions"].append([[[1, ["d_model"]]], "!="]),
+        lambda entry: entry["further"].pop("cache"),
+        lambda entry: entry.update(checksum="0"),
+    ):
+        assert "checksum" in edited(change)
+
+
 def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(theorems, "theorems", dict)
+    monkeypatch.setattr(theorems, "theorems", lambda: store.TheoremFiles({}))
     said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
     assert "it has no theorem yet" in said and said.count("prove tries") == 1
 
@@ -589,7 +634,7 @@ run = Command("prove", columns=100)
 
 @pytest.mark.slow
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(theorems, "theorems_file", lambda: Path("nowhere.json"))
+    monkeypatch.setattr(store, "theorems_file", lambda: Path("nowhere.json"))
     without_further(monkeypatch)
     assert inherited(load(TOY), "flops") is None
     code, out, err = run(TOY)
@@ -597,6 +642,8 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == ("proved", "all B, T ≥ 1")
     answer = run.data(TOY)
     assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
+    assert [s["how"] for s in answer["structures"]] == ["known", "known"]
+    assert run(TOY)[1].splitlines()[0] == "2 of 2 structures known for every size"
     operations = Linear.operations
     monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)
     code, out, err = run(TOY)

@@ -1,8 +1,8 @@
 """FLOPs and parameters of towers beside transformers' own modules: `python tests/evidence/tower_flops.py`.
 
 CASES are small ones of each kind (tests/verification/test_tower_flops.py). The script runs towers of the configs in
-tests/data/hf at their own sizes; what is equal is kept in presets/proofs.json, by which `show` says that it is
-measured. Weights are zeros, for no count depends on them; towers of pictures of one size run on the meta device.
+tests/data/hf at their own sizes; what is equal is kept in presets/theorems.json, by which `show` says that
+it is measured. Weights are zeros, for no count depends on them; towers of pictures of one size run on the meta device.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from txcalc.evidence.known import digests, proofs_file
+from txcalc.evidence.formulas import Formulas
+from txcalc.evidence.store import Shown
+from txcalc.evidence.structures import sized
 from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -367,7 +369,7 @@ def published() -> dict[str, dict[str, Any]]:
 def main() -> None:
     runs = [(config["model_type"], cls, run) for cls, config, run in CASES.values()]
     runs += [("qwen3_5", "Qwen3_5Model", frames), ("qwen3_5_moe", "Qwen3_5MoeModel", frames)]
-    kept: dict[str, dict[str, dict[str, str]]] = {}
+    kept: dict[str, tuple[Model, dict[str, Shown | None]]] = {}
     asked = {name: config for name, config in published().items() if not sys.argv[1:] or name in sys.argv[1:]}
     pairs = [(*one, cls, run) for one in asked.items() for kind, cls, run in runs if kind == one[1]["model_type"]]
     for name, config, cls, run in pairs:
@@ -378,13 +380,13 @@ def main() -> None:
             continue
         print(name, tokens, both)
         if all(ours == theirs for ours, theirs in both.values()):
-            marks = digests(tower, both)
             where = f"beside transformers' module, {tokens:,} tokens"
             named = f"{name}, {OF[run][0]}" if run in OF else name
-            kept[named] = {one: {"how": "measured", "where": where, "digest": marks[one]} for one in both}
-    path = proofs_file()
-    stored = json.loads(path.read_text())
-    path.write_text(json.dumps({**stored, "towers": {**stored.get("towers", {}), **kept}}, indent=1) + "\n")
+            formulas = Formulas(sized(tower))
+            kept[named] = tower, {one: Shown(formulas.digest(one), "measured", where, ()) for one in both}
+    from txcalc.verification.record import store
+
+    store(kept)
 
 
 if __name__ == "__main__":

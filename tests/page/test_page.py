@@ -364,7 +364,9 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
             known = all_known(model, KNOWN)
             for name, badge in () if by_parts else got["badges"]:
                 quantity = BEHIND.get(name, "params" if name.startswith("memory ") else name)
-                assert badge == ("modelled" if name.startswith("run ") else known[quantity].how), (chosen, name)
+                in_bytes = name.startswith("memory ") or name.endswith("_bytes")
+                how = known[quantity].in_bytes.how if in_bytes else known[quantity].how
+                assert badge == ("modelled" if name.startswith("run ") else how), (chosen, name)
         answered += 1
     return answered
 

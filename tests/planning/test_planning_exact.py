@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
@@ -16,9 +15,10 @@ from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
-from txcalc.evidence.known import digest
-from txcalc.evidence.structures import Size, leaf, probe, units
-from txcalc.evidence.theorems import Condition, TheoremFiles
+from txcalc.evidence.formulas import Formulas
+from txcalc.evidence.store import Theorem, TheoremFiles, save
+from txcalc.evidence.structures import Size, leaf, probe, sized, units
+from txcalc.evidence.theorems import Condition, inheritance
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
@@ -671,11 +671,11 @@ def test_a_condition_holds_or_not(number: int, unequal: bool, least: bool) -> No
 
 def test_theorems_are_those_of_the_first_file_that_has_them(tmp_path: Path) -> None:
     def file(**names: str) -> Path:
-        entries = {key: {"name": name, "digests": {}, "domain": "", "conditions": []} for key, name in names.items()}
-        (path := tmp_path / "".join(names)).write_text(json.dumps({"theorems": entries}))
+        save(path := tmp_path / "".join(names), {key: Theorem(name, {}, "", ()) for key, name in names.items()}, {})
         return path
 
-    kept = TheoremFiles([file(a="one", b="two"), file(b="other", c="three")])
+    files = file(a="one", b="two"), file(b="other", c="three")
+    kept = TheoremFiles({path: path.read_text("utf-8") for path in files})
     assert [kept[key].name for key in "abc"] == ["one", "two", "three"] and list(kept) == ["a", "b", "c"]
     assert len(kept) == 3 and "d" not in kept
 
@@ -776,10 +776,11 @@ def test_a_prediction_layer_is_its_stack_s_first() -> None:
 def test_the_digest_of_a_proof_is_of_how_often_layers_run() -> None:
     """ALBERT's layers are one that runs again: as many parameters however often."""
     once, twice = (load("albert-base-v2", {"n_layers": layers}) for layers in (6, 12))
-    assert once.params == twice.params and digest(once, "params") != digest(twice, "params")
-    own = load("albert-base-v2", {"n_layers": 6, "shared_layers": False})
-    assert once.ledger(1, 8).total("flops") == own.ledger(1, 8).total("flops")
-    assert digest(once, "flops") != digest(own, "flops")
+    assert once.params == twice.params and sized(once).key != sized(twice).key
+    assert Formulas(sized(once)).digest("flops") != Formulas(sized(twice)).digest("flops")
+    ledger = once.ledger(1, 8)
+    assert inheritance(once, ("flops",), ledger)["flops"][0] == "proved"
+    assert inheritance(twice, ("flops",), ledger) == {}  # another model's figures
 
 
 # What a pass asks of any accelerator.

@@ -32,7 +32,7 @@ PACKAGE = Path(txcalc.__file__).parent
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
     "errors", "frames", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint",
-    "model", "sources", "cards", "curves", "hardware", "planning", "evidence", "algebra", "sweeps", "program",
+    "model", "sources", "cards", "curves", "hardware", "planning", "program", "evidence", "algebra", "sweeps",
     "explorer", "reference", "verification", "questions", "render", "cli",
 )  # fmt: skip
 # Questions whose answers are not yet typed make their reports themselves.

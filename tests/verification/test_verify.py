@@ -12,7 +12,6 @@ from collections.abc import Callable
 from importlib import import_module
 from itertools import product
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -24,7 +23,10 @@ from tiny import TINY
 
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.evidence.known import MEANING, RECORDED, how_known, proofs_file, recorded_proofs
+from txcalc.evidence import theorems
+from txcalc.evidence.known import MEANING, how_known
+from txcalc.evidence.store import read
+from txcalc.evidence.structures import sized
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import Norm
@@ -43,7 +45,7 @@ pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
 
-from txcalc.evidence.theorems import FIGURES as BY_THEOREM  # noqa: E402
+from txcalc.evidence.theorems import FIGURES  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.reference.linear import FORMS  # noqa: E402
 from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
@@ -758,21 +760,18 @@ def test_every_preset_is_proved_as_it_is_now() -> None:
         for name in names()
     }
     assert {name: quantities for name, quantities in lacking.items() if quantities} == {}, (
-        "run: txcalc verify --all --oracle parameters --oracle fvcore --oracle flops --oracle training --oracle saved "
-        "--oracle cache --record"
+        "run: python tests/make_theorems.py --further; txcalc verify MODEL --oracle training --record"
     )
 
 
-def test_a_changed_description_inherits_no_proof() -> None:
-    gpt2 = load("gpt2")
-    assert how_known(gpt2, "flops").how == "proved" and how_known(gpt2, "flops").where == "all B, T ≥ 2"
-    assert how_known(gpt2, "cache") == ("proved", "all B, T, past ≥ 1")  # by a theorem; by --record, measured
-    assert how_known(gpt2, "saved, fused attention").how == "proved"
-    assert how_known(gpt2, "masked flops").how == "measured" and how_known(gpt2, "flops_other").how == "modelled"
-    changed = load("gpt2", {"L": 11})
-    found = {quantity: how_known(changed, quantity).how for quantity in BY_THEOREM}  # whatever its sizes: theorems
-    assert found == {**dict.fromkeys(BY_THEOREM, "proved"), "masked flops": "measured"}
-    assert how_known(load("mixtral-8x7b"), "saved, fused attention").how == "modelled"  # its experts are
+def test_a_changed_description_inherits_what_holds_for_all_sizes() -> None:
+    for changes in ({}, {"L": 11}):
+        gpt2 = load("gpt2", changes)
+        known = {quantity: how_known(gpt2, quantity).how for quantity in FIGURES}
+        assert known == {**dict.fromkeys(FIGURES, "proved"), "masked flops": "measured"}
+    assert how_known(load("gpt2"), "flops_other").how == "modelled"
+    assert how_known(load("mixtral-8x7b"), theorems.FUSED).how == "modelled"  # its experts are
+    assert how_known(load("mixtral-8x7b"), "active") == ("measured", "at 2 sizes")
     assert {how_known(load(name), "params").how for name in names()} <= MEANING.keys()
 
 
@@ -782,14 +781,11 @@ def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) ->
     assert how_known(load("gpt2"), "params").how == "proved"
 
 
-def test_sizes_that_no_probe_reaches_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A window longer than any prompt that was compared costs what none of them shows; so do other numbers of layers.
-    Theorems, which hold for all sizes, are left aside here."""
-    monkeypatch.setattr("txcalc.evidence.known.theorems.inheritance", lambda model: {})
-    recorded = RECORDED.keys() - {"params"}  # which are published
-    assert "modelled" not in {how_known(load("llama-3.1-8b"), quantity).how for quantity in recorded}
-    for changes in ({"attention.window": 8192}, {"L": 31}):
-        assert {how_known(load("llama-3.1-8b", changes), quantity).how for quantity in recorded} == {"modelled"}
+def test_a_changed_formula_loses_what_was_measured_of_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    gemma = load("gemma-2-9b")
+    assert how_known(gemma, "flops with cache").how == "measured"
+    monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
+    assert how_known(gemma, "flops with cache").how == "modelled" and how_known(gemma, "cache").how == "measured"
 
 
 def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -800,35 +796,24 @@ def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch
     assert how_known(load("t5-small"), "flops").how == "modelled"
 
 
-def test_a_file_of_proofs_says_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "proofs.json"
-    monkeypatch.setattr("txcalc.evidence.known.proofs_file", lambda: path)
-    for how, where in (("certain", ""), ("proved", 3)):
-        path.write_text(json.dumps({"presets": {"gpt2": {"flops": {"how": how, "where": where, "digest": "0"}}}}))
-        recorded_proofs.cache_clear()
-        with pytest.raises(InputError, match='how is "proved" or "measured"'):
-            how_known(load("gpt2"), "flops")
-    recorded_proofs.cache_clear()
-
-
 def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "proofs.json"
-    monkeypatch.setattr("txcalc.verification.record.proofs_file", lambda: path)
+    """What the model's structures show as surely is not kept of it; nothing is known of them here."""
+    path = tmp_path / "theorems.json"
+    monkeypatch.setattr("txcalc.verification.record.theorems_file", lambda: path)
+    monkeypatch.setattr("txcalc.verification.record.by_structure", lambda formulas, quantities: {})
     model = tiny("llama")
-    store({"llama": proofs(model, verify(model, ["parameters", "flops"]))})
-    assert json.loads(path.read_text())["presets"]["llama"].keys() == {"params", "flops"}
+    store({"llama": (model, proofs(model, verify(model, ["parameters", "flops"])))})
+    assert read(path)[sized(model).key].further.keys() == {"params", "flops"}
     monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
-    store({"llama": proofs(model, verify(tiny("llama"), ["flops"]))})
-    assert json.loads(path.read_text())["presets"]["llama"].keys() == {"params"}
+    store({"llama": (model, proofs(model, verify(tiny("llama"), ["flops"])))})
+    assert read(path)[sized(model).key].further.keys() == {"params"}
 
 
-def test_some_of_the_recorded_proofs_are_made_again(draw: Random) -> None:
-    """Drawn by the seed; those that take over two seconds are left to `txcalc verify --all`."""
-    for name in draw.sample(["gpt2", "bert-base", "t5-small", "mistral-7b", "gemma-2b", "qwen3-8b"], 2):
-        verdict = verify(load(name), ["parameters", "flops"])
-        found = proofs(load(name), verdict)
-        stored = json.loads(proofs_file().read_text())["presets"][name]
-        assert {quantity: stored[quantity] for quantity in found} == found, name
+def test_what_theorems_show_is_not_kept_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "theorems.json"
+    monkeypatch.setattr("txcalc.verification.record.theorems_file", lambda: path)
+    store({"llama": (tiny("llama"), proofs(tiny("llama"), verify(tiny("llama"), ["parameters", "flops"])))})
+    assert read(path) == {}
 
 
 def test_a_verdict_says_what_was_shown() -> None:

@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
-from math import lcm
+from itertools import count, islice
+from math import isqrt, lcm
 from typing import Any, NamedTuple
 
 from txcalc.model import Model
@@ -34,6 +35,7 @@ NAMED: dict[str, dict[str, Any]] = {
     "head": {"transform_bias": True, "pool": "first"},
 }
 LEAF, FRAME, WHOLE = "leaf", "frame", "whole"
+SIZED = "at its sizes"
 NO_HEAD = {
     "form": "none", "pooler": False, "pairs": None, "pool": "first", "tied": False, "norm": False, "pool_norm": False,
 }  # fmt: skip
@@ -62,17 +64,18 @@ class Size(NamedTuple):
 
 def fingerprint(said: Any) -> str:
     """The first 16 digits of the SHA-256 of what JSON can hold."""
-    return _hashed(json.dumps(said, sort_keys=True))
+    return hashed(json.dumps(said, sort_keys=True))[:16]
 
 
-def _hashed(text: str) -> str:
-    return str(_sha256()(text.encode()).hexdigest()[:16])
+def hashed(text: str) -> str:
+    """The SHA-256 of a text, in hexadecimal digits."""
+    return str(_sha256()(text.encode()).hexdigest())
 
 
 def keys(spec: Any, word: str, words: Iterable[str]) -> dict[str, str]:
     """The keys of a description with each of several words in the place of one: written once, not for each."""
     text = json.dumps(_said(spec), sort_keys=True)
-    return {one: _hashed(text.replace(f'"{word}"', f'"{one}"')) for one in words}
+    return {one: hashed(text.replace(f'"{word}"', f'"{one}"'))[:16] for one in words}
 
 
 @cache
@@ -202,6 +205,16 @@ def units(model: Model) -> list[Unit]:
     return list({unit.key: unit for unit in pieces(model)}.values())
 
 
+def sized(model: Model) -> Unit:
+    """A whole model as a structure in which every size is a number: what is only known of the model itself is kept by
+    its key."""
+    stacks = {
+        half: {key: item for key, item in stack.items() if key != "pattern"}
+        for half, stack in model.spec["stacks"].items()
+    }
+    return Unit(SIZED, {"kind": model.spec["kind"], "stacks": _plain(stacks), SIZED: True}, {})
+
+
 def listed(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The leaves that a description lists one by one."""
     for stack in spec["stacks"].values():
@@ -223,7 +236,8 @@ def _parts(model: Model) -> list[Unit]:
     if len(stacks) > 1 or not _apart(model.spec["stacks"][""]):
         return [lettered(WHOLE, {half: _thin(stack) for half, stack in stacks.items()}, kind)]
     stack = stacks[""]
-    frame = lettered(FRAME, {"": framed(stack)}, kind) if stack["vocab_size"] is not None else None
+    around = stack["vocab_size"] is not None or stack["norm"]["final"]
+    frame = lettered(FRAME, {"": framed(stack)}, kind) if around else None
     layers = [lettered(called(name), {"": bare(stack, name)}, kind) for name in stack["layer"]]
     return [*([frame] if frame else []), *layers]
 
@@ -388,7 +402,7 @@ def _plain(value: Any) -> Any:
         return {key: ANY.get(key, _plain(item)) for key, item in value.items()}
     if isinstance(value, float):
         return 0.5
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+    if isinstance(value, list | tuple | range) and not hasattr(value, "_fields"):
         return [_plain(item) for item in value]
     return value
 
@@ -431,8 +445,25 @@ def _over(value: Any, values: Mapping[str, Any]) -> Any:
 
 
 def probe(unit: Unit) -> dict[str, int]:
-    """Sizes at which formulas are compared: a prime of its own for each parameter, the least for a listed window, so
-    that what it cuts is longer than it."""
-    primes = (n for n in range(11, 2000) if all(n % d for d in range(2, n)))
+    """Sizes at which modules are run: a prime of its own for each parameter, the least for a listed window, so that
+    what it cuts is longer than it."""
+    return _primes(unit, 11)
+
+
+# Where a probe's primes begin; its batch, tokens and encoder positions.
+PROBES = ((11, (2, 7, 5)), (5003, (3, 17, 13)), (1_000_003, (19, 29, 23)))
+
+
+def probes(unit: Unit) -> Iterator[tuple[dict[str, int], tuple[int, int, int]]]:
+    """Sizes at which formulas over different letters are compared, each with batch, tokens and encoder positions."""
+    return ((_primes(unit, least), lengths) for least, lengths in PROBES)
+
+
+def _primes(unit: Unit, least: int) -> dict[str, int]:
     names = sorted(unit.values, key=lambda name: (name != f"{LEAF}.window", name))
-    return dict(zip(names, primes, strict=False))
+    return dict(zip(names, _primes_from(least, len(names)), strict=True))
+
+
+@cache
+def _primes_from(least: int, number: int) -> tuple[int, ...]:
+    return tuple(islice((n for n in count(least) if all(n % d for d in range(2, isqrt(n) + 1))), number))

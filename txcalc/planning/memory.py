@@ -17,11 +17,13 @@ class StateShare(NamedTuple):
     bytes: int
 
 
-# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 16 bytes per parameter.
+MASTER_BYTES = 4  # of an element of the optimizer's own copy of 16-bit weights: fp32
+# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1), 16 bytes per parameter: as `train`
+# has for a rank of DeepSpeed that holds everything.
 ADAMW_MIXED = (
     ("training weights (bf16)", 2),
     ("gradients (bf16)", 2),
-    ("master weights (fp32)", 4),
+    ("master weights (fp32)", MASTER_BYTES),
     ("first moment (fp32)", 4),
     ("second moment (fp32)", 4),
 )

@@ -82,6 +82,13 @@ class Known(Answer):
     how: str
     where: str
 
+    @property
+    def text(self) -> str:
+        """The word, with its domain where that is not all sizes."""
+        from txcalc.evidence.known import Evidence
+
+        return Evidence(self.how, self.where).text
+
 
 class Result(Answer, Framed, kw_only=True):
     """The answer of a command. `print` and notebooks show its tables; its rows make a data frame (`to_pandas`,

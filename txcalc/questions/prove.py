@@ -26,8 +26,8 @@ class UnequalFigure(Answer):
 
 
 class Structure(Answer):
-    """A structure of a model with its sizes: whether it is proved, for which sizes and conditions, and how `further`
-    quantities are known; `unequal` has what refutes it, `reason` why there is no proof."""
+    """A structure of a model with its sizes: whether it was proved now or is known by a theorem, for which sizes and
+    conditions, and how `further` quantities are known; `unequal`: what refutes it; `reason`: why there is no proof."""
 
     model: str
     structure: str
@@ -113,7 +113,7 @@ def structure(
         model=model,
         structure=unit.name,
         key=unit.key,
-        how="proved" if theorem else "REFUTED" if unequal else "not proved",
+        how=("proved" if new else "known") if theorem else "REFUTED" if unequal else "not proved",
         where=theorem.domain if theorem else None,
         conditions=tuple(map(str, theorem.conditions)) if theorem else (),
         sizes=dict(unit.values),

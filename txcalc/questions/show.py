@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
-from txcalc.evidence.known import all_known
+from txcalc.evidence.known import all_known, shown_known
 from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
@@ -296,7 +296,7 @@ def show(
     step = None
     if recompute is not None or optimizer is not None or layout is not None:
         step = training_step(model, ledger, recompute, optimizer, layout, dtype)
-    known = evidence(model, ledger)
+    known = {name: Known(*each) for name, each in shown_known(model, ledger, keeping_scores).items()}
     return Show(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -404,7 +404,7 @@ def tower(model: Model, ledger: Ledger) -> Tower:
     by_kind = ledger.by_kind("params")
     sizes = {kind: ceil_div(number * ledger.bits[0], 8) for kind, number in by_kind.items()}
     spans = ((entry.leaf.mask_span, entry.work) for entry in ledger if entry.leaf.mask_span and entry.work)
-    known = all_known(model, {"params": "params", "flops": "flops"})
+    known = all_known(model, {"params": "params", "flops": "flops"}, ledger)
     return Tower(
         tokens=ledger.work.tokens,
         params=TowerParams(ledger.total("params"), by_kind),
@@ -447,24 +447,6 @@ def initial_rows(model: Model) -> tuple[InitialRow, ...]:
     return tuple(InitialRow(*row) for row in initial(model))
 
 
-def evidence(model: Model, ledger: Ledger) -> dict[str, Known]:
-    """How each figure is known. Except for forward FLOPs, proofs hold for all logits and expanded MLA."""
-    work = ledger.work
-    forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
-    other_form, forward = bool(forms), "flops with cache" if work.decoding else "flops"
-    quantities = {
-        "params": "params",
-        "flops": theorems.formed(forward, *forms),
-        "flops_masked": "" if other_form else "masked flops",
-        "flops_other": "",
-        "training": "" if other_form or work.decoding else "training flops",
-        "cache": "cache",
-        "saved": "" if other_form or work.decoding else "saved, fused attention",
-        "saved_kept": "" if other_form or work.decoding else "saved, attention matrix kept",
-    }
-    return {name: Known(*known) for name, known in all_known(model, quantities).items()}
-
-
 def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[str]:
     """What a reader of the figures should know."""
     work, params = ledger.work, ledger.total("params")
@@ -477,7 +459,8 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[
         yield "the model fixes the number of positions: --tokens is ignored"
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         yield "the model fixes the picture's positions: --source-tokens is ignored"
-    if known["params"].how != "proved":
+    yield from theorems.theorems().notes
+    if known["params"].how not in ("proved", "listed", "measured"):
         parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
         if reasons := [f"{part.name}: {theorems.obstacle(part)}" for part in parts]:
             yield f"not proved: {'; '.join(reasons)} (txcalc prove tries)"

@@ -201,7 +201,7 @@ def verify(
             if measures:
                 measure(verdicts[-1], DeviceModel(model, device, DTYPES[dtype]), measures, accelerator)
             if record:
-                store({model.name: proofs(model, verdicts[-1])})
+                store({model.name: (model, proofs(model, verdicts[-1]))})
     return answer_of(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from txcalc.questions.prove import Prove
 from txcalc.render.report import Report, Table, TableCell
 
@@ -30,8 +32,10 @@ def report(answer: Prove, form: str) -> Report:
     if further:
         headings = ("model", "structure", "quantity", "evidence", "for")
         tables.append(Table("Further quantities", headings, further, left=frozenset(range(5)), name="further"))
-    proved = sum(each.proved for each in answer.structures)
-    verdict = f"{proved} of {len(answer.structures)} structures proved for every size"
+    words = Counter("proved" if each.new else "known" for each in answer.structures if each.proved)
+    numbers = ", ".join(f"{number} {word}" for word, number in words.items())
+    verdict = f"{words.total()} of {len(answer.structures)} structures {' and '.join(words) or 'proved'} for every size"
+    verdict += f" ({numbers})" if len(words) > 1 else ""
     notes = [f"{each.model}, {each.structure}: {each.reason}" for each in answer.structures if each.reason]
     notes += [
         f"{each.model}, {each.structure}: {row.path or 'total'}, {row.quantity}: predicted {row.predicted}, "

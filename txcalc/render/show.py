@@ -73,7 +73,7 @@ def _parts(answer: Show) -> Table:
         rows.append([kind.replace("_", " "), cell(number), shares[0], per_token, cell(spent), shares[1]])
     total = [cell(whole), TableCell(1, short(whole)), rounded(Fraction(cost, tokens))]
     rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
-    known = answer.known["params"].how, answer.known["flops_masked" if masked else "flops"].how
+    known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
     way = "masked" if masked else "dense"
     names = ["parameters", "share of parameters", f"FLOPs per token, {way}", f"FLOPs, {way}", "share of FLOPs"]
     shown = ("parameters", "share", "/token", "FLOPs", "share")
@@ -109,7 +109,8 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
 
 def _params(answer: Show) -> Table:
     """All parameters, and commonly quoted subtotals."""
-    params, sums, known = answer.params, answer.sums, answer.known["params"]
+    params, sums, known = answer.params, answer.sums, answer.known["params"].text
+    evidence = {"active per token": answer.known["active"].text}
     numbers = {
         "all": params.total,
         "active per token": params.active,
@@ -117,7 +118,7 @@ def _params(answer: Show) -> Table:
         "blocks: all layers": sums["blocks"],
     }
     rows = [
-        [name, cell(number), rounded(number), percent(number, params.total), known.how]
+        [name, cell(number), rounded(number), percent(number, params.total), evidence.get(name, known)]
         for name, number in numbers.items()
     ]
     if channel := sums["feed_forward"]:
@@ -125,7 +126,7 @@ def _params(answer: Show) -> Table:
         if blocks := sums["blocks"]:
             share = float(100 * Fraction(channel, blocks))
             name = TableCell(name.value, f"feed-forward, {share:.1f} % of the blocks")
-        rows.append([name, cell(channel), rounded(channel), percent(channel, params.total), known.how])
+        rows.append([name, cell(channel), rounded(channel), percent(channel, params.total), known])
     headings = ("quantity", TableCell("parameters", "exact"), SHORT, "share", "evidence")
     return Table("Parameters", headings, rows, left=frozenset({0, 4}))
 
@@ -160,12 +161,12 @@ def _figure(name: str, number: int | Fraction, known: Known) -> list[Any]:
     if isinstance(number, Fraction) and number.denominator == 1:
         number = number.numerator
     exact = cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")
-    return [name, exact, short(number), known.how]
+    return [name, exact, short(number), known.text]
 
 
 def _memory(answer: Show) -> Table:
     memory, cache, known, batch = answer.memory, answer.cache, answer.known, answer.workload.batch
-    rows = [_bytes("weights", memory.weights_bytes, known["params"].how, f"weights ({memory.format})")]
+    rows = [_bytes("weights", memory.weights_bytes, known["weights_bytes"].text, f"weights ({memory.format})")]
     if (native := memory.native) and native.bytes != memory.weights_bytes:
         name = "weights as published"
         rows.append(_bytes(name, native.bytes, "published", f"{name} ({native.format})"))
@@ -174,21 +175,23 @@ def _memory(answer: Show) -> Table:
             full, length = cache.windows_full_at, cache.context
             until = f" up to {full:,}" if full is not None and length < full else ""
             shown = f"cache per further token{until} ({cache.dtype})"
-            rows.append(_bytes("cache per further token", cache.bytes_per_token, known["cache"].how, shown))
-            rows.append(_bytes("cache, constant part", cache.constant_bytes, known["cache"].how))
+            rows.append(_bytes("cache per further token", cache.bytes_per_token, known["cache_bytes"].text, shown))
+            rows.append(_bytes("cache, constant part", cache.constant_bytes, known["cache_bytes"].text))
         shown = f"cache at length {cache.context:,}, one sequence"
-        rows.append(_bytes("cache", cache.bytes, known["cache"].how, shown))
+        rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, shown))
         if batch > 1:
             shown = f"cache of all {batch:,} sequences"
-            rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache"].how, shown))
-    state, how = memory.training_state, known["params"].how
+            rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, shown))
+    state, how = memory.training_state, known["training_state_bytes"].text
     rows += [_bytes(part.name, part.bytes, how, f"{part.name}, {part.bytes_per_param} B/param") for part in state]
     each = f", {sum(part.bytes_per_param for part in state)} B/param"
     each = each if memory.trained_params == answer.params.total else ""
     rows.append(_bytes("training state", memory.training_state_bytes, how, f"training state{each}"))
     saved = memory.saved_bytes
-    rows.append(_bytes("saved activations, fused attention", saved.fused, known["saved"].how))
-    rows.append(_bytes("saved activations, eager attention", saved.attention_matrix_kept, known["saved_kept"].how))
+    rows.append(_bytes("saved activations, fused attention", saved.fused, known["saved_bytes"].text))
+    rows.append(
+        _bytes("saved activations, eager attention", saved.attention_matrix_kept, known["saved_kept_bytes"].text)
+    )
     return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
 
 

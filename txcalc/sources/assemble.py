@@ -112,7 +112,7 @@ def _stack(stack: Table) -> Stack:
         collapse=_hyper(stack, norm, read=True),
         contacts=_contacts(stack) if stack["contacts"] else None,
         angles=places.angles(heads.get("d_head")),
-        idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
+        idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] is not None else None,
         around=Pieces(pieces=tuple(stack["around"])) if stack["around"] else None,
         frozen=stack["lora"] is not None,
         features=FeaturesOptions.of(stack["features"]).build(d_model, norm) if stack["features"] else None,

@@ -6,6 +6,8 @@ import os
 import select
 import stat
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from txcalc.errors import InputError
@@ -44,14 +46,39 @@ def writable(path: Path, force: bool) -> None:
 
 
 def write(path: Path, data: str | bytes, force: bool) -> None:
-    """Writes a file. Errors: those of `writable`."""
+    """Writes a file: beside it, and renamed when all is written, so that nobody sees half of it. What is no regular
+    file (a pipe, a terminal) is written to. Errors: those of `writable`."""
     writable(path, force)
+    content = data.encode("utf-8") if isinstance(data, str) else data
     try:
-        path.write_bytes(data.encode() if isinstance(data, str) else data)
+        if path.exists() and not path.is_file():
+            path.write_bytes(content)
+            return
+        target = path.resolve()
+        beside = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+        try:
+            beside.write_bytes(content)
+            if target.exists():
+                beside.chmod(stat.S_IMODE(target.stat().st_mode))
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
-        raise InputError(
-            str(path), [f"cannot be written: {(getattr(error, 'strerror', None) or str(error)).lower()}"]
-        ) from None
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise InputError(str(path), [f"cannot be written: {reason}"]) from None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing a file while this one reads and writes it."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    with path.with_name(f".{path.name}.lock").open("ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:

@@ -1,25 +1,29 @@
-"""Records verified evidence for `evidence.known` in `presets/proofs.json`."""
+"""Records what a verification showed of a model at its own sizes, where its structures' theorems say less."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from importlib.metadata import version
-from typing import Any
 
-from txcalc.evidence.known import RECORDED, digest, proofs_file
+from txcalc.evidence.formulas import FIGURES, Formulas
+from txcalc.evidence.store import Shown, Theorem, read, save, theorems_file
+from txcalc.evidence.structures import pieces, sized
+from txcalc.evidence.theorems import by_structure
 from txcalc.model import Model
+from txcalc.sources import files
 from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, Verdict, equal
 
-Proof = dict[str, str]
 
-
-def proofs(model: Model, verdict: Verdict) -> dict[str, Proof | None]:
-    """A verdict's evidence for each recorded quantity of a whole model; None where it was tested and not shown."""
-    asked = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in RECORDED}
+def proofs(model: Model, verdict: Verdict) -> dict[str, Shown | None]:
+    """A verdict's evidence for each quantity of a whole model; None where it was tested and not shown."""
+    asked = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
     shown = {name: verdict.known[name] for name, row in asked.items() if verdict.ok and _complete(model, row)}
-    return {name: {**shown[name]._asdict(), "digest": digest(model, name)} if name in shown else None for name in asked}
+    formulas = Formulas(sized(model))
+    return {
+        name: Shown(formulas.digest(name), *shown[name], ()) if name in shown else None  # of its sizes: no conditions
+        for name in asked
+    }
 
 
 def _complete(model: Model, row: CheckedRow) -> bool:
@@ -31,16 +35,21 @@ def _complete(model: Model, row: CheckedRow) -> bool:
     return equal(ledger.total("saved"), row.predicted)
 
 
-def store(found: Mapping[str, Mapping[str, Proof | None]]) -> None:
-    """Writes the evidence found into the file, by preset and quantity, and removes what was not shown; other entries
-    stay."""
-    path = proofs_file()
-    whole: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"presets": {}}
-    stored = whole["presets"]
-    for name, proved in found.items():
-        kept = {**stored.get(name, {}), **proved}
-        stored[name] = {quantity: proof for quantity, proof in kept.items() if proof}
-    made = {package: version(package) for package in ("torch", "fvcore")}
-    own = {"schema": "txcalc/proofs/1", "made_with": made, "presets": dict(sorted(stored.items()))}
-    content = {**own, **{key: value for key, value in whole.items() if key not in own}}
-    path.write_text(json.dumps(content, indent=1) + "\n")
+def store(found: Mapping[str, tuple[Model, Mapping[str, Shown | None]]]) -> None:
+    """Keeps the evidence found of models, by name, and removes what was not shown; what theorems of structures show as
+    surely is left out."""
+    path = theorems_file()
+    with files.locked(path):
+        kept = read(path)
+        for name, (model, shown) in found.items():
+            key = sized(model).key
+            before = kept.pop(key).further if key in kept else {}
+            surely = by_structure([Formulas(unit) for unit in pieces(model)], tuple(shown))
+            further = {
+                quantity: one
+                for quantity, one in {**before, **shown}.items()
+                if one is not None and surely.get(quantity, ("",))[0] not in ("proved", one.how)
+            }
+            if further:
+                kept[key] = Theorem(name, {}, "", (), further)
+        save(path, kept, {package: version(package) for package in ("torch", "fvcore")})

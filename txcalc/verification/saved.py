@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,7 +21,7 @@ from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
 from txcalc.verification.sizes import SizeSymbols
 from txcalc.verification.subject import SizePoint, Subject
-from txcalc.verification.symbolic import B, OneSize, Symbols
+from txcalc.verification.symbolic import B, NotForAll, OneSize, Symbols
 from txcalc.verification.tracker import Tracker
 from txcalc.verification.verdict import CheckedRow, compare, module_paths, spread
 
@@ -36,6 +36,9 @@ class SavedElements:
     without floating-point numbers, and `statistics`: path → elements, one per row, of a norm or a fused softmax. What
     an `idle` path saves first (the ledger counts it elsewhere), or a part that is only modelled, is charged to the
     first other module that saves it.
+
+    Where the batch is 1 a size does not show whether it depends on B: `tables` says it of each tensor that a path
+    saves, as found with B as a letter.
     """
 
     def __init__(
@@ -44,7 +47,9 @@ class SavedElements:
         symbols: Symbols | OneSize | SizeSymbols,
         statistics: Mapping[str, Any],
         idle: Collection[str] = (),
+        tables: Mapping[str, Sequence[bool]] | None = None,
     ) -> None:
+        self.tables, self.packed = tables, dict[str, list[bool]]()
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}
         self.apart: dict[str, Any] = {}
@@ -60,6 +65,8 @@ class SavedElements:
     def _pack(self, tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         address = storage._cdata
+        packed = self.packed.setdefault(self.tracker.path, [])
+        packed.append(self._is_table(storage, len(packed)))
         if address not in self._seen:
             self._seen[address] = storage
             size = self.symbols.read(storage.nbytes())
@@ -80,6 +87,15 @@ class SavedElements:
             self.found[path] = sympy.expand(self.found.get(path, 0) + elements)
         return tensor
 
+    def _is_table(self, storage: Any, number: int) -> bool:
+        """Whether the size of what a path saves as its `number`-th tensor does not depend on B."""
+        if self.tables is None:
+            return not sympy.sympify(self.symbols.read(storage.nbytes())).has(B)
+        known = self.tables.get(self.tracker.path, ())
+        if number >= len(known):
+            raise NotForAll(f"{self.tracker.path} saves other tensors where the batch is 1")
+        return known[number]
+
     def _lends(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
 
@@ -88,7 +104,7 @@ class SavedElements:
             return WEIGHTS
         if not tensor.dtype.is_floating_point:
             return IDS
-        if not elements.has(B):
+        if self.packed[self.tracker.path][-1]:
             return TABLES
         whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
         return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""

@@ -9,7 +9,7 @@ on both sides of the window's end, and are *measured*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
 from typing import Any, NamedTuple
@@ -18,13 +18,14 @@ import sympy
 import torch
 
 from txcalc.evidence import theorems
+from txcalc.evidence.domains import common
 from txcalc.evidence.theorems import Condition, Shown, Unit
 from txcalc.ledger import Entry, walk
 from txcalc.parts.part import Workload
 from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import step_flops
 from txcalc.reference import CacheTensors, mode, modules, tracing
-from txcalc.verification import flops, mask, saved
+from txcalc.verification import active, flops, mask, saved
 from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
 from txcalc.verification.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
@@ -50,6 +51,7 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
         prove_saved: (theorems.KEPT, theorems.FUSED),
         prove_decoding: ("cache", "flops with cache"),
         _masked: ("masked flops",),
+        active.shown: (active.QUANTITY,),
     }
     for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
         attempts[partial(_prompt, form=form)] = (theorems.formed("flops", form),)
@@ -122,26 +124,55 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
 
 
 def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """Saved activations with explicit and with fused attention, where the ledger claims all of them."""
-    said: dict[str, Shown] = {}
+    """Saved activations with explicit and with fused attention, where the ledger claims all of them: for all lengths of
+    2 or more; and of 1, each length for which the figures are equal there too, whichever others are 1."""
+    shown: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
         try:
-            found, conditions = _kept(unit, quantity, device)
+            found, conditions, tables = _kept(unit, quantity, device)
         except NotForAll:
             continue
-        said[quantity] = _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 2", dict.fromkeys(conditions))
         rows += found
-    return said, rows
+        from_one: list[str] = []
+        for length in lengths_of(unit):
+            others = (chosen for n in range(len(from_one) + 1) for chosen in combinations(from_one, n))
+            more = [_kept_at(unit, quantity, device, (*ones, length), tables) for ones in others]
+            if None not in more:
+                from_one.append(length)
+                conditions += [condition for assumed in more if assumed for condition in assumed]
+        bounds = (f"all {length} ≥ {1 if length in from_one else 2}" for length in lengths_of(unit))
+        shown[quantity] = _proved(unit, quantity, common([*bounds]), dict.fromkeys(conditions))
+    return shown, rows
 
 
-def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[CheckedRow], list[Condition]]:
+def _kept_at(
+    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Mapping[str, Sequence[bool]]
+) -> list[Condition] | None:
+    """The trace's assumptions about sizes where some lengths are 1; None where figures differ, or it cannot be
+    traced."""
+    try:
+        rows, conditions, packed = _kept(unit, quantity, device, ones, tables)
+    except NotForAll:
+        return None
+    alike = {path: len(found) for path, found in packed.items()} == {path: len(found) for path, found in tables.items()}
+    return conditions if alike and all(row.equal for row in rows) else None
+
+
+def _kept(
+    unit: Unit,
+    quantity: str,
+    device: torch.device,
+    ones: tuple[str, ...] = (),
+    tables: Mapping[str, Sequence[bool]] | None = None,
+) -> tuple[list[CheckedRow], list[Condition], dict[str, list[bool]]]:
+    """Rows, the trace's assumptions about sizes, and which of the saved tensors do not depend on the batch."""
     keep_scores = quantity == theorems.KEPT
     if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
-    symbols = SizeSymbols(unit.values)
+    symbols = SizeSymbols(unit.values, ones)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
-    predicted = theorems.ledger(root, B, T, T_SRC, keep_scores=keep_scores)
+    predicted = theorems.ledger(root, *symbols.asked, keep_scores=keep_scores)
     idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
     with refusing(), mode(explicit=keep_scores, static=True), symbols.mode:
         net = modules(symbols.of(root), device, torch.float32)
@@ -149,9 +180,12 @@ def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Checked
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
         given = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
-        kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
-    rows = compare(predicted, lambda entry: entry.saved, kept.found, quantity, saved.ORACLE, "all ≥ 2", for_all=True)
-    return list(rows), _of_sizes(symbols)
+        told = tables if "B" in ones else None
+        kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, told)
+        kept.during(partial(net, *given))
+    where = ", ".join([*(f"{one} = 1" for one in ones), "all other lengths ≥ 2"])
+    rows = compare(predicted, lambda e: simple(e.saved), kept.found, quantity, saved.ORACLE, where, for_all=True)
+    return list(rows), _of_sizes(symbols), kept.packed
 
 
 # A pass with cached tokens.
@@ -187,6 +221,15 @@ def orders(one: bool, window: bool) -> tuple[Order, ...]:
     return tuple(found)
 
 
+def prompts(one: bool, window: bool) -> tuple[Order, ...]:
+    """Every order of W and T where nothing is cached yet."""
+    tokens, none = (sympy.Integer(1) if one else T), sympy.Integer(0)
+    if one or not window:
+        return (Order(((W,) if window else ()) if one else (T,), none, tokens),)
+    passed = Order((W, MORE), none, W + MORE - 1)  # T > W
+    return passed, Order((T,), none, T, T), Order((T, MORE), none, T, T + MORE - 1)
+
+
 def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
@@ -201,13 +244,15 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     sides = [length for length in lengths_of(unit) if length != "T"]
     for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
         for one in (False, True):
-            for order in orders(one, bool(windows)):
+            first = () if form else prompts(one, bool(windows))
+            for order in (*first, *orders(one, bool(windows))):
                 found, assumed = prove_passes(unit, order, ones, form)
                 rows += found
                 conditions |= dict.fromkeys(assumed)
-    domain = f"all {', '.join([*lengths_of(unit), 'past'])} ≥ 1"
-    names = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
-    return {name: _proved(unit, name, domain, conditions) for name in names}, rows
+    lengths = ", ".join(lengths_of(unit))
+    name = theorems.formed("flops with cache", *([form] if form else []))
+    shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
+    return shown | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
 
 def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
@@ -258,13 +303,16 @@ def prove_passes(
     with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
         made = [symbols.of(length) for length in (batch, past, tokens, source)]
-        net(*inputs(unit, symbols.letters, (made[0], made[1], made[3]), symbols.of), cache=cache)
-        given, *_ = inputs(unit, symbols.letters, (made[0], made[2], made[3]), symbols.of)
-        counter = flops.count(net, lambda: net(given, cache=cache))
-    ledger = walk(root, Workload(batch, tokens, past, source, decoding=True, **_asked(form)))
+        if past != 0:
+            net(*inputs(unit, symbols.letters, (made[0], made[1], made[3]), symbols.of), cache=cache)
+        ids, *encoded = inputs(unit, symbols.letters, (made[0], made[2], made[3]), symbols.of)
+        given = (ids, *encoded) if past == 0 else (ids,)
+        counter = flops.count(net, lambda: net(*given, cache=cache))
+    source = source if root.fixed is None or past != 0 else root.fixed
+    ledger = walk(root, Workload(batch, tokens, past, source, decoding=bool(past != 0), **_asked(form)))
     said = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
     where = ", ".join([*said, *([f"W = {order.window}"] if W in order or made_of else [])])
-    quantity = theorems.formed("flops with cache", *([form] if form else []))
+    quantity = theorems.formed("flops" if past == 0 else "flops with cache", *([form] if form else []))
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     held = {path: symbols.read(value) for path, value in cache.elements().items()}
     found = [

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.num import Num, ceil_div, product
+from txcalc.planning.memory import MASTER_BYTES
 from txcalc.planning.training.frameworks import Framework
 from txcalc.planning.training.optimizers import BLOCK, OPTIMIZERS, SMALLEST, Shape
 from txcalc.planning.training.recipe import Recipe
@@ -175,7 +176,8 @@ def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, valu
     """Bytes that the optimizer keeps for a tensor of `width` bytes per element: its state, and fp32 master weights
     where the framework has them. A shape may hold symbols; `value` gives a symbol's number where a rule compares
     sizes."""
-    master, optimizer = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0, OPTIMIZERS[recipe.optimizer]
+    master = MASTER_BYTES if recipe.rules.master and recipe.parameter_bytes < 4 else 0
+    optimizer = OPTIMIZERS[recipe.optimizer]
     small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
     return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
 

@@ -87,11 +87,14 @@ function theorems(model, values) {
 
 // A figure's evidence at these sizes, as in the library.
 function known(model, found, quantity) {
-  if ((quantity === "params" || quantity === "active" || quantity === "flops") && found.proved) return "proved";
+  if ((quantity === "params" || quantity === "flops") && found.proved) return "proved";
   if (found.same && model.known[quantity]) return model.known[quantity].how;
   const said = found.proved ? found.theorems.map((each) => each.shown[quantity]) : [undefined];
   return said.includes(undefined) ? "modelled" : said.includes("measured") ? "measured" : "proved";
 }
+
+// Evidence of bytes: their elements in a stated format.
+const inBytes = (how) => (["proved", "listed", "measured"].includes(how) ? "by convention" : how);
 
 // ---- Where attention overtakes the rest: planning/crossover.py, over the same programs ----
 

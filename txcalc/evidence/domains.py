@@ -1,0 +1,61 @@
+"""The batches and lengths for which something is proved, as a text: `all B, T ≥ 2, B < 16`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from txcalc.parts.part import Workload
+
+LEAST = re.compile(r"((?:[A-Za-z]\w*, )*[A-Za-z]\w*) ≥ (\d+)")
+LIMIT = re.compile(r"([A-Za-z]\w*) (<|≤|>|≠) (\d+)")
+HOLDS = {"<": int.__lt__, "≤": int.__le__, ">": int.__gt__, "≠": int.__ne__}
+# What a domain may say beside bounds: how it is known, and not where.
+WORDS = {
+    "",
+    "all",
+    "its parts each by itself",
+    "the leaves that are listed each by itself",
+    "no mask hides anything in it",
+}
+
+
+def common(domains: Sequence[str]) -> str:
+    """Where all of several proofs hold: for each length from the largest bound on, with whatever else they say."""
+    least: dict[str, int] = {}
+    further: dict[str, None] = {}
+    for domain in domains:
+        for name, bound in _bounds(domain):
+            least[name] = max(bound, least.get(name, 0))
+        further[LEAST.sub("", domain).removeprefix("all").strip(" ,")] = None
+    runs = groupby(least, key=least.__getitem__)
+    bounds = ", ".join(f"{', '.join(names)} ≥ {bound}" for bound, names in runs)
+    return ", ".join(text for text in (bounds and f"all {bounds}", *further) if text)
+
+
+def covers(domain: str, work: Workload) -> bool:
+    """Whether a domain contains a workload. What it says beside bounds and is no word of `WORDS` contains none."""
+    lengths = {"B": work.batch, "T": work.tokens, "past": work.past, "T_src": work.source}
+    for name, bound in _bounds(domain):
+        if lengths.get(name) is not None and lengths[name] < bound:
+            return False
+    for clause in LEAST.sub("", domain).removeprefix("all").split(","):
+        if clause.strip() in WORDS:
+            continue
+        limit = LIMIT.fullmatch(clause.strip())
+        if limit is None or not HOLDS[limit[2]](lengths[limit[1]], int(limit[3])):
+            return False
+    return True
+
+
+def everywhere(domain: str) -> bool:
+    """Whether a domain leaves no batch or length out."""
+    bounded = any(bound > 1 for _, bound in _bounds(domain))
+    return not bounded and all(c.strip() in WORDS for c in LEAST.sub("", domain).removeprefix("all").split(","))
+
+
+def _bounds(domain: str) -> Iterator[tuple[str, int]]:
+    """The least of each length."""
+    for names, bound in LEAST.findall(domain):
+        yield from ((name, int(bound)) for name in names.split(", "))

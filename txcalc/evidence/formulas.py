@@ -1,0 +1,199 @@
+"""The figures of a structure's leaves as formulas: their digest, and their values at a model's sizes.
+
+A digest is of the formulas themselves (`residues`), each by the path of its leaf. Values are what the formulas with
+this digest give at a model's sizes and workload; `agrees` compares them with the ledger whose figures are printed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from txcalc.evidence.residues import ResidueTape, residue, value
+from txcalc.evidence.structures import FRAME, Unit, called, fingerprint
+from txcalc.ledger import Entry, Ledger, walk
+from txcalc.model import Model
+from txcalc.parts.options import numbered
+from txcalc.parts.part import Workload
+from txcalc.planning.gradients import step_flops
+
+FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
+LAST, ABSORBED = "last logits", "MLA absorbed"
+FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # of FLOPs, as a workload has them
+FORMED = ("flops", "flops with cache")
+WEIGHTS = ("params", "active")  # which no workload changes
+PROMPT, STEP = "a prompt", "a step after cached tokens"
+
+
+class Figure(NamedTuple):
+    """A figure of a leaf, and the passes whose formulas its digest is of."""
+
+    of: Callable[[Entry], Any]
+    passes: tuple[str, ...] = (PROMPT,)
+    form: Mapping[str, bool] = {}
+
+
+def formed(figure: str, *forms: str) -> str:
+    """The name of a figure in other forms than the usual ones."""
+    return ", ".join((figure, *forms))
+
+
+def _params(entry: Entry) -> Any:
+    return entry.params
+
+
+def _forward(entry: Entry) -> Any:
+    return entry.flops
+
+
+def _saved(entry: Entry) -> Any:
+    return entry.saved
+
+
+FIGURES: dict[str, Figure] = {
+    "params": Figure(_params),
+    "active": Figure(lambda entry: entry.active),
+    "flops": Figure(_forward),
+    "training flops": Figure(step_flops),
+    "flops with cache": Figure(_forward, (STEP,)),
+    "cache": Figure(lambda entry: entry.cache, (PROMPT, STEP)),
+    "masked flops": Figure(lambda entry: entry.flops_masked, (PROMPT, STEP)),
+    FUSED: Figure(_saved),
+    KEPT: Figure(_saved, form={"keep_scores": True}),
+}
+FIGURES |= {
+    formed(name, *forms): FIGURES[name]._replace(form={FORMS[form]: True for form in forms})
+    for name in FORMED
+    for forms in ((LAST,), (ABSORBED,), (LAST, ABSORBED))
+}
+
+
+def ledger(root: Any, batch: Any, tokens: Any, source: Any, **form: bool) -> Ledger:
+    """The ledger of a unit's tree; a picture's positions are its own."""
+    source = source if root.fixed is None else root.fixed
+    return walk(root, Workload(batch, tokens, 0, source, **form))
+
+
+class Formulas:
+    """The formulas of a unit, with their values at its own sizes and a workload, if one is given. Units of one
+    structure may share their `digests`."""
+
+    def __init__(self, unit: Unit, work: Workload | None = None, digests: dict[str, str] | None = None) -> None:
+        self.unit, self.work = unit, work
+        self._digests = {} if digests is None else digests
+        self._walked: dict[Any, Ledger] = {}
+
+    @cached_property
+    def _letters(self) -> Mapping[str, Any]:
+        lengths = {"B": 1, "T": 1, "past": 1, "T_src": 1}
+        if self.work is not None:
+            batch, tokens, past, source = self.work[:4]
+            lengths = {"B": batch, "T": tokens, "past": past, "T_src": tokens if source is None else source}
+        return ResidueTape({**self.unit.values, **lengths}).letters
+
+    @cached_property
+    def _root(self) -> Any:
+        return self.unit.over(self._letters)
+
+    def _ledger(self, step: bool, form: Mapping[str, bool]) -> Ledger:
+        """The ledger of a prompt, or of a step after cached tokens."""
+        key = step, *form
+        if key not in self._walked:
+            batch, tokens, past, source = (self._letters[name] for name in ("B", "T", "past", "T_src"))
+            source = source if self._root.fixed is None else self._root.fixed
+            work = Workload(batch, tokens, past if step else 0, source, decoding=step, **form)
+            self._walked[key] = walk(self._root, work)
+        return self._walked[key]
+
+    @property
+    def routed(self) -> bool:
+        """Whether it has experts of which a token uses some."""
+        return any(entry.routed for entry in self._ledger(False, {}))
+
+    def digest(self, quantity: str) -> str:
+        """A digest of the quantity's formulas, by leaf. Errors: `TypeError` for one that compares its numbers."""
+        if quantity not in self._digests:
+            self._digests[quantity] = self._digest(FIGURES[quantity])
+        return self._digests[quantity]
+
+    def _digest(self, figure: Figure) -> str:
+        alone = self.unit.spec["kind"] in ("encoder", "vision")
+        passes = [name for name in figure.passes if not (name == STEP and alone)]
+        return fingerprint(
+            [
+                [[entry.path, f"{residue(figure.of(entry)):x}"] for entry in self._ledger(name == STEP, figure.form)]
+                for name in passes
+            ]
+        )
+
+    def values(self, quantity: str) -> dict[str, int | None]:
+        """The value of each leaf at the workload that was given; None where a division leaves a rest."""
+        assert self.work is not None
+        figure, step = FIGURES[quantity], self.work.decoding
+        if (STEP if step else PROMPT) not in figure.passes and quantity not in WEIGHTS:
+            return {}
+        return {entry.path: value(figure.of(entry)) for entry in self._ledger(step, figure.form)}
+
+
+def agrees(model: Model, shown: Ledger, quantity: str, formulas: Sequence[Formulas]) -> bool:
+    """Whether the ledger whose figures are shown is the sum of the formulas of the model's structures at its sizes:
+    each leaf of a layer as often as its kind of layer stands in the description. `formulas` are those of `pieces`, one
+    by one."""
+    expected: dict[str, int | None] = {}
+    for path, number in _expected(model, quantity, formulas):
+        if expected.setdefault(path, number) != number:
+            return False
+    return _figures(shown, quantity) == _nonzero(expected)
+
+
+def agrees_whole(shown: Ledger, quantity: str, formulas: Formulas) -> bool:
+    """The same of a whole model's own formulas."""
+    return _figures(shown, quantity) == _nonzero(formulas.values(quantity))
+
+
+def _figures(shown: Ledger, quantity: str) -> dict[str, Any]:
+    figure, found = FIGURES[quantity], dict[str, Any]()
+    for entry in shown:
+        found[entry.path] = found.get(entry.path, 0) + figure.of(entry)
+    return _nonzero(found)
+
+
+def _nonzero(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    return {path: number for path, number in numbers.items() if number != 0}
+
+
+def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iterator[tuple[str, int | None]]:
+    """The value of each leaf of a model, by its path; of several structures that have it the same."""
+    weights = quantity in WEIGHTS
+    leaves = iter([formula for formula in formulas if formula.unit.listed])
+    for path, piece, copies in _listed(model):
+        (number,) = next(leaves).values(quantity).values()
+        times = piece["times"] * copies * (1 if weights else piece["runs"])
+        yield path + ("" if numbered(piece["times"]) is None else ".0"), None if number is None else number * times
+    for formula in formulas:
+        unit = formula.unit
+        for path, number in () if unit.listed else formula.values(quantity).items():
+            half, among, rest = path.partition("layers.")
+            if not among:
+                yield path, number
+                continue
+            if unit.name == FRAME:  # the feed-forward in it is not the model's
+                continue
+            stack = model.spec["stacks"][half.removesuffix(".")]
+            place, _, rest = rest.partition(".")
+            groups = [group for group in stack["groups"] if called(group[0]) == unit.name]
+            _, layers = groups[0] if groups else stack["groups"][int(place)]
+            copies = 1 if weights and stack["shared_layers"] else len(layers)
+            yield f"{half}layers.{layers[0]}.{rest}", None if number is None else number * copies
+
+
+def _listed(model: Model) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+    """The leaves that a description lists, each with its path and in how many layers it is."""
+    for half, stack in model.spec["stacks"].items():
+        above = f"{half}." if half else ""
+        yield from ((f"{above}around.{piece['name']}", piece, 1) for piece in stack["around"])
+        for name, layer in stack["layer"].items():
+            layers = dict(stack["groups"])[name]
+            for piece in layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ():
+                yield f"{above}layers.{layers[0]}.pieces.{piece['name']}", piece, len(layers)

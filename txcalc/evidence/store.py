@@ -1,0 +1,234 @@
+"""The store of evidence: one file that comes with the package, one of the user's own, both of theorems by structure.
+
+An entry has a checksum, made with the theorem: an entry that was edited by hand is not used. The user's file is read
+with a bound on its size; one that cannot be read is a note, and not used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache, cached_property, partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from txcalc.errors import Fault, InputError, TxcalcError
+from txcalc.evidence.formulas import FIGURES
+from txcalc.evidence.structures import Size, fingerprint
+from txcalc.sources import files
+from txcalc.sources.presets import folder
+
+SCHEMA, EARLIER = "txcalc/theorems/2", "txcalc/theorems/1"
+MAX_BYTES = 64 << 20  # of a file of theorems
+HOW = ("proved", "measured")
+T = TypeVar("T")
+
+
+class Condition(NamedTuple):
+    """A polynomial of the parameters that must not be 0 (`!=`), or be at least 0 (`>=`)."""
+
+    polynomial: Size
+    relation: str
+
+    def holds(self, values: Mapping[str, int]) -> bool:
+        value = self.polynomial.over(values)
+        return bool(value != 0 if self.relation == "!=" else value >= 0)
+
+    def __str__(self) -> str:
+        return f"{self.polynomial} {'≠' if self.relation == '!=' else '≥'} 0"
+
+
+class Shown(NamedTuple):
+    """What was shown of one further quantity: the digest of its formulas, whether it is *proved* or *measured*, where,
+    and the conditions on sizes."""
+
+    digest: str
+    how: str
+    where: str
+    conditions: tuple[Condition, ...]
+
+
+class Theorem(NamedTuple):
+    """What was shown of a structure: for each proved quantity the digest of its formulas; the batches and lengths for
+    which it holds, and the conditions on sizes (of 2 or more each). `further` quantities have each their own. `edited`:
+    its entry does not have its checksum, and is not used."""
+
+    name: str
+    digests: Mapping[str, str]
+    domain: str
+    conditions: tuple[Condition, ...]
+    further: Mapping[str, Shown] = {}
+    edited: bool = False
+
+
+def theorems_file() -> Path:
+    """Where theorems are kept that come with the package."""
+    return folder() / "theorems.json"
+
+
+def own_file() -> Path:
+    """Where the user's own are kept: `$XDG_DATA_HOME/txcalc/theorems.json`."""
+    base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(base) / "txcalc" / "theorems.json"
+
+
+class TheoremFiles(Mapping[str, Theorem]):
+    """Theorems of files by the key of their structure, each of the first file that has it. A model whose structures all
+    have their own asks for a few of many: each is looked up in the text. For one that has none many more are asked for:
+    all entries are read at the first that is lacking."""
+
+    def __init__(self, texts: Mapping[Path, str], notes: Sequence[str] = ()) -> None:
+        self.texts, self.notes = texts, tuple(notes)
+        self.lacked = False
+
+    @cached_property
+    def entries(self) -> dict[str, tuple[Path, Any]]:
+        """All of them, as they are written."""
+        found: dict[str, tuple[Path, Any]] = {}
+        for path, text in self.texts.items():
+            for key, entry in _parsed(path, partial(_entries, text)).items():
+                found.setdefault(key, (path, entry))
+        return found
+
+    def __getitem__(self, key: str) -> Theorem:
+        if self.lacked:
+            path, entry = self.entries[key]
+        elif (looked_up := self._look_up(key)) is not None:
+            path, entry = looked_up
+        else:
+            self.lacked = True
+            raise KeyError(key)
+        return _parsed(path, lambda: theorem_of(key, entry))
+
+    def find(self, key: str) -> Theorem | None:
+        """The theorem of a key that most probably has none, without reading all entries."""
+        known = key in self.entries if self.lacked else self._look_up(key) is not None
+        return self[key] if known else None
+
+    def _look_up(self, key: str) -> tuple[Path, Any] | None:
+        for path, text in self.texts.items():
+            named = f'"{key}": '
+            if (at := text.find(named + "{")) >= 0:
+                return path, _parsed(path, partial(_decoded, text, at + len(named)))
+        return None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+
+@cache
+def theorems() -> TheoremFiles:
+    """Those that come with the package, and the user's own: their file is checked as a whole."""
+    texts, notes, own = {theorems_file(): _text(theorems_file())}, [], own_file()
+    try:
+        text = _text(own)
+        _parsed(own, lambda: [theorem_of(key, entry) for key, entry in _entries(text).items()])
+        texts[own] = text
+    except TxcalcError as error:
+        notes.append(f"your own theorems are not used: {error}")
+    return TheoremFiles({path: text for path, text in texts.items() if text}, notes)
+
+
+def _text(path: Path) -> str:
+    """A file of theorems, which need not be there: then "". Errors: `InputError`."""
+    if not path.exists():
+        return ""
+    files.regular(path)
+    data = files.read(path, MAX_BYTES)
+    if len(data) > MAX_BYTES:
+        raise InputError(str(path), [f"holds over {MAX_BYTES >> 20} MiB, expected theorems"])
+    return _parsed(path, lambda: data.decode("utf-8"))
+
+
+def read(path: Path) -> dict[str, Theorem]:
+    """The theorems of a file, which need not be there. Errors: `InputError` for one that holds something else."""
+    text = _text(path)
+    return _parsed(path, lambda: {key: theorem_of(key, entry) for key, entry in _entries(text).items()})
+
+
+def _parsed(path: Path, parse: Callable[[], T]) -> T:
+    """What is no theorem in a file is a fault of the file."""
+    try:
+        return parse()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        message: list[Fault | str] = [f"holds no theorems as {SCHEMA} has them: {error} (delete it, or make it again)"]
+        raise InputError(str(path), message) from None
+
+
+def _decoded(text: str, at: int) -> Any:
+    return json.JSONDecoder().raw_decode(text, at)[0]
+
+
+def _entries(text: str) -> Mapping[str, Any]:
+    if not text:
+        return {}
+    content = json.loads(text)
+    if content["schema"] == EARLIER:  # with digests of other figures: nothing of it can be used
+        return {}
+    if content["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {content['schema']!r}")
+    entries: Mapping[str, Any] = content["theorems"]
+    return entries
+
+
+def theorem_of(key: str, entry: Mapping[str, Any]) -> Theorem:
+    """An entry as a theorem. Errors: `ValueError` and the like for what is none."""
+    digests = {quantity: str(mark) for quantity, mark in entry["digests"].items()}
+    further = {quantity: _shown(shown) for quantity, shown in entry.get("further", {}).items()}
+    if unknown := {*digests, *further} - FIGURES.keys():
+        raise ValueError(f"a proof of {sorted(unknown)}")
+    theorem = Theorem(str(entry["name"]), digests, str(entry["domain"]), _conditions(entry["conditions"]), further)
+    return theorem if entry["checksum"] == checksum(key, theorem) else theorem._replace(edited=True)
+
+
+def _shown(entry: Mapping[str, Any]) -> Shown:
+    if entry["how"] not in HOW:
+        raise ValueError(f"known how: {entry['how']!r}")
+    return Shown(str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ())))
+
+
+def _conditions(said: Any) -> tuple[Condition, ...]:
+    conditions = []
+    for terms, relation in said:
+        if relation not in ("!=", ">="):
+            raise ValueError(f"a condition of {relation!r}")
+        conditions.append(Condition(Size(tuple((int(n), tuple(map(str, f))) for n, f in terms)), relation))
+    return tuple(conditions)
+
+
+def checksum(key: str, theorem: Theorem) -> str:
+    """What an entry's checksum must be: of all that it says, and of the structure that it says it of."""
+    return fingerprint([key, _json(theorem)])
+
+
+def write(path: Path, found: Mapping[str, Theorem], made: Mapping[str, str]) -> None:
+    """Keeps theorems, beside those that the file has. Errors: `InputError` for a file that holds something else."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.locked(path):
+        save(path, {**read(path), **found}, made)
+
+
+def save(path: Path, kept: Mapping[str, Theorem], made: Mapping[str, str]) -> None:
+    """Writes a file of these theorems alone."""
+    entries = {key: {**_json(kept[key]), "checksum": checksum(key, kept[key])} for key in sorted(kept)}
+    content = {"schema": SCHEMA, "made_with": dict(made), "theorems": entries}
+    files.write(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n", True)
+    theorems.cache_clear()
+
+
+def _json(theorem: Theorem) -> dict[str, Any]:
+    further = {
+        quantity: {key: value for key, value in _listed(shown).items() if value != []}
+        for quantity, shown in theorem.further.items()
+    }
+    entry = {key: value for key, value in _listed(theorem).items() if key not in ("further", "edited")}
+    return {**entry, "further": further} if further else entry
+
+
+def _listed(entry: Theorem | Shown) -> dict[str, Any]:
+    conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in entry.conditions]
+    return {**entry._asdict(), "conditions": conditions}

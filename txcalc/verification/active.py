@@ -1,0 +1,77 @@
+"""Active parameters: the experts' weights that one token reads, by every operator's operands."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Shown, Unit
+from txcalc.ledger import Entry
+from txcalc.reference import modules
+from txcalc.verification.sizes import inputs, refusing
+from txcalc.verification.symbolic import NotForAll
+from txcalc.verification.verdict import CheckedRow, compare
+
+ORACLE = "weights that a token reads"
+QUANTITY = "active"
+
+
+class _Reads(TorchDispatchMode):
+    """The storages that operators read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storages = set[int]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for value in torch.utils._pytree.tree_leaves((args, kwargs)):
+            if isinstance(value, torch.Tensor):
+                self.storages.add(value.untyped_storage()._cdata)
+        return func(*args, **(kwargs or {}))
+
+
+def shown(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """At two sizes of everything: one token through the module, with its router's own choice."""
+    if not any(entry.routed for entry in theorems.ledger(unit.over(unit.values), 1, 1, 1)):
+        raise NotForAll("it has no experts: all its parameters are active")
+    rows: list[CheckedRow] = []
+    probe = theorems.probe(unit)
+    for values in (probe, dict(zip(probe, reversed(probe.values()), strict=True))):
+        with refusing():
+            rows += _read(unit, _whole_groups(unit, values))
+    where = f"at {len({row.where for row in rows})} sizes"
+    return {QUANTITY: Shown(theorems.digest(unit, QUANTITY), "measured", where, ())}, rows
+
+
+def _whole_groups(unit: Unit, values: dict[str, int]) -> dict[str, int]:
+    """Sizes at which groups of experts are equally large, each as large as the number that is chosen."""
+    tables = [layer.get("experts") for stack in unit.spec["stacks"].values() for layer in stack["layer"].values()]
+    groups = max(table.get("n_groups") or 1 for table in tables if table) if any(tables) else 1
+    chosen = values.get("experts.top_k", 1)
+    idle = {"experts.idle": chosen * (groups - 1)} if groups > 1 and "experts.idle" in values else {}
+    return {**values, **idle}
+
+
+def _read(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
+    root = unit.over(values)
+    net = modules(root, torch.device("cpu"), torch.float32)
+    with torch.no_grad():
+        for weight in net.parameters():
+            weight.zero_()
+    given = [torch.zeros(ids.shape, dtype=ids.dtype) for ids in inputs(unit, values, (1, 1, 1), int)]
+    with torch.no_grad(), _Reads() as reads:
+        net(*given)
+    found: dict[str, int] = {}
+    for name, weight in net.named_parameters():
+        if ".routed." in name and weight.untyped_storage()._cdata in reads.storages:
+            path = name.rpartition(".")[0]
+            found[path] = found.get(path, 0) + weight.numel()
+    where = ", ".join(f"{name} = {value}" for name, value in values.items() if "experts" in name or "top_k" in name)
+    return list(compare(theorems.ledger(root, 1, 1, 1), _active, found, QUANTITY, ORACLE, where))
+
+
+def _active(entry: Entry) -> Any:
+    return entry.active if entry.routed else 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
@@ -17,7 +17,6 @@ from txcalc.planning.formats.weights import Format
 from txcalc.planning.gradients import training_flops
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
-from txcalc.planning.terms import Convention as PublishedConvention
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Known, Result, json_key
 from txcalc.questions.arguments import names, one_size
@@ -27,6 +26,9 @@ from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step
 from txcalc.questions.workload import Convention, WorkloadInfo
 from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.planning.terms import Convention as PublishedConvention
 
 
 class Params(Answer, kw_only=True):
@@ -292,7 +294,9 @@ def show(
     ledger = model.ledger(batch, tokens, past, encoder_tokens, **settings)
     keeping_scores = model.ledger(batch, tokens, past, encoder_tokens, keep_scores=True, **settings)
     towers = model.tower_ledgers(ledger, source_tokens, dtype)
-    counted = tuple(counted_by_conventions(names(conventions), model, ledger, keeping_scores, attention))
+    counted: tuple[CountedByConvention, ...] = ()
+    if conventions:
+        counted = tuple(counted_by_conventions(names(conventions), model, ledger, keeping_scores, attention))
     step = None
     if recompute is not None or optimizer is not None or layout is not None:
         step = training_step(model, ledger, recompute, optimizer, layout, dtype)

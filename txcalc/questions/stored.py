@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
-from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup, folded
 from txcalc.questions.answers import Answer, Result
+
+if TYPE_CHECKING:
+    from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup
 
 
 class TensorSizes(Answer):
@@ -129,6 +132,8 @@ def agreement(size: StoredSize, check: CheckpointCheck) -> CheckpointAgreement:
 
 
 def tensor_rows(tensors: Iterable[StoredTensor]) -> tuple[TensorRow, ...]:
+    from txcalc.checkpoint import folded
+
     def row(group: TensorGroup) -> TensorRow:
         return TensorRow(group.name, tuple(group.shape), group.dtype, *group.size)
 

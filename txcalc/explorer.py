@@ -169,7 +169,7 @@ def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, Any]]:
     for quantity in BY_KIND:
         for kind, value in ledger.by_kind(quantity).items():
             yield f"{quantity} {kind}", value
-    stacks = list(model.spec["stacks"].values())
+    stacks = model.stacks
     counted = [sum(s["counts"].values()) if "counts" in s else s["n_layers"] for s in stacks]
     yield from (
         ("layers", sum(counted)),
@@ -252,7 +252,7 @@ def _at(table: Mapping[str, Any], section: str, key: str) -> Any:
 def _resolved(model: Model, section: str, key: str) -> list[Any]:
     """The different values that a key has where nobody set it."""
     found = {}
-    for stack in model.spec["stacks"].values():
+    for stack in model.stacks:
         for layer in stack["layer"].values():
             value = layer.get(section, {}).get(key)
             if value is not None:

@@ -66,7 +66,7 @@ class Model(Struct, frozen=True, dict=True):
 
     def language(self) -> Model:
         """A copy whose plans hold the language model alone."""
-        return replace(self, text_only=True) if self.spec["multimodal"] else self
+        return replace(self, text_only=True) if self.multimodal else self
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
         """A copy with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
@@ -125,7 +125,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def whole(self) -> int | None:
         """Parameters with towers and projectors; None where those are not known."""
-        if not self.spec["multimodal"]:
+        if not self.multimodal:
             return self.params
         return None if self.beside is None else self.params + self.beside
 
@@ -138,7 +138,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def left_out(self) -> tuple[str, ...]:
         """A note for plans that hold only the language model of a multimodal one."""
-        if not self.spec["multimodal"] or (self.beside is not None and not self.text_only):
+        if not self.multimodal or (self.beside is not None and not self.text_only):
             return ()
         held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
         return (f"{self.name}: its towers and projectors are left out{held}",)
@@ -146,7 +146,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def held_beside(self) -> tuple[Composite, ...]:
         """The towers that plans of its memory hold too."""
-        if not self.spec["multimodal"] or self.text_only or self.beside is None:
+        if not self.multimodal or self.text_only or self.beside is None:
             return ()
         counted = self.spec["beside"]
         return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))
@@ -199,6 +199,31 @@ class Model(Struct, frozen=True, dict=True):
         return "hybrid" if "attention" in kinds else "recurrent"
 
     @property
+    def multimodal(self) -> bool:
+        """Whether towers stand beside its language model."""
+        return bool(self.spec["multimodal"])
+
+    @property
+    def stacks(self) -> list[Mapping[str, Any]]:
+        """The resolved description of each stack, an encoder first."""
+        return list(self.spec["stacks"].values())
+
+    @property
+    def d_model(self) -> int:
+        """Width of the residual stream, of an encoder–decoder's decoder."""
+        return self.stacks[-1]["d_model"]  # type: ignore[no-any-return]
+
+    @property
+    def n_layers(self) -> int:
+        """Number of layers, of an encoder–decoder's decoder."""
+        return self.stacks[-1]["n_layers"]  # type: ignore[no-any-return]
+
+    @property
+    def vocab_size(self) -> int | None:
+        """Rows of the token embedding, padding included; None without one."""
+        return self.stacks[-1]["vocab_size"]  # type: ignore[no-any-return]
+
+    @property
     def context(self) -> int | None:
         """The context length in tokens; None if not known."""
         context: int | None = self.spec["context"]
@@ -207,7 +232,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def usual_tokens(self) -> int:
         """Default workload: its context, at most 2,048 tokens, and at most the rows of its position table."""
-        decoder = next(reversed(self.spec["stacks"].values()))
+        decoder = self.stacks[-1]
         rows = decoder["positions"].get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
 

@@ -38,7 +38,7 @@ def rules_of_thumb(model: Model, ledger: Ledger) -> list[RuleOfThumb]:
     N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
     training step's.
     """
-    stacks = list(model.spec["stacks"].values())
+    stacks = model.stacks
     layers = total(stack["n_layers"] for stack in stacks)
     width, vocab = stacks[-1]["d_model"], stacks[-1]["vocab_size"]
     kinds = ledger.by_kind("params")

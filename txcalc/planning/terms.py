@@ -199,5 +199,5 @@ def tied_table(ledger: Ledger) -> bool:
 
 
 def only_stack(model: Model) -> Any:
-    (stack,) = model.spec["stacks"].values()
+    (stack,) = model.stacks
     return stack

@@ -275,7 +275,7 @@ def default_contexts(models: Sequence[Model]) -> list[int]:
 
 def reaches(model: Model, tokens: int) -> bool:
     """Whether a model takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
-    positions = list(model.spec["stacks"].values())[-1]["positions"]
+    positions = model.stacks[-1]["positions"]
     learned = positions["form"] in ("learned", "relative") and positions["rows"] is not None
     return not model.fixed_length and not (learned and tokens > positions["rows"])
 

@@ -29,8 +29,8 @@ class ModelInfo(Answer):
 
 def summary(model: Model) -> tuple[str, str]:
     """A model in one line, and its layers in another."""
-    spec = next(iter(reversed(model.spec["stacks"].values())))
-    layers = " + ".join(str(stack["n_layers"]) for stack in model.spec["stacks"].values())
+    spec = model.stacks[-1]
+    layers = " + ".join(str(stack["n_layers"]) for stack in model.stacks)
     first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {spec['d_model']:,}"
     if spec["vocab_size"] is not None:
         first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
@@ -53,7 +53,7 @@ def architecture(model: Model) -> str:
     ways: list[dict[str, None]] = [{}, {}, {}, {}]
     norms, activations, places, ratios = ways
     pieces = False
-    for stack in model.spec["stacks"].values():
+    for stack in model.stacks:
         for layer in stack["layer"].values():
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")

@@ -171,7 +171,7 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
     """Ids (images, audio), or the hidden states from the previous stage."""
     given = inputs(model, recipe.micro_batch, recipe.local_tokens)
     if (stack := model.root.alone) and stack.embedding is None:
-        width = next(reversed(model.spec["stacks"].values()))["d_model"]
+        width = model.d_model
         x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
         return (x.requires_grad_(),)
     return tuple(x.to(_dtype(recipe)) if x.is_floating_point() and recipe.shards == 1 else x for x in given)

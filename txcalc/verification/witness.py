@@ -100,7 +100,7 @@ def _sides(shape: Sequence[int]) -> tuple[int, ...]:
 def _tied_anyway(model: Model, theirs: Any) -> bool:
     """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
     own = _own(model)
-    untied = not list(model.spec["stacks"].values())[-1]["head"]["tied"]
+    untied = not model.stacks[-1]["head"]["tied"]
     if not untied or (own is not None and own.get("tie_word_embeddings") is not False):
         return False
     return getattr(type(theirs.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
@@ -127,7 +127,7 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     where = f"{where} at {sizes}"
     yield CheckedRow("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
     if not of_pieces(model):
-        yield from _by_module(ledger, found, where, len(model.spec["stacks"]) > 1)
+        yield from _by_module(ledger, found, where, len(model.stacks) > 1)
 
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.(.+)")
@@ -211,7 +211,7 @@ def _own(model: Model) -> Any:
     """The config.json that a description was read from; None where there is none, where the description was changed, or
     where the config also has towers."""
     place = Path(model.origin)
-    if model.spec["multimodal"] or place.suffix != ".json" or not place.is_file():
+    if model.multimodal or place.suffix != ".json" or not place.is_file():
         return None
     data, *names = huggingface.parsed_file(place)
     if huggingface.describe(data, *names)[0] != model.raw:
@@ -221,7 +221,7 @@ def _own(model: Model) -> Any:
 
 def _automatic(transformers: Any, model: Model) -> Any:
     """The class that transformers chooses where the config names none, as the calculator does."""
-    head = next(reversed(model.spec["stacks"].values()))["head"]["form"]
+    head = model.stacks[-1]["head"]["form"]
     kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
     if model.spec["kind"] == "audio":
         return transformers.AutoModelForSpeechSeq2Seq

@@ -156,7 +156,7 @@ def _types(own: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> li
 
 def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
     """The stack that generates tokens, and its first layer with the sizes that rules depend on."""
-    stack = next(reversed(model.spec["stacks"].values()))
+    stack = model.stacks[-1]
     tables = list(stack["layer"].values())
     own = (table.get(section_of("attention", table)) for table in tables)
     attention = next((table for table in own if table and "n_kv_heads" in table and "n_heads" in table), None)

@@ -155,7 +155,7 @@ def count(model: Model) -> int:
     """The layers that can be in RAM. Errors: `InputError` where a model's cannot."""
     if not divides(model):
         raise InputError(model.name, ["its layers cannot lie in RAM: llama.cpp splits a single stack that decodes"])
-    return int(next(reversed(model.spec["stacks"].values()))["n_layers"])
+    return model.n_layers
 
 
 def divides(model: Model) -> bool:
@@ -164,7 +164,7 @@ def divides(model: Model) -> bool:
 
 
 def _sparse(model: Model) -> bool:
-    return any("experts" in table for stack in model.spec["stacks"].values() for table in stack["layer"].values())
+    return any("experts" in table for stack in model.stacks for table in stack["layer"].values())
 
 
 def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:

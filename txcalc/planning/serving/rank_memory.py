@@ -84,7 +84,7 @@ class RankBytes:
         self.ram_held = [held for entry, held in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
         self._pages: dict[int, tuple[int, int]] = {}
-        vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
+        vocab = model.vocab_size or 0
         has_head = any(entry.kind == "head" for entry in ledger)
         # Per sequence over the whole vocabulary: as computed, and once more in fp32 for sampling.
         self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0

@@ -109,13 +109,13 @@ def train(
         why = str(error)
     gpus, in_a_step = recipe.layout.gpus, recipe.global_batch * recipe.tokens
     ledger, top = model.ledger(1, recipe.tokens), float(peak(machine.accelerator, machine.products))
-    layers = model.spec["stacks"][next(reversed(model.spec["stacks"]))]["n_layers"]
+    layers = model.n_layers
     again = len(recipe.recomputed(layers))
     mode = "core" if recipe.recompute == "core" else "blocks" if again else "none"
     share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
     rate_of = step.tokens_s if step else None
     if measured:
-        theirs = "megatron-lm" if len(model.spec["stacks"]) == 1 else "transformers"  # the first describes one stack
+        theirs = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
         (ours,) = utilisation(model, ledger, 1, 1, names=(theirs,)) if measured.unit == "tflops" else (None,)
         rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []

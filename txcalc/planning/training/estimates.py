@@ -58,7 +58,7 @@ class Estimates:
 
     def __init__(self, model: Model, machine: Machine) -> None:
         self.model, self.machine, self.kernels = model, machine, Kernels(machine)
-        self.n_layers = next(reversed(model.spec["stacks"].values()))["n_layers"]
+        self.n_layers = model.n_layers
         stack = model.root.alone
         head = stack and stack.head
         self.tied = bool(head and head.projection and head.projection.tied)

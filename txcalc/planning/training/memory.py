@@ -147,7 +147,7 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
 
 def width_of(model: Model) -> int:
     """D of the stack that the layers' stream belongs to."""
-    return next(reversed(model.spec["stacks"].values()))["d_model"]  # type: ignore[no-any-return]
+    return model.d_model
 
 
 def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankPeak]:

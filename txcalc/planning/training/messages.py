@@ -53,7 +53,7 @@ class Messages:
         self.tp = layout.group("tp", machine.node)
         self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
         self.copies = machine.beside(layout.cp * layout.copies, layout.tp, layout.gpus)
-        self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
+        self.width = model.d_model
         self.element = recipe.compute_bytes
 
     def exchanged(self, held: RankLeaf) -> Iterator[Message]:

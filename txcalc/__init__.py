@@ -34,10 +34,13 @@ if TYPE_CHECKING:
     from txcalc.questions.design import design
     from txcalc.questions.diff import diff
     from txcalc.questions.entropy import entropy
+    from txcalc.questions.export import export
     from txcalc.questions.fit import fit
     from txcalc.questions.formula import formula
     from txcalc.questions.kv import kv
-    from txcalc.questions.listings import export, measure, measurements, presets
+    from txcalc.questions.measure import measure
+    from txcalc.questions.measurements import measurements
+    from txcalc.questions.presets import presets
     from txcalc.questions.prove import prove
     from txcalc.questions.reports import report
     from txcalc.questions.scale import scale
@@ -60,7 +63,7 @@ COMMANDS = {
     "fit": "fit",
     "entropy": "entropy",
     "scale": "scale",
-    **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),
+    **{name: name for name in ("export", "measure", "measurements", "presets")},
     **{name: name for name in ("calibrate", "prove", "trace", "verify")},
     "report": "reports",
     "sweep": "sweep",

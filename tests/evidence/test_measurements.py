@@ -15,8 +15,9 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
+from txcalc.questions.measurements import Figure, folder, read as read_typed
 from txcalc.render.lines import as_lines
-from txcalc.render.measurements import folder, growth_table, near, overview, read, report, shown
+from txcalc.render.measurements import growth_table, near, overview, report
 
 needs("torch")
 
@@ -25,6 +26,12 @@ FILES = sorted(folder().glob("*.json"))
 WITHIN = 0.02  # of the predicted peak
 
 evidence = pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A file as plain values."""
+    values: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return values
 
 
 def items(path: Path) -> list[tuple[str, dict[str, Any]]]:
@@ -148,7 +155,8 @@ def test_the_kernels_that_were_counted_on_ran(path: Path) -> None:
 @evidence
 def test_a_cache_grows_as_the_ledger_says(path: Path) -> None:
     """To the byte on the CPU; CUDA's blocks are rounded up."""
-    rows = growth_table([(name, item) for name, item in items(path) if name == "the cache grows"]).rows
+    measured_items = read_typed(path).items.items()
+    rows = growth_table({name: item for name, item in measured_items if name == "the cache grows"}).rows
     assert len(rows) == 3
     for _, _, ledger, measured in rows:
         assert measured.value == pytest.approx(ledger.value, rel=0.001)
@@ -316,22 +324,25 @@ def test_the_cards_description_is_made_of_the_file(card: str, file: str) -> None
 
 
 def test_what_is_less_than_a_hundredth_of_a_peak_is_not_named() -> None:
-    figure = {
-        "quantity": "peak memory",
-        "load": "prefill",
-        "part": "",
-        "unit": "bytes",
-        "floor": 900,
-        "predicted": 1990,
-    }
-    figure |= {"measured": 2000, "gap": {"scratch space": 10}, "beside": {"fragments": 30}, "above": {"for it": 1090}}
+    figure = Figure(
+        quantity="peak memory",
+        load="prefill",
+        part="",
+        unit="bytes",
+        floor=900,
+        predicted=1990,
+        measured=2000,
+        gap={"scratch space": 10},
+        beside={"fragments": 30},
+        above={"for it": 1090},
+    )
     (table,) = (one for one in near([("m", figure)]) if one.title.startswith("Most memory"))
     assert [str(row[0].text).strip() for row in table.rows if len(row)][-1] == "1.064 KiB for it; 30 B fragments"
 
 
 @evidence
 def test_it_is_shown(path: Path) -> None:
-    text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read(path)), 100))
+    text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read_typed(path)), 100))
     assert "Exact: predicted equals measured" in text and "Most memory held at once" in text and "Time" in text
     which = "fastest" if read(path)["device"]["kind"] == "cpu" else "median"
     assert f"The {which} of each kernel" in text and "before and after calibration" in text
@@ -364,7 +375,7 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
         (
             '{"schema": "txcalc/measurements/1", "device": {}, "date": "", "command": "", "complete": true, '
             '"items": {"a": {}}}',
-            "no whole file of measurements: 'steps' is missing",
+            "no whole file of measurements: Object missing required field `source`",
         ),
     ],
 )
@@ -372,7 +383,7 @@ def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_pa
     path = tmp_path / "wrong.json"
     path.write_text(text)
     with pytest.raises(InputError, match=said):
-        shown(path)
+        read_typed(path)
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from command import typed
 from msgspec.structs import replace
 from paths import DATA
 
+import txcalc
 from txcalc import cards, hardware
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
@@ -24,7 +25,6 @@ from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
-from txcalc.render.summary import cards as report
 from txcalc.sources.presets import folder
 from txcalc.units import parse_bytes
 
@@ -116,11 +116,11 @@ def test_units_are_exact() -> None:
 
 
 def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
-    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("h100-sxm")]))))
+    header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("h100-sxm", hardware=True).report())))
     found = dict(zip(header, row, strict=True))
     assert Fraction(found["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
     assert (found["GB/s"], found["bf16 TFLOP/s"], found["link GB/s"], found["W"]) == ("3350", "989", "450", "700")
-    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("rtx-4090")]))))
+    header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("rtx-4090", hardware=True).report())))
     assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == ""
 
 

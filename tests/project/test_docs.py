@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import NAMES, Commands, app
-from txcalc.render.measurements import folder, overview
+from txcalc.questions.measurements import folder
+from txcalc.render.measurements import overview
 from txcalc.sources import huggingface
 from txcalc.sources.presets import names
 from txcalc.sources.spec import IDENTITY, REQUIRED, SECTIONS, Wrong

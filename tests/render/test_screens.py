@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from txcalc.cli import app
 from txcalc.cli.output import folded
+from txcalc.questions.measurements import folder
 from txcalc.render.lines import FINE, JOINTS, wrapped
-from txcalc.render.measurements import folder
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
 EIGHT = "llama-3.1-405b deepseek-v3 kimi-k2 qwen3-235b-a22b gpt-oss-120b mistral-7b gemma-3-27b palm-540b"

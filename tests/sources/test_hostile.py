@@ -18,7 +18,7 @@ from tiny import QWEN3
 from txcalc.errors import InputError
 from txcalc.planning.formats.modules import Modules
 from txcalc.planning.serving.traffic import arrivals, lengths
-from txcalc.render.measurements import read as measured
+from txcalc.questions.measurements import read as measured
 
 SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident
 RUN = """

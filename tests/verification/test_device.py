@@ -34,6 +34,7 @@ from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.step import StepTimer
+from txcalc.questions.measurements import Ceilings
 from txcalc.render.measurements import ceilings
 from txcalc.sources import build
 
@@ -437,7 +438,9 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     assert found.curve("attention", "prefill", "torch").backward == slower
     read = hardware.parse(made.described()["accelerator"], "this", "here").efficiency
     assert read.curves == found.curves and "calibrate" in read.cited["torch.matmul.bf16"]
-    shares = next(table for table in ceilings(made.described()) if table.title == "Shares of the ceilings")
+    shares = next(
+        table for table in ceilings(convert(made.described(), Ceilings)) if table.title == "Shares of the ceilings"
+    )
     shown = {row[0]: row[1].value for row in shares.rows}
     assert shown["matmul.bf16"] == own.compute and shown["attention, backward ÷ forward"] == slower
     assert shown["optimizer.fp32"] == reached["AdamW", "fp32"] / like.bandwidth

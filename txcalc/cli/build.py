@@ -26,7 +26,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS = ("deploy", "formula", "prove", "show", "sweep", "verify")  # commands with an adapter
+ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "show", "sweep", "verify")  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -90,7 +90,7 @@ def build(name: str) -> Any:
     once = {each.name: flag_of(each) for each in declared if isinstance(each.option, o.Option) and each.option.once}
 
     def run(**values: Any) -> None:
-        form = options.chosen(values.pop("format_"), values.pop("json_"))
+        form = options.chosen(values.pop("format_", "table"), values.pop("json_", False))
         force = values.get("force") if writes else values.pop("force", None)
         plots_over = bool(force and not values.get("out"))
         place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
@@ -147,6 +147,8 @@ def _taken(question: o.Question) -> list[o.Keyword]:
 
 def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
+    if not question.formats:
+        return []
     found = [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
         found.append(o.Keyword("plot", o.PLOT, str | None, None))

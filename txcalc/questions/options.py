@@ -98,18 +98,22 @@ class Question(NamedTuple):
     example     a command line
     takes       options that change a model while it is read: `--set`, `--lora`, `--ignore`
     draws       whether its answer has a plot
+    formats     whether its answer is a report: a table, JSON, CSV …
     """
 
     example: str
     takes: tuple[str, ...] = ()
     draws: bool = False
+    formats: bool = True
 
 
-def question(example: str, takes: tuple[str, ...] = (), draws: bool = False) -> Callable[[Function], Function]:
+def question(
+    example: str, takes: tuple[str, ...] = (), draws: bool = False, formats: bool = True
+) -> Callable[[Function], Function]:
     """Declares a function of the library to be a command."""
 
     def declare(function: Function) -> Function:
-        vars(function)["question"] = Question(example, takes, draws)
+        vars(function)["question"] = Question(example, takes, draws, formats)
         return function
 
     return declare

@@ -10,7 +10,6 @@ from txcalc.render.report import Report
 def report(answer: Calibrate, form: str) -> Report:
     """Rates by kernel, shares, and the predicted steps of the reference model."""
     written = f"written to {answer.file}: txcalc deploy MODEL --gpu {answer.file}" if answer.file else ""
-    found = answer.to_dict()
-    header = [f"{answer.accelerator['title']}: {answer.rounds} rounds, {chosen_runs(found)} of each counts"]
+    header = [f"{answer.accelerator['title']}: {answer.rounds} rounds, {chosen_runs(answer)} of each counts"]
     notes = [written or "nothing was written (--out FILE.toml)", *answer.accelerator.get("notes", ())]
-    return Report(ceilings(found), header, notes)
+    return Report(ceilings(answer), header, notes)

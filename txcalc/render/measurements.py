@@ -1,113 +1,61 @@
-"""Files of measurements as `txcalc measure` writes them (read, validated, and shown as tables), and the ceilings that
-`txcalc calibrate` finds.
-
-Every number shown is in the file: exact figures are counted, timed ones are compared with their floor.
-"""
+"""The tables of `measurements` and `measure`, and those of the ceilings that `calibrate` finds."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from txcalc.curves import PYTORCH, SHARES
-from txcalc.errors import ABSENT, Fault, InputError, UnknownName
-from txcalc.render.report import DataReport, Table, TableCell, cell, error, exact
-from txcalc.sources import files
+from txcalc.questions.calibrate import Calibrate, Rate, StepCheck
+from txcalc.questions.measurements import Ceilings, Figure, Item, Measurements, Step, read
+from txcalc.questions.verify import MeasuredFigure
+from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.units import iec
 
-SCHEMA = "txcalc/measurements/1"
-MAX_BYTES = 1 << 24
 NEAR = 1.1  # times the ledger's bytes
 WORTH = 0.01  # of a peak: what is less is not named beneath it
-KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
-Found = Mapping[str, Any]
-Items = Collection[tuple[str, Found]]
 SHARED = " h_kv="  # in the description of a model that differs from its neighbours in nothing else
 ABSORBED = ", latents absorbed"
+AnyFigure = Figure | MeasuredFigure
+Items = Mapping[str, Item]
 
 
-def folder() -> Path:
-    """The folder of the measurements shipped with txcalc."""
-    from txcalc.sources.presets import folder as presets
-
-    return presets() / "measurements"
-
-
-def find(name: str) -> Path:
-    """The file at that path, or the shipped one of that name. Errors: `UnknownName`."""
-    path = Path(name)
-    if path.suffix or path.exists():
-        return path
-    known = sorted(file.stem for file in folder().glob("*.json"))
-    if name not in known:
-        raise UnknownName("measurements", "file of measurements", name, known, "a FILE.json of txcalc measure, or cpu")
-    return folder() / f"{name}.json"
-
-
-def read(path: Path) -> dict[str, Any]:
-    """Reads a file of measurements. Errors: `InputError` where it cannot be read or has another form."""
-    data = files.read(path, MAX_BYTES)
-    if len(data) > MAX_BYTES:
-        raise InputError(str(path), [f"is larger than {MAX_BYTES:,} bytes"])
-    try:
-        found = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise InputError(str(path), [f"cannot be read: {error}"]) from None
-    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        got = found.get("schema", ABSENT) if isinstance(found, dict) else found
-        raise InputError(str(path), [Fault("schema", got, f"{SCHEMA!r}, as txcalc measure --out writes it")])
-    faults = [
-        Fault(key, found.get(key, ABSENT), f"a value of type {kind.__name__}")
-        for key, kind in KEYS.items()
-        if not isinstance(found.get(key), kind)
-    ]
-    if faults:
-        raise InputError(str(path), faults)
-    return found
-
-
-def shown(path: Path) -> DataReport:
-    """The report of a file. Errors: `InputError`, also where a section is missing."""
-    found = read(path)
-    try:
-        return report(found)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else str(error)
-        raise InputError(str(path), [f"is no whole file of measurements: {reason}"]) from None
-
-
-def report(found: Found) -> DataReport:
+def report(answer: Measurements, form: str = "table") -> Report:
     """The tables of one device: comparisons, memory, times and ceilings."""
-    items = found["items"].items()
+    items = answer.items
     headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
-    rows = [_exact(name, item) for name, item in items if item["steps"]]
+    rows = [_exact(name, item) for name, item in items.items() if item.steps]
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
-    figures = [(name, f) for name, item in items for step in item["steps"].values() for f in step.get("figures", ())]
-    notes = [f"{name}: {item['refused']}" for name, item in items if "refused" in item]
-    steps = [(f"{name}, {step}", found) for name, item in items for step, found in item["steps"].items()]
-    notes += [f"{name}: {found['refused']}" for name, found in steps if "refused" in found]
-    notes += [f"{name} failed: {found['failed']}" for name, found in steps if "failed" in found]
-    notes += [f"{name}: {found['sized']}" for name, found in steps if "sized" in found]
-    notes += [f"{name}: {note}" for name, found in steps if "figures" in found for note in found.get("notes", ())]
-    notes += [f"{name} ran PyTorch's plain attention, not a fused kernel" for name, found in steps if _plain(found)]
-    if not found["complete"]:
+    figures = [(name, figure) for name, item in items.items() for figure in item.figures()]
+    reached = ceilings(answer.ceilings) if answer.ceilings else []
+    return Report([exactly, *near(figures), *forms(items), *reached], [device(answer)], _notes(answer))
+
+
+def _notes(answer: Measurements) -> list[str]:
+    """What did not run, and what ran otherwise than asked."""
+    notes = [f"{name}: {item.refused}" for name, item in answer.items.items() if item.refused]
+    steps = [(f"{name}, {step}", each) for name, item in answer.items.items() for step, each in item.steps.items()]
+    notes += [f"{name}: {step.refused}" for name, step in steps if step.refused]
+    notes += [f"{name} failed: {step.failed}" for name, step in steps if step.failed]
+    notes += [f"{name}: {step.sized}" for name, step in steps if step.sized]
+    notes += [f"{name}: {note}" for name, step in steps if step.figures for note in step.notes or ()]
+    notes += [f"{name} ran PyTorch's plain attention, not a fused kernel" for name, step in steps if _plain(step)]
+    if not answer.complete:
         notes.append("not complete: the same command goes on where this ended")
-    reached = ceilings(found["ceilings"]) if "ceilings" in found else []
-    return DataReport(dict(found), [exactly, *near(figures), *forms(items), *reached], [device(found)], notes)
+    return notes
 
 
-def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
+def near(figures: Sequence[tuple[str, AnyFigure]]) -> list[Table]:
     """Figures with a tolerance (memory, times and lengths), each with the name of its model."""
-    memory = [one for one in figures if one[1]["quantity"] == "peak memory"]
-    trained = [one for one in figures if one[1]["quantity"] in ("memory of training", "speed of training")]
-    kernels = [one for one in figures if one[1]["quantity"] == "kernels"]
-    time = [one for one in figures if one[1]["quantity"] == "time"]
-    lengths = [one for one in figures if one[1]["unit"] == "tokens"]
-    ledger = [figure["measured"] / figure["floor"] for _, figure in memory if figure["floor"]]
+    memory = [row for row in figures if row[1].quantity == "peak memory"]
+    trained = [row for row in figures if row[1].quantity in ("memory of training", "speed of training")]
+    kernels = [row for row in figures if row[1].quantity == "kernels"]
+    time = [row for row in figures if row[1].quantity == "time"]
+    lengths = [row for row in figures if row[1].unit == "tokens"]
+    ledger = [figure.measured / figure.floor for _, figure in memory if figure.floor]
     near = sum(ratio <= NEAR for ratio in ledger)
     of_ledger = f": {near} of {len(ledger)} within {NEAR} of the ledger, {max(ledger, default=0):.2f} at most"
     tables = [
@@ -117,7 +65,7 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
               ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
-              _by_model([one for one in memory if one[1].get("planned")], _shown(iec, "planned"))),
+              _by_model([row for row in memory if row[1].planned], _shown(iec, "planned"))),
         Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
               _by_model(time, _shown(_milliseconds, "floor", "predicted"))),
@@ -128,9 +76,9 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
 
 
 def _by_model(
-    figures: Sequence[tuple[str, Found]],
-    row: Callable[[Found], list[Any]],
-    below: Callable[[Found], str] = lambda figure: "",
+    figures: Sequence[tuple[str, AnyFigure]],
+    row: Callable[[Any], list[Any]],
+    below: Callable[[Any], str] = lambda figure: "",
 ) -> list[list[Any]]:
     """One row per figure, grouped by model: its work, with parts of a time indented under the whole, and an optional
     line `below` it."""
@@ -140,26 +88,23 @@ def _by_model(
         for _, figure in group:
             cells = row(figure)
             rows += [] if work else [[TableCell(None, name, "bold"), *[None] * len(cells)]]
-            label = f"{name}, {figure['load']}" + f", {figure['part']}" * bool(figure["part"])
-            if figure["part"]:
-                rows += (
-                    [] if figure["load"] == work else [[TableCell(None, f"  {figure['load']}"), *[None] * len(cells)]]
-                )
-            rows.append(
-                [TableCell(label, f"    {figure['part']}" if figure["part"] else f"  {figure['load']}"), *cells]
-            )
-            rows += [[TableCell(None, f"    {said}", "dim"), *[None] * len(cells)]] if (said := below(figure)) else []
-            work = figure["load"]
+            label = f"{name}, {figure.load}" + f", {figure.part}" * bool(figure.part)
+            if figure.part and figure.load != work:
+                rows.append([TableCell(None, f"  {figure.load}"), *[None] * len(cells)])
+            rows.append([TableCell(label, f"    {figure.part}" if figure.part else f"  {figure.load}"), *cells])
+            if line := below(figure):
+                rows.append([TableCell(None, f"    {line}", "dim"), *[None] * len(cells)])
+            work = figure.load
     return rows
 
 
-def device(found: Found) -> str:
+def device(answer: Measurements) -> str:
     """One line: device, software and date."""
-    facts = found["device"]
+    facts = answer.device
     known = [str(facts["name"])]
     known += [f"driver {facts['driver']}"] if facts.get("driver") else []
     known += [f"{facts['threads']} thread" + "s" * (facts["threads"] > 1)] if facts.get("threads") else []
-    return ", ".join([*known, f"torch {facts['torch']}", found["date"]])
+    return ", ".join([*known, f"torch {facts['torch']}", answer.date])
 
 
 def overview(files: Sequence[Path]) -> str:
@@ -168,30 +113,26 @@ def overview(files: Sequence[Path]) -> str:
         "| model | exact: figures equal | most memory ÷ dry run | ÷ ledger | time ÷ expected |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
-    for found in map(read, files):
-        rows.append(f"| **{device(found)}** | | | | |")
-        for name, item in found["items"].items():
-            compared, equal = _compared(item)
-            figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
-            whole = [figure for figure in figures if not figure["part"] and figure["predicted"]]
+    for answer in map(read, files):
+        rows.append(f"| **{device(answer)}** | | | | |")
+        for name, item in answer.items.items():
+            whole = [figure for figure in item.figures() if not figure.part and figure.predicted]
             ratios = {
-                quantity: _span([f["measured"] / f["predicted"] for f in whole if f["quantity"] == quantity], digits)
+                quantity: _span([f.measured / (f.predicted or 1) for f in whole if f.quantity == quantity], digits)
                 for quantity, digits in (("peak memory", 4), ("time", 2))
             }
-            peaks = [f["measured"] / f["floor"] for f in whole if f["quantity"] == "peak memory" and f["floor"]]
-            if item["steps"]:
-                shown = f"{_size(name, item)} {item['dtype']}"
+            peaks = [f.measured / f.floor for f in whole if f.quantity == "peak memory" and f.floor]
+            if item.steps:
                 spans = ratios["peak memory"], _span(peaks, 2), ratios["time"]
-                rows.append(f"| {shown} | {equal:,} of {compared:,} | {' | '.join(spans)} |")
+                equal = f"{item.compared - item.unequal:,} of {item.compared:,}"
+                rows.append(f"| {_size(name, item)} {item.dtype} | {equal} | {' | '.join(spans)} |")
     return "\n".join(rows)
 
 
-def _size(name: str, item: Found) -> str:
-    kept, most = item["layers"], item["of_layers"]
-    changes = "".join(f", {key} = {value:,}" for key, value in item.get("changes", {}).items())
-    cut = f"{kept} of {most} layers" if kept != most else ""
-    said = ", ".join(filter(None, [cut, changes.removeprefix(", ")]))
-    return f"{name} ({said})" if said else name
+def _size(name: str, item: Item) -> str:
+    cut = [f"{item.layers} of {item.of_layers} layers"] if item.layers != item.of_layers else []
+    changes = [*cut, *(f"{key} = {value:,}" for key, value in (item.changes or {}).items())]
+    return f"{name} ({', '.join(changes)})" if changes else name
 
 
 def _span(values: Sequence[float], digits: int) -> str:
@@ -201,42 +142,34 @@ def _span(values: Sequence[float], digits: int) -> str:
     return low if low == high else f"{low} … {high}"
 
 
-def _compared(item: Found) -> tuple[int, int]:
-    """The number of compared figures, and of equal ones."""
-    steps = [step for step in item["steps"].values() if "compared" in step]
-    compared = sum(step["compared"] for step in steps)
-    return compared, compared - sum(len(step["unequal"]) for step in steps)
+def _exact(name: str, item: Item) -> list[Any]:
+    layers = TableCell(item.layers, f"{item.layers} of {item.of_layers}")
+    differ = TableCell(item.unequal, f"{item.unequal:,}", "red" if item.unequal else "green")
+    return [name, layers, item.dtype, exact(item.params), exact(item.compared), differ]
 
 
-def _exact(name: str, item: Found) -> list[Any]:
-    compared, equal = _compared(item)
-    layers = TableCell(item["layers"], f"{item['layers']} of {item['of_layers']}")
-    differ = TableCell(compared - equal, f"{compared - equal:,}", "green" if compared == equal else "red")
-    return [name, layers, item["dtype"], exact(item["params"]), exact(compared), differ]
-
-
-def _memory(figure: Found) -> list[Any]:
+def _memory(figure: Any) -> list[Any]:
     """Memory: the ledger's floor, the same modules in a dry run on the meta device, and the allocator's measurement."""
-    gap = figure["measured"] - figure["predicted"]
-    share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
-    sizes = [TableCell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
-    ratio = figure["measured"] / figure["floor"] if figure["floor"] else None
+    gap = figure.measured - figure.predicted
+    share = f"{100 * gap / figure.predicted:+.2f} %" if gap else "0"
+    sizes = [TableCell(size, iec(size)) for size in (figure.floor, figure.predicted, figure.measured)]
+    ratio = figure.measured / figure.floor if figure.floor else None
     over = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
     return [*sizes, over, TableCell(gap, share)]
 
 
-def _beyond(figure: Found) -> str:
+def _beyond(figure: AnyFigure) -> str:
     """What the dry run has above the ledger and the measurement above that, and what was taken beside it, by name; each
     that is a hundredth of the measurement or more."""
-    named = {**figure.get("above", {}), **figure["gap"], **figure.get("beside", {})}
-    return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure["measured"])
+    named = {**(figure.above or {}), **figure.gap, **figure.beside}
+    return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure.measured)
 
 
-def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Found], list[Any]]:
+def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[AnyFigure], list[Any]]:
     """The figures of these keys, the measurement, and its ratio to the last of them."""
 
-    def row(figure: Found) -> list[Any]:
-        figures = [figure[key] for key in (*keys, "measured")]
+    def row(figure: AnyFigure) -> list[Any]:
+        figures = [getattr(figure, key) for key in (*keys, "measured")]
         ratio = figures[-1] / figures[-2] if figures[-2] else None
         last = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
         return [*(TableCell(number, write(number)) for number in figures), last]
@@ -248,18 +181,18 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.3f}"
 
 
-def _trained(figure: Found) -> list[Any]:
-    return _shown(iec if figure["unit"] == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
+def _trained(figure: AnyFigure) -> list[Any]:
+    return _shown(iec if figure.unit == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
 
 
-def _kernels(figure: Found) -> list[Any]:
-    named = ", ".join(f"{number:,.0f} {name}" for name, number in figure["beside"].items())
-    return [*(TableCell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), named]
+def _kernels(figure: AnyFigure) -> list[Any]:
+    named = ", ".join(f"{number:,.0f} {name}" for name, number in figure.beside.items())
+    return [*(TableCell(number, f"{number:,.0f}") for number in (figure.predicted, figure.measured)), named]
 
 
-def _plain(step: Found) -> bool:
+def _plain(step: Step) -> bool:
     """Whether attention ran without a fused kernel."""
-    return any(name.endswith("_math") for name in step.get("ran", {}).get("attention", ()))
+    return any(name.endswith("_math") for name in (step.ran or {}).get("attention", ()))
 
 
 # Side by side: grouped keys and values, a growing cache, both forms of latent attention.
@@ -270,33 +203,32 @@ def forms(items: Items) -> list[Table]:
     return [table for table in (_shared(items), growth_table(items), _latent(items)) if table.rows]
 
 
-def _decodes(item: Found, quantity: str) -> list[Found]:
+def _decodes(item: Item, quantity: str) -> list[Figure]:
     """The figures of whole decode steps."""
-    figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
-    return [f for f in figures if f["quantity"] == quantity and not f["part"] and f["load"].startswith("decode")]
+    return [f for f in item.figures() if f.quantity == quantity and not f.part and f.load.startswith("decode")]
 
 
-def _ratios(figure: Found, other: Found) -> list[TableCell]:
+def _ratios(figure: Any, other: Any) -> list[TableCell]:
     """The ratio of two figures, predicted and measured."""
-    found = (figure[key] / other[key] for key in ("predicted", "measured"))
-    return [TableCell(ratio, f"{ratio:.2f}") for ratio in found]
+    ratios = (figure.predicted / other.predicted, figure.measured / other.measured)
+    return [TableCell(ratio, f"{ratio:.2f}") for ratio in ratios]
 
 
-def _cache(item: Found) -> int:
+def _cache(item: Item) -> int:
     """Cache bytes, compared exactly; 0: not compared."""
-    for step in item["steps"].values():
-        for row in step.get("wholes", ()):
-            said = dict(zip(step["columns"], row, strict=True))
-            if said["quantity"] == "bytes of the cache":
-                return int(said["measured"])
+    for step in item.steps.values():
+        for row in step.wholes or ():
+            values = dict(zip(step.columns or (), row, strict=True))
+            if values["quantity"] == "bytes of the cache":
+                return int(values["measured"])
     return 0
 
 
 def _shared(items: Items) -> Table:
     """Models that differ in the number of key/value heads only, compared with the first."""
     rows: list[list[Any]] = []
-    some = [(name, item) for name, item in items if SHARED in item["source"] and _cache(item)]
-    for _, group in groupby(some, key=lambda pair: pair[1]["source"].partition(SHARED)[0]):
+    some = [(name, item) for name, item in items.items() if SHARED in item.source and _cache(item)]
+    for _, group in groupby(some, key=lambda pair: pair[1].source.partition(SHARED)[0]):
         (_, first), *others = group
         for name, item in others:
             ratio = _cache(item) / _cache(first)
@@ -308,12 +240,13 @@ def _shared(items: Items) -> Table:
 def growth_table(items: Items) -> Table:
     """Memory that each further token of the past adds to a decode step."""
     rows: list[list[Any]] = []
-    for name, item in items:
+    for name, item in items.items():
         for before, now in pairwise(_decodes(item, "peak memory")):
-            (batch, low), (other, high) = (_batch_and_past(figure["load"]) for figure in (before, now))
-            if batch == other and low < high:
-                each = [(now[key] - before[key]) / (high - low) for key in ("floor", "measured")]
-                rows.append([name, f"{low:,} to {high:,}", *(TableCell(size, f"{size:,.1f}") for size in each)])
+            (batch, low), (other, high) = (_batch_and_past(figure.load) for figure in (before, now))
+            if batch == other and low < high and now.floor is not None and before.floor is not None:
+                sizes = (now.floor - before.floor, now.measured - before.measured)
+                per_token = [size / (high - low) for size in sizes]
+                rows.append([name, f"{low:,} to {high:,}", *(TableCell(size, f"{size:,.1f}") for size in per_token)])
     return Table("Bytes that each further token adds", ("model", "past", "ledger", "measured"), rows, frozenset({0, 1}))
 
 
@@ -327,20 +260,20 @@ def _batch_and_past(load: str) -> tuple[str, int]:
 def _latent(items: Items) -> Table:
     """The ratio of a decode step with absorbed latents to one that expands them."""
     rows: list[list[Any]] = []
-    for name, item in items:
+    for name, item in items.items():
         for quantity in ("peak memory", "time"):
-            found = {figure["load"]: figure for figure in _decodes(item, quantity)}
-            pairs = [(load, found.get(load.replace(ABSORBED, ""))) for load in found if ABSORBED in load]
-            rows += [[f"{name}, {quantity}", *_ratios(found[load], other)] for load, other in pairs if other]
+            figures = {figure.load: figure for figure in _decodes(item, quantity)}
+            pairs = [(load, figures.get(load.replace(ABSORBED, ""))) for load in figures if ABSORBED in load]
+            rows += [[f"{name}, {quantity}", *_ratios(figures[load], other)] for load, other in pairs if other]
     return Table("Latents absorbed, over expanded", ("work", "predicted", "measured"), rows)
 
 
 # A machine's ceilings, the shares that operations reach, and the resulting predictions.
 
 
-def ceilings(found: Mapping[str, Any]) -> list[Table]:
+def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
-    shares = found["accelerator"]["calibration"]
+    shares = answer.accelerator["calibration"]
     own = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
     products = {dtype: one["compute"] for dtype, one in own["matmul"].items()} if own else _values(shares["matmul"])
     kinds = {key: shares[key]["value"] for key in SHARES if key != "link"}
@@ -349,19 +282,19 @@ def ceilings(found: Mapping[str, Any]) -> list[Table]:
         kinds["attention_prefill"] = own["attention"]["prefill"]["compute"]
         kinds["attention_decode"] = own["attention"]["decode"]["memory"]
     kinds |= {f"optimizer.{dtype}": one.get("memory", 1.0) for dtype, one in curves.get("optimizer", {}).items()}
-    reached = {f"matmul.{dtype}": products[dtype] for dtype in found["accelerator"]["peak"] if dtype in products}
+    reached = {f"matmul.{dtype}": products[dtype] for dtype in answer.accelerator["peak"] if dtype in products}
     lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]
     if slower := curves["attention"]["prefill"].get("backward"):
         lines.append(("attention, backward ÷ forward", TableCell(slower, f"{slower:.2f}")))
     starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
     lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
-    title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
+    title = f"Steps of {answer.model} in {answer.dtype}, before and after calibration"
     return [
-        Table(f"{chosen_runs(found).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
-              [_rate(**rate) for rate in found["rates"]], frozenset({0, 1, 2})),
+        Table(f"{chosen_runs(answer).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
+              [_rate(rate) for rate in answer.rates], frozenset({0, 1, 2})),
         Table("Shares of the ceilings", ("key", "share"), lines),
-        Table(title, headings, [_check(**check) for check in found["checks"]]),
+        Table(title, headings, [_check(check) for check in answer.checks]),
     ]  # fmt: skip
 
 
@@ -369,16 +302,17 @@ def _values(figures: Mapping[str, Any]) -> dict[str, float]:
     return {key: figure["value"] for key, figure in figures.items()}
 
 
-def chosen_runs(found: Mapping[str, Any]) -> str:
+def chosen_runs(answer: Ceilings | Calibrate) -> str:
     """Which of the rounds counts."""
-    return "the median" if found.get("clocks") else "the fastest"
+    return "the median" if answer.clocks else "the fastest"
 
 
-def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
-    unit = "GFLOP/s" if kind.startswith("matmul") or kind in ("attention, prefill", "attention, backward") else "GB/s"
-    return kind, dtype, size, TableCell(rate, f"{rate / 1e9:,.1f} {unit}")
+def _rate(row: Rate) -> tuple[Any, ...]:
+    products = row.kind.startswith("matmul") or row.kind in ("attention, prefill", "attention, backward")
+    unit = "GFLOP/s" if products else "GB/s"
+    return row.kind, row.dtype, row.size, TableCell(row.rate, f"{row.rate / 1e9:,.1f} {unit}")
 
 
-def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
-    taken, *predicted = (TableCell(seconds, _milliseconds(seconds)) for seconds in (measured, before, after))
-    return load, taken, predicted[0], error(before, measured), predicted[1], error(after, measured)
+def _check(row: StepCheck) -> tuple[Any, ...]:
+    measured, before, after = (TableCell(n, _milliseconds(n)) for n in (row.measured, row.before, row.after))
+    return row.load, measured, before, error(row.before, row.measured), after, error(row.after, row.measured)

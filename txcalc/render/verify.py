@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from txcalc.questions.verify import VerifiedFigure, VerifiedModel, Verify
 from txcalc.render.measurements import near
@@ -24,7 +24,7 @@ def report(answer: Verify, form: str) -> Report:
     else:
         tables = _tables(answer.rows)
         header = [line for model in models for line in _verdict(model, answer.rows)]
-    tables += near([(figure.model, asdict(figure)) for figure in answer.figures])
+    tables += near([(figure.model, figure) for figure in answer.figures])
     if answer.zero_cost_operators:
         header.append("operators counted as free: " + ", ".join(answer.zero_cost_operators))
     notes = [f"{model.model}: {note}" if several else note for model in models for note in model.notes]

@@ -19,6 +19,7 @@ from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
+from txcalc.parts.options import Raw, Table
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
 from txcalc.program import Guard, Program, Recorded, Tape, steps, written
@@ -90,9 +91,9 @@ class Explorer(Struct, frozen=True):
             known[letter] = self.follows[letter].run(known)[letter]
         return known
 
-    def changes(self, values: Mapping[str, int]) -> dict[str, Any]:
+    def changes(self, values: Mapping[str, int]) -> Raw:
         """What `load` takes to make the same model of these letters: keys of its description and their values."""
-        result: dict[str, Any] = {}
+        result: Raw = {}
         counts: dict[str, dict[str, int]] = {}
         for slider in self.sliders:
             for key in slider.keys if slider.letter in values else ():
@@ -122,7 +123,7 @@ def explore(model: Model) -> Explorer:
         except (TypeError, InputError):
             fixed.append(slider.letter)
     tape, over = _recorded(model, kept, _work(model))
-    lengths: dict[str, Any] = {name: tape.letters[letter] for letter, name in _WORDS.items() if letter in tape.letters}
+    lengths: Raw = {name: tape.letters[letter] for letter, name in _WORDS.items() if letter in tape.letters}
     ledger = over.ledger(**lengths)
     totals = dict(_totals(over, ledger))
     leaves = {f"{q} {i}": getattr(entry, q) for i, entry in enumerate(ledger) for q in ("params", "flops", "cache")}
@@ -234,7 +235,7 @@ def _plain(name: str) -> str:
     return "".join(sign if sign.isascii() and sign.isalnum() else "_" for sign in name)
 
 
-def _homes(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _homes(raw: Table) -> Iterator[tuple[str, Table]]:
     """Every table of a description that may set a key, and what its paths begin with."""
     for half in ("", "encoder.", "decoder."):
         table = raw.get(half[:-1]) if half else raw
@@ -244,7 +245,7 @@ def _homes(raw: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
                 yield f"{half}layer.{name}.", layer
 
 
-def _at(table: Mapping[str, Any], section: str, key: str) -> Any:
+def _at(table: Table, section: str, key: str) -> Any:
     own = table.get(section) if section else table
     return own.get(key) if isinstance(own, Mapping) else None
 
@@ -276,7 +277,7 @@ def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = 
     return tape, Model(model.name, assemble(resolved), raw, resolved, model.origin)
 
 
-def _followed(model: Model, sliders: Sequence[Slider]) -> dict[str, Any]:
+def _followed(model: Model, sliders: Sequence[Slider]) -> Raw:
     """What the sliders without a value are, by the others."""
     set_ = [slider for slider in sliders if slider.value is not None]
     tape, over = _recorded(model, [s for s in set_ if s.keys], [s for s in set_ if not s.keys])
@@ -354,7 +355,7 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
             yield Model(model.name, model.root, raw, resolved, model.origin)
 
 
-def _conditions(said: Sequence[theorems.Condition], values: Mapping[str, Any]) -> Iterator[Guard]:
+def _conditions(said: Sequence[theorems.Condition], values: Table) -> Iterator[Guard]:
     """A theorem's own conditions, of a model's sizes."""
     for condition in said:
         yield Guard("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
@@ -365,7 +366,7 @@ def _asked(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
-def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Guard]]:
+def _matched(spec: object, own: theorems.Unit) -> tuple[Raw, list[Guard]]:
     """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
     conditions: list[Guard] = []
     equations = []
@@ -375,7 +376,7 @@ def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Guard]
             equations.append((stated, size))
         elif isinstance(size, Recorded):
             conditions.append(Guard("=", size, stated))
-    values: dict[str, Any] = {}
+    values: Raw = {}
     while equations:
         for equation in equations:
             stated, size = equation
@@ -397,7 +398,7 @@ def _matched(spec: Any, own: theorems.Unit) -> tuple[dict[str, Any], list[Guard]
     return values, [c for c in conditions if _varies(c) and c.a is not c.b and not _is(c.a, 1)]
 
 
-def _is(number: Any, value: int) -> bool:
+def _is(number: object, value: int) -> bool:
     return type(number) is int and number == value
 
 

@@ -94,7 +94,7 @@ def html(title: str, rows: Rows) -> str:
     """A table for a notebook: whole numbers with separators, at the right."""
     from html import escape
 
-    def cell(value: Any) -> str:
+    def cell(value: object) -> str:
         if isinstance(value, int) and not isinstance(value, bool):
             return f'<td style="text-align: right">{value:,}</td>'
         return f'<td style="text-align: left">{"" if value is None else escape(str(value))}</td>'

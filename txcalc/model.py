@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError, called
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
-from txcalc.num import counted, is_array, spread, usable, whole
+from txcalc.num import Num, counted, is_array, spread, usable, whole
 from txcalc.parts.model import Root
+from txcalc.parts.options import Table
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import mechanism
 from txcalc.parts.tower import Counted
@@ -52,8 +53,8 @@ class Model(Struct, frozen=True, dict=True):
 
     name: str
     root: Root
-    raw: Mapping[str, Any]
-    spec: Mapping[str, Any]
+    raw: Table
+    spec: Table
     origin: str
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -68,7 +69,7 @@ class Model(Struct, frozen=True, dict=True):
         """A copy whose plans hold the language model alone."""
         return replace(self, text_only=True) if self.multimodal else self
 
-    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
+    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: object) -> Model:
         """A copy with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
         "post"})`. Errors: `InputError` with every fault; a change that changes no number is one."""
         asked = asked_for(changes, sizes)
@@ -89,7 +90,7 @@ class Model(Struct, frozen=True, dict=True):
         """The description without its origin, as text; arrays and symbols by identity."""
         import json
 
-        def other(value: Any) -> str:
+        def other(value: object) -> str:
             return repr(value) if isinstance(value, range) else f"{type(value).__name__} at {id(value)}"
 
         told = {key: value for key, value in self.spec.items() if key not in PROVENANCE}
@@ -156,7 +157,7 @@ class Model(Struct, frozen=True, dict=True):
         """Whether a tower reads pictures or sound of any size."""
         return any(not tower.fixed_length for tower in self.towers.values())
 
-    def tower_ledgers(self, language: Ledger, tokens: Any, dtype: str) -> dict[str, Ledger]:
+    def tower_ledgers(self, language: Ledger, tokens: object, dtype: str) -> dict[str, Ledger]:
         """The ledgers of its towers, each handing on `tokens` (None: 256) where its number is not fixed; none in a
         decode step."""
         work, asked = language.work, TOWER_TOKENS if tokens is None else tokens
@@ -319,7 +320,7 @@ class Model(Struct, frozen=True, dict=True):
         weight = bits_of(dtype)
         return self.counted(work, (weight, weight, bits_of(kv_dtype, "--kv")))
 
-    def encoded(self, tokens: Any) -> Any:
+    def encoded(self, tokens: Num) -> Any:
         """Default encoder positions: as many as `tokens` unless the model fixes them."""
         audio = self.spec["stacks"].get("encoder", {}).get("audio")
         return audio["positions"] if audio else tokens
@@ -365,7 +366,7 @@ class Model(Struct, frozen=True, dict=True):
         return any(leaf.kernels == "latent" for leaf in self.root.leaves())
 
 
-def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
+def asked_for(changes: object, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """The keys to change, from a mapping and keywords. Errors: `InputError` for anything but a mapping, keys that are
     not texts, and arrays of values."""
     if changes is not None and not isinstance(changes, Mapping):
@@ -387,7 +388,7 @@ def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _known(value: Any) -> bool:
+def _known(value: object) -> bool:
     """Whether a description may hold a value: TOML's types, and numbers of any kind."""
     plain = value is None or isinstance(value, str | list | tuple | Mapping)
     return plain or (hasattr(value, "__mul__") and not isinstance(value, bytes | bytearray))
@@ -396,7 +397,7 @@ def _known(value: Any) -> bool:
 LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
 
 
-def _length(value: Any, taken: bool) -> Any:
+def _length(value: object, taken: bool) -> Any:
     """A length as a number; a text that is not one stays."""
     if type(value) is int:
         return value

@@ -14,6 +14,7 @@ from math import gcd, inf, lcm
 from re import sub
 from typing import Any, NamedTuple
 
+from txcalc.num import Num
 from txcalc.symbols import BY_LETTER
 
 Expression = Any  # a `sympy.Expr`
@@ -255,12 +256,12 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
     return base if power == 1 else style.power(base, power)
 
 
-def named_by_groups(heads: Any, groups: Any) -> str:
+def named_by_groups(heads: Num, groups: Num) -> str:
     """The name of attention by its key/value heads: MHA, MQA or GQA."""
     return "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """A formula as text: 36,864·B·T² + 247,064,064·B·T."""
     try:
         return write(tidy(value))

@@ -22,22 +22,22 @@ class Recorded:
     def __init__(self, tape: Tape, at: int, op: str, left: Any, right: Any) -> None:
         self.tape, self.at, self.op, self.left, self.right = tape, at, op, left, right
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         return self.tape.step("+", self, other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: object) -> Any:
         return self.tape.step("+", other, self)
 
-    def __sub__(self, other: Any) -> Any:
+    def __sub__(self, other: object) -> Any:
         return self.tape.step("-", self, other)
 
-    def __rsub__(self, other: Any) -> Any:
+    def __rsub__(self, other: object) -> Any:
         return self.tape.step("-", other, self)
 
-    def __mul__(self, other: Any) -> Any:
+    def __mul__(self, other: object) -> Any:
         return self.tape.step("*", self, other)
 
-    def __rmul__(self, other: Any) -> Any:
+    def __rmul__(self, other: object) -> Any:
         return self.tape.step("*", other, self)
 
     def _asked(self, other: object = None) -> NoReturn:
@@ -74,7 +74,7 @@ class Tape:
         self.conditions: dict[Guard, None] = {}
         self.letters = {letter: Recorded(self, i, "letter", letter, None) for i, letter in enumerate(letters)}
 
-    def step(self, op: str, left: Any, right: Any) -> Any:
+    def step(self, op: str, left: object, right: object) -> Any:
         """What a step gives: of what is there already, where it changes nothing or was taken before."""
         if op in _PLAIN and (plain := _PLAIN[op](left, right)) is not None:
             return plain
@@ -85,18 +85,18 @@ class Tape:
             self._steps[key] = Recorded(self, len(self.letters) + len(self._steps), op, left, right)
         return self._steps[key]
 
-    def require(self, relation: str, a: Any, b: Any) -> None:
+    def require(self, relation: str, a: object, b: object) -> None:
         """A condition under which alone the results mean something."""
         trivial = relation == "|" and type(a) is int and a == 1
         if a is not b and a is not None and b is not None and not trivial:
             self.conditions[Guard(relation, a, b)] = None
 
 
-def _sum(left: Any, right: Any) -> Any:
+def _sum(left: object, right: object) -> Any:
     return right if _is(left, 0) else left if _is(right, 0) else None
 
 
-def _product(left: Any, right: Any) -> Any:
+def _product(left: object, right: object) -> Any:
     if _is(left, 0) or _is(right, 0):
         return 0
     return right if _is(left, 1) else left if _is(right, 1) else None
@@ -119,11 +119,11 @@ def _least(left: Any, right: Any) -> Any:
     return 0 if _is(left, 0) and letter else None
 
 
-def _is(number: Any, value: int) -> bool:
+def _is(number: object, value: int) -> bool:
     return type(number) is int and number == value
 
 
-def recorded(*numbers: Any) -> Recorded | None:
+def recorded(*numbers: object) -> Recorded | None:
     """The first that is recorded."""
     return next((n for n in numbers if isinstance(n, Recorded)), None)
 
@@ -262,12 +262,12 @@ def steps(roots: Sequence[Any], known: Container[int] = ()) -> Iterator[Recorded
 # Formulas for people.
 
 
-def written(number: Any) -> str:
+def written(number: object) -> str:
     """A recorded number as a formula in letters: 2·B·T·D·h·d_h."""
     return _said(number, 0)
 
 
-def _said(number: Any, level: int) -> str:
+def _said(number: object, level: int) -> str:
     """As part of a sum (0), of a product (1), below a fraction's line (2)."""
     terms = _collected(number)
     text = ""
@@ -280,7 +280,7 @@ def _said(number: Any, level: int) -> str:
     return f"({text})" if (level and loose) or (level > 1 and "·" in text) else text or "0"
 
 
-def _collected(number: Any) -> list[tuple[int, tuple[str, ...]]]:
+def _collected(number: object) -> list[tuple[int, tuple[str, ...]]]:
     """A sum of products: the number and the other factors of each, equal ones added up."""
     sums: dict[tuple[str, ...], int] = {}
     for sign, term in _terms(number, 1):
@@ -323,7 +323,7 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
     return terms[0] if len(terms) == 1 else (1, [f"({_said(number, 0)})"])
 
 
-def _terms(number: Any, sign: int) -> Iterator[tuple[int, Any]]:
+def _terms(number: object, sign: int) -> Iterator[tuple[int, Any]]:
     if isinstance(number, Recorded) and number.op in ("+", "-"):
         yield from _terms(number.left, sign)
         yield from _terms(number.right, sign if number.op == "+" else -sign)
@@ -331,7 +331,7 @@ def _terms(number: Any, sign: int) -> Iterator[tuple[int, Any]]:
         yield sign, number
 
 
-def _factors(number: Any) -> Iterator[Any]:
+def _factors(number: object) -> Iterator[Any]:
     if isinstance(number, Recorded) and number.op == "*":
         yield from _factors(number.left)
         yield from _factors(number.right)

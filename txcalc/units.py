@@ -145,7 +145,7 @@ def seconds(number: float) -> str:
     return _rounded(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
 
 
-def short(number: Any) -> str:
+def short(number: object) -> str:
     """Three significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
     return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"))
 
@@ -155,12 +155,12 @@ def three(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:#.3g}".rstrip(".")
 
 
-def iec(number: Any, digits: int = 4) -> str:
+def iec(number: object, digits: int = 4) -> str:
     """Bytes in KiB, MiB, GiB…: 14.96 GiB."""
     return _rounded(number, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"), digits)
 
 
-def si_bytes(number: Any) -> str:
+def si_bytes(number: object) -> str:
     """Bytes in kB, MB, GB (10^9): 16.06 GB."""
     return _rounded(number, 1000, ("B", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"), digits=4)
 

@@ -19,6 +19,7 @@ from txcalc.notation import Expression
 from txcalc.num import exact_div, product as product_of, ratio, total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import Root
+from txcalc.parts.options import Raw, Table
 from txcalc.parts.part import Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
@@ -107,7 +108,7 @@ def symbolic(model: Model) -> Symbolic:
     return Symbolic(assemble({**model.spec, "stacks": stacks}).at_length(symbol("T")), naming.made)
 
 
-def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str, Any]:
+def _lettered(stack: Table, naming: _Naming, half: str) -> Raw:
     """A resolved stack with letters for its sizes."""
     result = dict(stack)
     kinds = [name for name, _ in stack["groups"]]
@@ -239,7 +240,7 @@ def formulas(
 def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
     """The model with recomputed layers as a kind of their own, if others are not recomputed. Errors: `InputError` for
     layers that do not exist or are shared."""
-    halves, stacks = model.spec["stacks"], dict[str, Any]()
+    halves, stacks = model.spec["stacks"], Raw()
     if not recipe.recompute.startswith(("every", "layers")):
         return model
     for half, stack in halves.items():
@@ -309,7 +310,7 @@ class _Costs:
     def _shared(self, figure: Callable[[Ledger], Any]) -> Callable[[Ledger], Any]:
         return lambda ledger: figure(ledger) * ratio(1, self.rank.cp)
 
-    def _number(self, size: Any) -> int:
+    def _number(self, size: object) -> int:
         return int(sympy.sympify(size).xreplace(self.numbers))
 
 

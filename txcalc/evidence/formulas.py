@@ -14,7 +14,7 @@ from txcalc.evidence.residues import ResidueTape, residue, value
 from txcalc.evidence.structures import FRAME, Unit, called, fingerprint
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
-from txcalc.parts.options import numbered
+from txcalc.parts.options import Raw, Table, numbered
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import step_flops
 
@@ -85,7 +85,7 @@ class Formulas:
         self._walked: dict[Any, Ledger] = {}
 
     @cached_property
-    def _letters(self) -> Mapping[str, Any]:
+    def _letters(self) -> Table:
         lengths = {"B": 1, "T": 1, "past": 1, "T_src": 1}
         if self.work is not None:
             batch, tokens, past, source = self.work[:4]
@@ -152,14 +152,14 @@ def agrees_whole(shown: Ledger, quantity: str, formulas: Formulas) -> bool:
     return _figures(shown, quantity) == _nonzero(formulas.values(quantity))
 
 
-def _figures(shown: Ledger, quantity: str) -> dict[str, Any]:
-    figure, found = FIGURES[quantity], dict[str, Any]()
+def _figures(shown: Ledger, quantity: str) -> Raw:
+    figure, found = FIGURES[quantity], Raw()
     for entry in shown:
         found[entry.path] = found.get(entry.path, 0) + figure.of(entry)
     return _nonzero(found)
 
 
-def _nonzero(numbers: Mapping[str, Any]) -> dict[str, Any]:
+def _nonzero(numbers: Table) -> Raw:
     return {path: number for path, number in numbers.items() if number != 0}
 
 
@@ -188,7 +188,7 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
             yield f"{half}layers.{layers[0]}.{rest}", None if number is None else number * copies
 
 
-def _listed(model: Model) -> Iterator[tuple[str, Mapping[str, Any], int]]:
+def _listed(model: Model) -> Iterator[tuple[str, Table, int]]:
     """The leaves that a description lists, each with its path and in how many layers it is."""
     for half, stack in model.spec["stacks"].items():
         above = f"{half}." if half else ""

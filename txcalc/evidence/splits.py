@@ -7,7 +7,7 @@ their figures are its own.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator
 from typing import Any, NamedTuple
 
 from txcalc.evidence.structures import (
@@ -29,11 +29,10 @@ from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.forms import FORMS
 from txcalc.parts.mechanisms import section_of
-from txcalc.parts.options import ACTIVATIONS
+from txcalc.parts.options import ACTIVATIONS, Raw, Table
 from txcalc.parts.part import Workload
 from txcalc.parts.place import mechanism
 
-Table = Mapping[str, Any]
 PART = "part"
 UNPLACED = {"form": "none"}
 PLAIN_NORM = {
@@ -124,7 +123,7 @@ def _unnormed(unit: Unit, stack: Table) -> list[Component]:
     return []
 
 
-def _entries(unit: Unit) -> dict[str, Any]:
+def _entries(unit: Unit) -> Raw:
     """The leaves of a part by path, at a length."""
     return {entry.path: entry for entry in walk(unit.over(unit.values), Workload(2, 7, 0, 5))}
 
@@ -133,7 +132,7 @@ def _cost(entry: Any) -> tuple[Any, Any]:
     return entry.params, entry.flops
 
 
-def _listed(part: Any) -> Table | None:
+def _listed(part: object) -> Table | None:
     """A norm or a scale as a list has it."""
     groups, width = getattr(part, "groups", 1), getattr(part, "width", 1)
     for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
@@ -189,7 +188,7 @@ def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
     return [unit._replace(spec=_with(unit.spec, active, other)), alone]
 
 
-def _active(value: Any) -> set[str]:
+def _active(value: object) -> set[str]:
     """The activations of a description."""
     if not isinstance(value, dict):
         return set()
@@ -197,7 +196,7 @@ def _active(value: Any) -> set[str]:
     return set().union(*inner, [value[key] for key in ("activation", "transform") if value.get(key) in ACTIVATIONS])
 
 
-def _with(value: Any, active: str, other: str) -> Any:
+def _with(value: object, active: str, other: str) -> Any:
     """A description with another activation in the place of one."""
     if not isinstance(value, dict):
         return value

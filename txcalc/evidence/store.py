@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.evidence.formulas import FIGURES
 from txcalc.evidence.structures import Size, fingerprint
+from txcalc.parts.options import Raw, Table
 from txcalc.sources import files
 from txcalc.sources.presets import folder
 
@@ -163,7 +164,7 @@ def _decoded(text: str, at: int) -> Any:
     return json.JSONDecoder().raw_decode(text, at)[0]
 
 
-def _entries(text: str) -> Mapping[str, Any]:
+def _entries(text: str) -> Table:
     if not text:
         return {}
     content = json.loads(text)
@@ -171,11 +172,11 @@ def _entries(text: str) -> Mapping[str, Any]:
         return {}
     if content["schema"] != SCHEMA:
         raise ValueError(f"its schema is {content['schema']!r}")
-    entries: Mapping[str, Any] = content["theorems"]
+    entries: Table = content["theorems"]
     return entries
 
 
-def theorem_of(key: str, entry: Mapping[str, Any]) -> Theorem:
+def theorem_of(key: str, entry: Table) -> Theorem:
     """An entry as a theorem. Errors: `ValueError` and the like for what is none."""
     digests = {quantity: str(mark) for quantity, mark in entry["digests"].items()}
     further = {quantity: _shown(shown) for quantity, shown in entry.get("further", {}).items()}
@@ -185,7 +186,7 @@ def theorem_of(key: str, entry: Mapping[str, Any]) -> Theorem:
     return theorem if entry["checksum"] == checksum(key, theorem) else theorem._replace(edited=True)
 
 
-def _shown(entry: Mapping[str, Any]) -> Shown:
+def _shown(entry: Table) -> Shown:
     if entry["how"] not in HOW:
         raise ValueError(f"known how: {entry['how']!r}")
     return Shown(str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ())))
@@ -220,7 +221,7 @@ def save(path: Path, kept: Mapping[str, Theorem], made: Mapping[str, str]) -> No
     theorems.cache_clear()
 
 
-def _json(theorem: Theorem) -> dict[str, Any]:
+def _json(theorem: Theorem) -> Raw:
     further = {
         quantity: {key: value for key, value in _listed(shown).items() if value != []}
         for quantity, shown in theorem.further.items()
@@ -229,6 +230,6 @@ def _json(theorem: Theorem) -> dict[str, Any]:
     return {**entry, "further": further} if further else entry
 
 
-def _listed(entry: Theorem | Shown) -> dict[str, Any]:
+def _listed(entry: Theorem | Shown) -> Raw:
     conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in entry.conditions]
     return {**entry._asdict(), "conditions": conditions}

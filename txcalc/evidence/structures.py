@@ -20,7 +20,7 @@ from txcalc.model import Model
 from txcalc.num import whole
 from txcalc.parts.forms import FORMS
 from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.options import FreeSize
+from txcalc.parts.options import FreeSize, Raw, Table
 from txcalc.sources.assemble import assemble
 from txcalc.sources.spec import SECTIONS, real
 
@@ -30,7 +30,7 @@ ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no ope
 GROUPED = {"attention", "feed_forward"}
 # What every structure's key says of a table, also where its form has no such keys: as when all forms had them, so that
 # theorems stay.
-NAMED: dict[str, dict[str, Any]] = {
+NAMED: dict[str, Raw] = {
     "positions": {"theta": 10000.0, "buckets": 32, "distance": 128, "terms": ["c2p", "p2c"]},
     "head": {"transform_bias": True, "pool": "first"},
 }
@@ -48,7 +48,7 @@ class Size(NamedTuple):
 
     terms: tuple[tuple[int, tuple[str, ...]], ...]
 
-    def over(self, values: Mapping[str, Any]) -> Any:
+    def over(self, values: Table) -> Any:
         """The size at parameters: ints, symbols, whatever adds and multiplies."""
         result: Any = 0
         for number, factors in self.terms:
@@ -62,7 +62,7 @@ class Size(NamedTuple):
         return " + ".join("·".join((*([str(n)] if n != 1 else []), *factors)) for n, factors in self.terms)
 
 
-def fingerprint(said: Any) -> str:
+def fingerprint(said: object) -> str:
     """The first 16 digits of the SHA-256 of what JSON can hold."""
     return hashed(json.dumps(said, sort_keys=True))[:16]
 
@@ -72,7 +72,7 @@ def hashed(text: str) -> str:
     return str(_sha256()(text.encode()).hexdigest())
 
 
-def keys(spec: Any, word: str, words: Iterable[str]) -> dict[str, str]:
+def keys(spec: object, word: str, words: Iterable[str]) -> dict[str, str]:
     """The keys of a description with each of several words in the place of one: written once, not for each."""
     text = json.dumps(_said(spec), sort_keys=True)
     return {one: hashed(text.replace(f'"{word}"', f'"{one}"'))[:16] for one in words}
@@ -92,7 +92,7 @@ class Unit(NamedTuple):
     `Size`s for its sizes; and this model's value of each parameter."""
 
     name: str
-    spec: dict[str, Any]
+    spec: Raw
     values: dict[str, int]
 
     @property
@@ -100,15 +100,15 @@ class Unit(NamedTuple):
         """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
         return fingerprint(_said(self.spec))
 
-    def over(self, values: Mapping[str, Any]) -> Any:
+    def over(self, values: Table) -> Any:
         """The tree of parts at other sizes."""
         said = _over(self.spec, values)
         return Pieces(pieces=(said[LEAF] | ONE,)) if self.listed else assemble(said)
 
     @property
-    def plain(self) -> dict[str, Any]:
+    def plain(self) -> Raw:
         """The description at the model's own sizes."""
-        spec: dict[str, Any] = _over(self.spec, self.values)
+        spec: Raw = _over(self.spec, self.values)
         return spec
 
     @property
@@ -137,7 +137,7 @@ class _Parameters:
             return self.parameter(letter, value)
         return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
 
-    def size(self, section: str, key: str, value: int, table: Mapping[str, Any]) -> Size:
+    def size(self, section: str, key: str, value: int, table: Table) -> Size:
         letter = _letters(section)[key]
         if of := letter.of:
             least: Any = table[of]
@@ -167,7 +167,7 @@ def _letters(section: str) -> dict[str, FreeSize]:
     return {key: field.letter for key, field in SECTIONS[section].items() if field.letter}
 
 
-def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
+def _divisor(section: str, key: str, table: Table) -> int:
     """What a size is divided by: halves that are turned, or groups of its own."""
     if _letters(section)[key].even:
         return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
@@ -182,7 +182,7 @@ def _divisor(section: str, key: str, table: Mapping[str, Any]) -> int:
     return int(table[cut] or 1) if cut else 1
 
 
-def _direct(stack: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _direct(stack: Table) -> Table | None:
     """Attention whose heads together are as wide as the model, since nothing projects them."""
     found = (layer["attention"] for layer in stack["layer"].values() if "attention" in layer)
     return next((attention for attention in found if attention.get("direct")), None)
@@ -215,7 +215,7 @@ def sized(model: Model) -> Unit:
     return Unit(SIZED, {"kind": model.spec["kind"], "stacks": _plain(stacks), SIZED: True}, {})
 
 
-def listed(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def listed(spec: Table) -> Iterator[Table]:
     """The leaves that a description lists one by one."""
     for stack in spec["stacks"].values():
         yield from stack["around"]
@@ -247,7 +247,7 @@ def called(name: str) -> str:
     return "layer" if name == "layer" else f"layer {name}"
 
 
-def _unlisted(stack: Mapping[str, Any]) -> dict[str, Any]:
+def _unlisted(stack: Table) -> Raw:
     """A stack without the leaves that it lists."""
     layers = {
         name: {**layer, "pieces": {**layer["pieces"], "leaves": []}} if "pieces" in layer["parts"] else layer
@@ -256,7 +256,7 @@ def _unlisted(stack: Mapping[str, Any]) -> dict[str, Any]:
     return {**stack, "around": [], "layer": layers}
 
 
-def leaf(piece: Mapping[str, Any]) -> Unit:
+def leaf(piece: Table) -> Unit:
     """A leaf with a letter for each of its sizes, and for those by which the list says where it works. How often it is
     there, and how often it runs, is the list's: the ledger multiplies by it, as by the number of layers."""
     naming, (names, _, _, divided) = _Parameters(), FORMS[piece["form"]]
@@ -279,7 +279,7 @@ def leaf(piece: Mapping[str, Any]) -> Unit:
     return Unit(f"{LEAF} {piece['form']}", spec, naming.values)
 
 
-def _apart(stack: Mapping[str, Any]) -> bool:
+def _apart(stack: Table) -> bool:
     """Whether layers and frame of a stack have theorems of their own first."""
     return (
         separable(stack)
@@ -288,7 +288,7 @@ def _apart(stack: Mapping[str, Any]) -> bool:
     )
 
 
-def separable(stack: Mapping[str, Any]) -> bool:
+def separable(stack: Table) -> bool:
     """Whether layers and frame of a stack read nothing of each other but the residual stream."""
     layers = stack["layer"].values()
     shared = any(
@@ -302,13 +302,13 @@ def separable(stack: Mapping[str, Any]) -> bool:
     return not odd and not tables and stack["head"].get("pool") != "attention"
 
 
-def _thin(stack: Mapping[str, Any]) -> dict[str, Any]:
+def _thin(stack: Table) -> Raw:
     """One layer of each kind, in the order in which they come."""
     kinds = [name for name, _ in stack["groups"]]
     return {**stack, "groups": [(name, (i,)) for i, name in enumerate(kinds)], "n_layers": len(kinds)}
 
 
-def framed(stack: Mapping[str, Any]) -> dict[str, Any]:
+def framed(stack: Table) -> Raw:
     """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
     first = next(iter(stack["layer"].values()))
     plain = {
@@ -322,7 +322,7 @@ def framed(stack: Mapping[str, Any]) -> dict[str, Any]:
     return {**stack, **alone, "laurel": None, "lora": None}
 
 
-def bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
+def bare(stack: Table, name: str) -> Raw:
     """One layer of a kind, of a model without a vocabulary."""
     norm = {**stack["norm"], "final": False}
     layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
@@ -331,24 +331,24 @@ def bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**stack, **alone} | dict.fromkeys(("vocab_size", "vision", "audio", "idle", "length"))
 
 
-def _unturned(places: Mapping[str, Any]) -> dict[str, Any]:
+def _unturned(places: Table) -> Raw:
     """Positions of what has no heads to turn."""
     return {**places, "rotary_dims": None} if "rotary_dims" in places else dict(places)
 
 
-def without(table: Mapping[str, Any]) -> dict[str, Any]:
+def without(table: Table) -> Raw:
     nothing = dict.fromkeys(("types", "rank", "scale"))
     return {**table, **nothing, "tables": [], "norm": False, "early": False, "shared": True, "extra": 0}
 
 
-def lettered(name: str, stacks: Mapping[str, Any], kind: str) -> Unit:
+def lettered(name: str, stacks: Table, kind: str) -> Unit:
     """The structure of a description."""
     naming = _Parameters()
     spec = {"kind": kind, "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()}}
     return Unit(name, spec, naming.values)
 
 
-def _lettered(stack: Mapping[str, Any], naming: _Parameters) -> dict[str, Any]:
+def _lettered(stack: Table, naming: _Parameters) -> Raw:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = {key: value for key, value in stack.items() if key != "pattern"}
     sections = {name: _letters(name) for name in STACK} | {"positions": ("rows",)}
@@ -364,13 +364,13 @@ def _lettered(stack: Mapping[str, Any], naming: _Parameters) -> dict[str, Any]:
     return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
 
 
-def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], naming: _Parameters) -> dict[str, Any]:
+def _sections(table: Table, sections: Mapping[str, Iterable[str]], naming: _Parameters) -> Raw:
     result = dict(table)
     for section, keys in sections.items():
         own = table if not section else table.get(section)
         if own is None:
             continue
-        sizes: dict[str, Any] = {
+        sizes: Raw = {
             key: naming.size(section, key, own[key], own) for key in keys if whole(own.get(key)) and own[key] > 0
         }
         if section == "attention" and "rotary_dims" in (places := table["positions"]) and "d_head" in sizes:
@@ -394,7 +394,7 @@ def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], n
     return result
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
     if isinstance(value, Size):
         return value
@@ -407,7 +407,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _said(value: Any, section: str = "") -> Any:
+def _said(value: object, section: str = "") -> Any:
     """A description without what is off or absent; `Size`s as they are written."""
     if isinstance(value, Size):
         return str(value)
@@ -434,7 +434,7 @@ def _choosing(section: str) -> list[str]:
     return [key for key, field in keys if field.default is None and "none" in getattr(field.check, "choices", ())]
 
 
-def _over(value: Any, values: Mapping[str, Any]) -> Any:
+def _over(value: object, values: Table) -> Any:
     if isinstance(value, Size):
         return value.over(values)
     if isinstance(value, dict):

@@ -190,7 +190,7 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     """An accelerator as `parse` reads it, ready to be written as TOML. `memory` is what the driver reports."""
     keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(_sources(accelerator).values()), 1)}
 
-    def table(key: str, value: Any, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
+    def table(key: str, value: object, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
         return {"value": value, "source": keys[among[key]]}
 
     held = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"

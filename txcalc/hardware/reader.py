@@ -156,7 +156,7 @@ class Reader:
                 self.faults.append(f"calibration.matmul.{dtype} is not known, expected one of {', '.join(PEAKS)}")
         return {key: self.fraction(f"calibration.{key}", value, key in SECONDS) for key, value in written.items()}
 
-    def curves(self, where: str, tables: Any) -> tuple[dict[str, Curve], dict[str, Link]]:
+    def curves(self, where: str, tables: object) -> tuple[dict[str, Curve], dict[str, Link]]:
         """The curves of tables by kind and name, and links by kind."""
         curves: dict[str, Curve] = {}
         links: dict[str, Link] = {}
@@ -175,7 +175,7 @@ class Reader:
                     curves[f"{kind}.{name}"] = Curve(**values)
         return curves, links
 
-    def numbers(self, where: str, written: Any, of: type[Curve] | type[Link]) -> dict[str, float]:
+    def numbers(self, where: str, written: object, of: type[Curve] | type[Link]) -> dict[str, float]:
         """The parameters of a curve with one source."""
         if not isinstance(written, dict):
             self.faults.append(Fault(where, written, f"a table of {', '.join(of._fields)} and source"))
@@ -199,7 +199,7 @@ class Reader:
                 self.faults.append(Fault(f"{where}.{key}", value, said))
         return values
 
-    def positive(self, key: str, value: Any) -> float:
+    def positive(self, key: str, value: object) -> float:
         written = self.sourced(key, value)
         if type(written) in (int, float) and written > 0:
             return float(written)
@@ -207,7 +207,7 @@ class Reader:
             self.faults.append(Fault(f"{key}.value", written, "a number above 0"))
         return inf
 
-    def fraction(self, key: str, value: Any, seconds: bool) -> float:
+    def fraction(self, key: str, value: object, seconds: bool) -> float:
         """A share above 0 and at most 1, or seconds from 0 to below 1."""
         written = self.sourced(key, value)
         if written is None:
@@ -238,7 +238,7 @@ class Reader:
         self.faults.append(f"{table}.{key} is not known, expected one of {', '.join(known)}")
         return False
 
-    def sourced(self, key: str, value: Any) -> Any:
+    def sourced(self, key: str, value: object) -> Any:
         """The value of a table with a value and its source."""
         if not isinstance(value, dict) or set(value) != {"value", "source"}:
             self.faults.append(Fault(key, value, "a table { value = …, source = … }"))
@@ -250,7 +250,7 @@ class Reader:
         self.sources[key] = self.cited[cited]
         return value["value"]
 
-    def size(self, key: str, value: Any) -> int:
+    def size(self, key: str, value: object) -> int:
         """Bytes, or bytes per second."""
         text = self.sourced(key, value)
         if isinstance(text, str):
@@ -265,7 +265,7 @@ class Reader:
             self.faults.append(Fault(f"{key}.value", text, "a size in bytes such as '80GB' or '81559MiB'"))
         return 0
 
-    def number(self, key: str, value: Any, unit: str, factor: int) -> int:
+    def number(self, key: str, value: object, unit: str, factor: int) -> int:
         written = self.sourced(key, value)
         if written is None:
             return 0

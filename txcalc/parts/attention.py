@@ -20,6 +20,7 @@ from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
     REQUIRED,
     Conflict,
+    Raw,
     biases,
     count,
     flag,
@@ -112,7 +113,7 @@ class Attention(Composite):
         values = self.n_kv_heads * self.core.d_v
         keeps = "yes" if self.keeps_input else "no"
         # The encoder's output is one tensor for all layers: `model.Memory` saves it once.
-        at: dict[str, Any] = {"on": on_source} if cross else {}
+        at: Raw = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
         of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
         yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q), duty="reads")
@@ -294,7 +295,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
     def _core(self, span: Span, places: PositionsOptions, value: Num) -> AttentionCore:
         cross = type(span) is Cross
         width = self.d_head
-        sizes: dict[str, Any] = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
+        sizes: Raw = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
         added = places.biased or self.masked
         return AttentionCore(
             **sizes,

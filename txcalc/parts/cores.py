@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from txcalc.notation import named_by_groups, pair
 from txcalc.num import Num, exact_div, total
 from txcalc.parts.linear import SAVES_RESULT
+from txcalc.parts.options import Table
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -271,7 +271,7 @@ class DifferentialCore(SoftmaxCore):
     Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
+    when_frozen: ClassVar[Table] = {"learns": False}
     scale: float | None = None
     learns: bool = True
     extra_products = "two attentions with the same queries and keys"

@@ -11,7 +11,7 @@ from txcalc.num import Num, exact_div
 from txcalc.parts.collectives import Collective
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Conflict, Options, count, flag, key, letter, odd, real, size, tables
+from txcalc.parts.options import REQUIRED, Conflict, Options, Raw, count, flag, key, letter, odd, real, size, tables
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -183,7 +183,7 @@ class AudioOptions(Options, section="audio"):
 
     def convolutions(self, width: Num) -> tuple[Convolution, ...]:
         """Mel bands to d_model, then a convolution with stride 2."""
-        form: dict[str, Any] = {"c_out": width, "taps": self.kernel, "bias": True, "depthwise": False, "causal": False}
+        form: Raw = {"c_out": width, "taps": self.kernel, "bias": True, "depthwise": False, "causal": False}
         return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
 
 
@@ -226,7 +226,7 @@ class EmbeddingOptions(Options, section="embedding"):
         added = d_model if self.early else inner  # what is added to the tokens is as wide
         seen = None if vision is None else vision.positions
         rows = places.table_of(seen if audio is None else audio.positions)
-        read: dict[str, Any]
+        read: Raw
         if vision is not None:
             read = {
                 "patches": Patches(channels=vision.channels, size=vision.patch, width=d_model, bias=vision.patch_bias),

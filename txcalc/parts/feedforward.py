@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -15,6 +14,8 @@ from txcalc.parts.options import (
     ACTIVATIONS,
     REQUIRED,
     Conflict,
+    Raw,
+    Table,
     absent,
     count,
     divided,
@@ -285,13 +286,13 @@ class LayerInputOptions(Mechanism, section="layer_input", kind="other", stands="
         return self.into(LayerInput, d_model=place.d_model)
 
 
-def _shared_width(at: Mapping[str, Any]) -> Num:
+def _shared_width(at: Table) -> Num:
     """n_shared·F_e; a plain 0 without shared experts, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
     return 0 if absent(number) else width * number
 
 
-def _if_shared(width: Num, at: Mapping[str, Any]) -> Num:
+def _if_shared(width: Num, at: Table) -> Num:
     """The joint width, unless n_shared = 0 is given."""
     number = at["experts"].written.get("n_shared")
     return 0 if absent(number) else width
@@ -344,7 +345,7 @@ class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
 
     def build(self, place: Place) -> Experts:
         d_model = place.d_model
-        form: dict[str, Any] = {"gated": self.gated, "activation": self.activation, "bias": self.bias}
+        form: Raw = {"gated": self.gated, "activation": self.activation, "bias": self.bias}
         apart = not self.router or self.router_norm
         shared = None
         if not absent(self.d_ff_shared):

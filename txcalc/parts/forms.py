@@ -15,7 +15,7 @@ from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.linear_attention import GatedScan, SlotScan
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, count, flag, one_of, size, text
+from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Raw, Table, Wrong, count, flag, one_of, size, text
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import RecurrentState
@@ -42,7 +42,7 @@ def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
 
 def _attention(span: Span) -> Callable[..., Leaf]:
     def make(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
-        sizes: dict[str, Any] = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
+        sizes: Raw = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
         return AttentionCore(**sizes, span=span, biased=bias)
 
     return make
@@ -135,7 +135,7 @@ CROSSING: Final = ("crossed",)  # they attend to the encoder's positions
 BORROWED: Final = ("tied", "norm_again", "rms_again")  # their weights belong to another piece
 
 
-def pieces(value: Any) -> list[dict[str, Any]]:
+def pieces(value: object) -> list[Raw]:
     """A list of leaves, each a table.
 
     name, form, sizes, bias, groups   `FORMS` lists the forms and their sizes
@@ -158,7 +158,7 @@ def pieces(value: Any) -> list[dict[str, Any]]:
 _KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "least", "kind")
 
 
-def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
+def _piece(piece: Table) -> Raw:
     form, sizes, at, keys = (piece.get(name) for name in ("form", "sizes", "at", "keys"))
     if not isinstance(form, str) or form not in FORMS or not isinstance(sizes, list) or not {*_KEYS} >= {*piece}:
         raise Wrong(f"pieces of {', '.join(_KEYS)}, whose form is one of {', '.join(FORMS)}")
@@ -188,7 +188,7 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _somewhere(at: Any) -> bool:
+def _somewhere(at: object) -> bool:
     """Whether m·⌈(a·T + b)/c⌉ is a valid number of positions for some T."""
     if not isinstance(at, list) or len(at) not in (3, 4) or not all(type(number) is int for number in at):
         return False
@@ -196,7 +196,7 @@ def _somewhere(at: Any) -> bool:
     return bool(a >= 0 and min([c, *m]) > 0 and a + max(b, 0) > 0 and max(a, abs(b), c, *m) <= MAX_SIZE)
 
 
-def steps(piece: Mapping[str, Any]) -> list[str]:
+def steps(piece: Table) -> list[str]:
     """The keys by which a piece changes its workload, in the order in which they apply."""
     met, at = piece["keys"], piece["at"]
     said = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}

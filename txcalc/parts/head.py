@@ -12,7 +12,7 @@ from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, Raw, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
@@ -218,7 +218,7 @@ class PooledHead(HeadOptions):
         if self.pool_norm and self.pool != "mean":
             yield Conflict("pool_norm", "false without head.pool = 'mean'")
 
-    def pooling(self, at: HeadInputs) -> dict[str, Any]:
+    def pooling(self, at: HeadInputs) -> Raw:
         """Fields of a head that pools other positions than the first."""
         if self.pool in ("first", "attention"):
             return {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from txcalc.num import Num, exceeds, minimum
 from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real
+from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, Table, flag, key, letter, one_of, real
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -151,7 +151,7 @@ class Temperature(Leaf):
     Source   transformers' code of Mistral Large 4 (MistralLarge4TextSoftmaxScaling), 2026
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Table] = {"keeps": False}
     kind = "attention"
     initial_values: ClassVar[Mapping[str, str]] = {"scale": "zero", "bias": "one"}
     n_heads: Num

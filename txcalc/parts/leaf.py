@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 from msgspec.structs import replace
 
 from txcalc.num import Num, total
 from txcalc.parts.kernel import Executed
+from txcalc.parts.options import Table
 from txcalc.parts.work import NO_CACHE, Cache, Operation, Transfer, Weight, Workload
 
 # What planners need to know a leaf as: a product with its weights; a lookup table; a norm; an activation; an attention
@@ -81,7 +82,7 @@ class Leaf(Executed):
         return None
 
     # Fields that change when its weights are frozen: what only the weights' gradient needs is not saved.
-    when_frozen: ClassVar[Mapping[str, Any]] = {}
+    when_frozen: ClassVar[Table] = {}
 
     @property
     def frozen(self) -> Self:

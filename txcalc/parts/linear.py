@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
 from txcalc.num import Num, exact_div
+from txcalc.parts.options import Table
 from txcalc.parts.part import COST, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
@@ -22,7 +23,7 @@ class Linear(Leaf):
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
+    when_frozen: ClassVar[Table] = {"learns": False}
     role = "product"
     d_in: Num
     d_out: Num
@@ -84,7 +85,7 @@ class BlockLinear(Leaf):
     Source   De et al. 2024 (arXiv 2402.19427), section 2.4
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Table] = {"keeps": False}
     n_heads: Num
     width: Num
     keeps: bool = True
@@ -111,7 +112,7 @@ class GroupedLinear(Leaf):
     Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution with one tap
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": "no"}
+    when_frozen: ClassVar[Table] = {"keeps": "no"}
     groups: Num
     d_in: Num
     d_out: Num
@@ -288,7 +289,7 @@ class LearnedScale(Leaf):
     Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Table] = {"keeps": False}
     rows: Num
     used: Num
     keeps: bool = True
@@ -365,7 +366,7 @@ class LayerScale(Leaf):
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Table] = {"keeps": False}
     kind = "other"
     initial_values: ClassVar[Mapping[str, str]] = {"weight": "one"}
     width: Num

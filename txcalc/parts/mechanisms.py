@@ -6,7 +6,6 @@ from collections.abc import Collection
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 from txcalc.parts.options import Options, Wrong, one_of
 
@@ -58,14 +57,14 @@ PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, *OT
 PART_TABLES = ("attention", *ATTENTIONS, *PARTS[2:])
 
 
-def parts_of(value: Any) -> list[str]:
+def parts_of(value: object) -> list[str]:
     """Names of a layer's parts."""
     if isinstance(value, list) and all(isinstance(item, str) and item in PARTS for item in value):
         return value
     raise Wrong(f"a list out of {', '.join(PARTS)}")
 
 
-def side_by_side(value: Any) -> str | list[str]:
+def side_by_side(value: object) -> str | list[str]:
     """How the parts of a layer are parallel."""
     if isinstance(value, list):
         return parts_of(value)

@@ -18,6 +18,8 @@ from msgspec import Struct
 from txcalc.num import Num, divides, exact_div, exceeds
 
 MAX_SIZE = 10**9
+Table = Mapping[str, Any]  # a table of a description
+Raw = dict[str, Any]  # one that is being written
 Made = TypeVar("Made", bound=Struct)
 
 
@@ -32,7 +34,7 @@ class Wrong(ValueError):
 Check = Callable[[Any], Any]
 
 
-def size(value: Any) -> Any:
+def size(value: object) -> Any:
     """A whole number from 1 to 10^9."""
     if isinstance(value, bool | str | float | list | dict) or value is None:
         raise Wrong("a whole number above 0")
@@ -41,12 +43,12 @@ def size(value: Any) -> Any:
     return value
 
 
-def count(value: Any) -> Any:
+def count(value: object) -> Any:
     """A whole number from 0 to 10^9."""
     return value if type(value) is int and value == 0 else size(value)
 
 
-def flag(value: Any) -> bool:
+def flag(value: object) -> bool:
     """True or false."""
     if type(value) is not bool:
         raise Wrong("true or false")
@@ -57,7 +59,7 @@ def up_to(most: int) -> Check:
     """A whole number from 0 to `most`: structure, never a symbol."""
     choices = range(most + 1)
 
-    def check(value: Any) -> int:
+    def check(value: object) -> int:
         if type(value) is not int or value not in choices:
             raise Wrong(f"a whole number from 0 to {most}")
         return value
@@ -65,7 +67,7 @@ def up_to(most: int) -> Check:
     return check
 
 
-def real(value: Any) -> Any:
+def real(value: object) -> Any:
     """A finite number that is not a size: an epsilon, a scale."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise Wrong("a finite number")
@@ -75,7 +77,7 @@ def real(value: Any) -> Any:
 def one_of(*choices: str) -> Check:
     """One of several texts, listed as the check's `choices`."""
 
-    def check(value: Any) -> str:
+    def check(value: object) -> str:
         if value not in choices or not isinstance(value, str):
             raise Wrong(" or ".join(map(repr, choices)) if len(choices) < 5 else f"one of {', '.join(choices)}")
         return value
@@ -84,21 +86,21 @@ def one_of(*choices: str) -> Check:
     return check
 
 
-def text(value: Any) -> str:
+def text(value: object) -> str:
     """A text."""
     if not isinstance(value, str) or not value:
         raise Wrong("a text")
     return value
 
 
-def texts(value: Any) -> list[str]:
+def texts(value: object) -> list[str]:
     """A list of texts."""
     if not isinstance(value, list) or not value or not all(isinstance(item, str) and item for item in value):
         raise Wrong("a list of texts")
     return value
 
 
-def biases(value: Any) -> list[str]:
+def biases(value: object) -> list[str]:
     """Projections with a bias: true (all four), false, or a list of their letters (g: the gate's)."""
     if isinstance(value, bool):
         return ["q", "k", "v", "o"] if value else []
@@ -110,7 +112,7 @@ def biases(value: Any) -> list[str]:
 def some_of(*choices: str) -> Check:
     """A list of distinct choices."""
 
-    def check(value: Any) -> list[str]:
+    def check(value: object) -> list[str]:
         if isinstance(value, list) and all(item in choices for item in value) and len(set(value)) == len(value):
             return value
         raise Wrong(f"a list out of {', '.join(map(repr, choices))}, each once")
@@ -118,7 +120,7 @@ def some_of(*choices: str) -> Check:
     return check
 
 
-def tables(value: Any) -> list[list[Any]]:
+def tables(value: object) -> list[list[Any]]:
     """Pairs of sizes: rows of a table, and reads per token."""
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
         raise Wrong("a list of pairs: rows of a table, and reads per token")
@@ -128,7 +130,7 @@ def tables(value: Any) -> list[list[Any]]:
 def groups_of(number: int) -> Check:
     """A list of `number` group counts."""
 
-    def check(value: Any) -> list[Any]:
+    def check(value: object) -> list[Any]:
         if isinstance(value, list) and len(value) == number and any(item != 1 for item in value):
             return [size(item) for item in value]
         raise Wrong(f"a list of {number} whole numbers above 0, not all of them 1")
@@ -192,7 +194,7 @@ class Field(NamedTuple):
     default: Any
     meaning: str
     when: str = ""
-    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    adjust: Callable[[Any, Table], Any] | None = None
     letter: FreeSize | None = None
 
 
@@ -203,10 +205,10 @@ class _Required:
 REQUIRED = _Required()
 
 
-def per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
+def per_head(section: str) -> Callable[[Table], Any]:
     """The default head width of a table: d_model/n_heads, which must be whole."""
 
-    def width(at: Mapping[str, Any]) -> Any:
+    def width(at: Table) -> Any:
         d_model, heads = at[""]["d_model"], at[section]["n_heads"]
         try:
             return exact_div(d_model, heads)
@@ -218,11 +220,11 @@ def per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
 
 def key(
     check: Check,
-    default: Any,
+    default: object,
     meaning: str,
     when: str = "",
     *,
-    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    adjust: Callable[[Any, Table], Any] | None = None,
     letter: FreeSize | None = None,
 ) -> Any:
     """A key of an `Options`. Python keywords (`from`) get a trailing `_` as field name."""
@@ -235,7 +237,7 @@ def letter(
     when: str = "",
     *,
     check: Check = size,
-    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    adjust: Callable[[Any, Table], Any] | None = None,
     **known: Any,
 ) -> Any:
     """A key that is a size over which theorems hold, with its relations (`FreeSize`)."""
@@ -300,7 +302,7 @@ class Options(ABC):
     forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class per form
     declared: ClassVar[Mapping[str, Field]] = {}  # its keys by attribute, inherited ones first
 
-    def __init_subclass__(cls, section: str = "", forms: str = "", **said: Any) -> None:
+    def __init_subclass__(cls, section: str = "", forms: str = "", **said: object) -> None:
         keys = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         cls.declared = {**cls.declared, **keys}
         for name in keys:
@@ -345,7 +347,7 @@ class Options(ABC):
         return found
 
     @classmethod
-    def chosen(cls, table: Mapping[str, Any]) -> type[Self]:
+    def chosen(cls, table: Table) -> type[Self]:
         """The class of a table: that of its `form` (an unknown one: the class with the common keys); without a `form`,
         the first class whose distinguishing key is given, else the first."""
         if not cls.forms:
@@ -356,7 +358,7 @@ class Options(ABC):
         return cls.forms[next((key for key in cls.forms if table.get(key) is not None), next(iter(cls.forms)))]
 
     @classmethod
-    def of(cls, table: Mapping[str, Any]) -> Self:
+    def of(cls, table: Table) -> Self:
         """The options of a checked table; of an incomplete one, reading a missing key raises `AttributeError`."""
         kind = cls.chosen(table)
         made = object.__new__(kind)
@@ -364,16 +366,16 @@ class Options(ABC):
         vars(made).update({name: table[key] for name, key in keys if key in table})
         return made
 
-    def replace(self, **changes: Any) -> Self:
+    def replace(self, **changes: object) -> Self:
         """A copy with other values."""
         made = copy(self)
         vars(made).update(changes)
         return made
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: options are frozen")
 
-    def into(self, part: type[Made], **more: Any) -> Made:
+    def into(self, part: type[Made], **more: object) -> Made:
         """Builds a part from the options with the names of its fields, and `more`."""
         own = {name: getattr(self, name) for name in self.declared if name in part.__struct_fields__}
         return part(**{**own, **more})

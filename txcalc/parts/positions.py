@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from msgspec.structs import replace
 
@@ -11,7 +11,7 @@ from txcalc.num import Num, divides, exact_div, exceeds, product
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import NormOptions
-from txcalc.parts.options import REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size, some_of
+from txcalc.parts.options import REQUIRED, Conflict, Options, Raw, flag, key, letter, one_of, real, size, some_of
 from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
 
@@ -233,7 +233,7 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
         self, d_model: Num, heads: Num, width: Num, *, bias: list[str], scale: float | None
     ) -> DisentangledAttention:
         biases = bias if self.shared else self.bias
-        form: dict[str, Any] = {
+        form: Raw = {
             "d_in": d_model,
             "d_out": product((heads, width)),
             "keeps": "no",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.num import Num, exact_div
 from txcalc.parts.feedforward import FeedForward
@@ -12,7 +12,7 @@ from txcalc.parts.linear import Activation, Linear, Sum, Vector
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Stack
 from txcalc.parts.norm import EPS, Norm
-from txcalc.parts.options import REQUIRED, Check, Options, Wrong, activation, count, flag, key, one_of, size
+from txcalc.parts.options import REQUIRED, Check, Options, Table, Wrong, activation, count, flag, key, one_of, size
 from txcalc.parts.part import Part
 from txcalc.parts.tower import Projector, ProjectorStep, Resampler, TowerStack
 
@@ -61,21 +61,21 @@ def _vectors(width: Num, number: Num) -> StepResult:
     return StepResult(Vector(width=width), width, times=number)
 
 
-def _branch(width: Num, steps: list[Mapping[str, Any]], times: Num = 1) -> StepResult:
+def _branch(width: Num, steps: list[Table], times: Num = 1) -> StepResult:
     """A parallel branch that reads the same input; the main path continues from that input."""
     made = projector(width, steps)
     return StepResult(made, width, times=times, takes=made.reads)
 
 
 def _resample(
-    width: Num, leaves: list[Mapping[str, Any]], reads: Num = 1, makes: Num = 1, to: Num | None = None, prompt: Num = 0
+    width: Num, leaves: list[Table], reads: Num = 1, makes: Num = 1, to: Num | None = None, prompt: Num = 0
 ) -> StepResult:
     """Learned queries over `reads` positions; `to` is the output width."""
     made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
     return StepResult(made, width if to is None else to, merged=reads, made=makes, prompt=prompt)
 
 
-def steps_of(value: Any) -> list[Mapping[str, Any]]:
+def steps_of(value: object) -> list[Table]:
     """A list of tables, one per step, each with its kind and the keys of that kind."""
     if not isinstance(value, list) or not all(isinstance(step, Mapping) for step in value):
         raise Wrong("a list of tables, one per step")
@@ -89,7 +89,7 @@ def steps_of(value: Any) -> list[Mapping[str, Any]]:
     return value
 
 
-def _does(step: Mapping[str, Any]) -> str:
+def _does(step: Table) -> str:
     """The kind of a step: the one of its keys to which the others belong; "": none."""
     return next((name for name in step if name in STEPS and {*step} - {name} <= {*STEPS[name][2]}), "")
 
@@ -108,7 +108,7 @@ STEPS: Mapping[str, tuple[Check, Callable[..., StepResult], Mapping[str, Check]]
 }
 
 
-def projector(width: Num, steps: Sequence[Mapping[str, Any]]) -> Projector:
+def projector(width: Num, steps: Sequence[Table]) -> Projector:
     """The projector of these steps, on an input of this width. Errors: `ValueError` where a number does not divide."""
     made: list[tuple[str, StepResult]] = []
     for step in steps:
@@ -129,7 +129,7 @@ def projector(width: Num, steps: Sequence[Mapping[str, Any]]) -> Projector:
 
 
 class ProjectorOptions(Options, section="projector"):
-    steps: list[Mapping[str, Any]] = key(
+    steps: list[Table] = key(
         steps_of,
         REQUIRED,
         "steps in order: norm, merge or pool (a number of positions), linear, activation, feed_forward (gated), "

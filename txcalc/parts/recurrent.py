@@ -6,8 +6,7 @@ trade it for matrix products whose number depends on the implementation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from msgspec.structs import replace
 
@@ -20,6 +19,7 @@ from txcalc.parts.options import (
     REQUIRED,
     RMS_EPS,
     Conflict,
+    Table,
     Wrong,
     activation,
     flag,
@@ -241,7 +241,7 @@ class Mamba2(Composite):
         return replace(self, n_heads=heads, n_groups=groups, join=ways.group_statistics(self.n_groups))
 
 
-def _heads_of_twice(at: Mapping[str, Any]) -> Num:
+def _heads_of_twice(at: Table) -> Num:
     """2·D/d_head, where it is whole."""
     d_model, width = at[""]["d_model"], at["mamba2"]["d_head"]
     try:

@@ -186,7 +186,7 @@ class Ways:
         """All-gather of shares over tp."""
         return AllGather(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
-    def norm_gather(self, norm: Any, number: Num, width: Num) -> AllGather | None:
+    def norm_gather(self, norm: object, number: Num, width: Num) -> AllGather | None:
         """All-gather of `number` heads of a width, for a norm over all of them."""
         return self.all_gather(number * width) if norm and not self._of_each(norm, number) else None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -12,7 +11,7 @@ from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, flag, key, letter, one_of, real, text
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Raw, flag, key, letter, one_of, real, text
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
@@ -86,7 +85,7 @@ class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordere
 
     def build(self, place: Place) -> SharedBlock:
         d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head
-        sizes: dict[str, Any] = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+        sizes: Raw = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
         borrowed = self.from_ is not None
         return SharedBlock(
             d_model=d_model,

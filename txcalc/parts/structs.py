@@ -7,15 +7,17 @@ from typing import Any, dataclass_transform
 
 from msgspec import NODEFAULT, Struct, StructMeta, field
 
+from txcalc.parts.options import Raw
+
 
 class FrozenMeta(ABCMeta, StructMeta):
     """Makes the fields of each class keyword-only: of a Struct's settings, this one is not inherited."""
 
-    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **settings: Any) -> Any:
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: Raw, **settings: object) -> Any:
         return super().__new__(cls, name, bases, namespace, kw_only=True, **settings)
 
 
-def defaults(kind: type[Struct]) -> dict[str, Any]:
+def defaults(kind: type[Struct]) -> Raw:
     """The defaults of the fields that have one."""
     pairs = zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False)
     return {name: default for name, default in pairs if default is not NODEFAULT}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from txcalc.num import Num
+from txcalc.parts.options import Table
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
@@ -19,7 +20,7 @@ class Convolution(Leaf):
     Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
     """
 
-    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Table] = {"keeps": False}
     role = "product"
     initial_values: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     c_in: Num

@@ -9,7 +9,6 @@ the first's feed-forward, its feed-forward under the first's mixers, its number 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from copy import deepcopy
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -19,12 +18,12 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import named_by_groups
 from txcalc.parts.mechanisms import PART_TABLES, section_of
+from txcalc.parts.options import Raw, Table
 from txcalc.sources import build
 from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.spec import SECTIONS, merge
 from txcalc.symbols import TABLE
 
-Raw = dict[str, Any]
 LETTERS = {symbol.key: symbol.letter for symbol in TABLE if symbol.key}
 LAYERS = "layers"
 # What layers are made of, as two sides: what looks at other positions, and what works on each alone.
@@ -73,7 +72,7 @@ class _Change(NamedTuple):
     edits: tuple[tuple[str, Any], ...]
 
 
-def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = "flops") -> list[KeyDifference]:
+def differences(one: Model, other: Model, work: Table, flops: str = "flops") -> list[KeyDifference]:
     """Every difference: those with a cost in the order of the description, then those that are part of another.
 
     `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
@@ -173,7 +172,7 @@ def _written(raw: Raw, kind: str) -> Raw:
     return table
 
 
-def _exchanged(stack: Mapping[str, Any], twin: Mapping[str, Any], own: Raw, its: Raw, what: str) -> Raw:
+def _exchanged(stack: Table, twin: Table, own: Raw, its: Raw, what: str) -> Raw:
     """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
 
     A pattern goes on with its last kind where the layers are more. As in all layers of another kind, a table that both
@@ -208,7 +207,7 @@ def _side_of(part: str) -> str:
     return "feed_forward" if part in CHANNEL else "mixer"
 
 
-def _order(stack: Mapping[str, Any], side: str) -> Any:
+def _order(stack: Table, side: str) -> Any:
     """What one side of the layers is made of, and which layers are alike in it, as `_structure` says it of both."""
     seen: list[Any] = []
     order = []
@@ -220,7 +219,7 @@ def _order(stack: Mapping[str, Any], side: str) -> Any:
     return [sorted(tables) for tables in seen], cycle(order)
 
 
-def _side_said(stack: Mapping[str, Any], side: str) -> str:
+def _side_said(stack: Table, side: str) -> str:
     """One side of the layers in a few words."""
     words = {}
     for name, layer in stack["layer"].items():
@@ -229,7 +228,7 @@ def _side_said(stack: Mapping[str, Any], side: str) -> str:
     return ", ".join(folded([words[name] for name in kinds_in_order(stack)]))
 
 
-def _mixer(part: str, layer: Mapping[str, Any]) -> str:
+def _mixer(part: str, layer: Table) -> str:
     if part != "attention":
         return part
     if "attention" not in layer:
@@ -275,7 +274,7 @@ def _usual(words: list[str], values: tuple[Any, Any]) -> bool:
     return key == "parts" or (None in values and default in values and default is not None)
 
 
-def _structure(stack: Mapping[str, Any]) -> Any:
+def _structure(stack: Table) -> Any:
     """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
     names = list(stack["layer"])
     tables = [(layer["parts"], sorted(layer.keys() - {"parts"})) for layer in stack["layer"].values()]
@@ -317,7 +316,7 @@ def _said(own: Raw) -> str:
     return " + ".join(own["layer"]["layer"]["parts"])
 
 
-def _shown(flat: Mapping[str, Any], stack: Mapping[str, Any], path: str) -> Any:
+def _shown(flat: Table, stack: Table, path: str) -> Any:
     """A key's value, also where it follows from others."""
     if path in flat:
         return flat[path]
@@ -345,9 +344,7 @@ def _with(mine: Raw, change: _Change) -> Raw:
     return changed
 
 
-def _cost(
-    one: Model, changed: Raw, ledger: Ledger, work: Mapping[str, Any], flops: str
-) -> tuple[CostChange | None, str]:
+def _cost(one: Model, changed: Raw, ledger: Ledger, work: Table, flops: str) -> tuple[CostChange | None, str]:
     try:
         return cost(ledger, build(changed, one.name).ledger(**work), flops), ""
     except InputError as error:

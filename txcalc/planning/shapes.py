@@ -7,7 +7,7 @@ round more does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, isqrt, lcm
@@ -19,6 +19,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.mechanisms import ALL
+from txcalc.parts.options import Raw, Table
 from txcalc.planning.fitting import need
 from txcalc.planning.serving.engine import EngineConfig
 from txcalc.sources import build, inline
@@ -41,9 +42,9 @@ class Kin(Protocol):
     def model(self, layers: int, width: int) -> Model: ...
     def step(self) -> int: ...
     def widths(self) -> range: ...
-    def built(self, layers: int, width: int) -> dict[str, Any]: ...
+    def built(self, layers: int, width: int) -> Raw: ...
     def describe(self) -> list[str]: ...
-    def data(self) -> dict[str, Any]: ...
+    def data(self) -> Raw: ...
 
 
 class DesignFamily(Struct, frozen=True):
@@ -94,7 +95,7 @@ class DesignFamily(Struct, frozen=True):
         words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)}"
         return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
 
-    def built(self, layers: int, width: int) -> dict[str, Any]:
+    def built(self, layers: int, width: int) -> Raw:
         """How to build one of them."""
         return {"inline": self.text(layers, width)}
 
@@ -105,7 +106,7 @@ class DesignFamily(Struct, frozen=True):
             f"{self.multiple}; heads of {self.d_head}, {self.gqa} per key/value head; D a multiple of {self.step()}"
         ]
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Raw:
         sizes = {"vocab": self.vocab, "ratio": str(self.ratio), "gqa": self.gqa}
         return sizes | {"d_head": self.d_head, "tied": self.tied}
 
@@ -134,7 +135,7 @@ class Likeness(Struct, frozen=True, dict=True):
     """
 
     base: Model
-    sizes: Mapping[str, Any] = field(default_factory=dict)
+    sizes: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.base.spec["kind"] != "decoder":
@@ -144,8 +145,8 @@ class Likeness(Struct, frozen=True, dict=True):
                 raise InputError("options", [f"{key} is what a design looks for: it cannot be set"])
 
     @property
-    def stack(self) -> Mapping[str, Any]:
-        stack: Mapping[str, Any] = self.base.spec["stacks"][""]
+    def stack(self) -> Table:
+        stack: Table = self.base.spec["stacks"][""]
         return stack
 
     @cached_property
@@ -179,10 +180,10 @@ class Likeness(Struct, frozen=True, dict=True):
             raise InputError("design", [f"whole heads need a multiple of D = {step:,}, more than the {WIDEST:,} tried"])
         return range(step, WIDEST + 1, step)
 
-    def changes(self, layers: int, width: int) -> dict[str, Any]:
+    def changes(self, layers: int, width: int) -> Raw:
         """What makes a shape of the model: values by dotted path."""
         base: int = self.stack["d_model"]
-        found: dict[str, Any] = {"d_model": width, "n_layers": layers}
+        found: Raw = {"d_model": width, "n_layers": layers}
         for path, value in leaves(self.base.raw).items():
             if value and _grows(path) == "heads":
                 found[path] = ceil_div(value * width, base)
@@ -201,7 +202,7 @@ class Likeness(Struct, frozen=True, dict=True):
         sizes, _ = evaluated(raw, self.sizes)
         return {**found, **sizes}
 
-    def built(self, layers: int, width: int) -> dict[str, Any]:
+    def built(self, layers: int, width: int) -> Raw:
         """How to build one of them."""
         return {"changes": self.changes(layers, width)}
 
@@ -215,7 +216,7 @@ class Likeness(Struct, frozen=True, dict=True):
             *([", ".join(f"{key} = {value}" for key, value in self.sizes.items())] if self.sizes else []),
         ]
 
-    def data(self) -> dict[str, Any]:
+    def data(self) -> Raw:
         return {"like": self.base.name, "sizes": dict(self.sizes), "multiple": self.step(), "round": self.round}
 
     def model(self, layers: int, width: int) -> Model:

@@ -60,7 +60,7 @@ def mode(**forms: Any) -> Iterator[Mode]:
 
 
 @contextmanager
-def tracing(**forms: Any) -> Iterator[Mode]:
+def tracing(**forms: object) -> Iterator[Mode]:
     """`mode(explicit=True, static=True)`, and other fields: the mode for profilers."""
     with mode(**{"explicit": True, "static": True, **forms}) as made:
         yield made

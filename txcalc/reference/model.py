@@ -292,7 +292,7 @@ class LanguageModel(nn.Module):
                 ids = torch.cat((ids, logits[:, -1:].argmax(-1)), 1)
         return ids
 
-    def _logits(self, *inputs: Tensor, **options: Any) -> Tensor:
+    def _logits(self, *inputs: Tensor, **options: object) -> Tensor:
         if getattr(self, "decoder", self).head is None:
             raise InputError("reference", ["a model without a head gives no logits: nothing to learn, nothing to say"])
         result = self(*inputs, **options)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model, asked_for
 from txcalc.parts.adapters import adaptable
+from txcalc.parts.options import Table
 from txcalc.parts.part import Composite
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
         def parameters(self, recurse: bool = True) -> Iterator[Any]: ...
 
-    Source = str | Path | Mapping[str, Any] | Model | ConfigObject | TorchModule
+    Source = str | Path | Table | Model | ConfigObject | TorchModule
 
 # Keys that leave what stands beside a language model as it is: they change no size of its stack.
 SIZELESS = {*IDENTITY, "lora"} - {"kind", "predictors"}
@@ -40,11 +41,11 @@ measured: Callable[[Any], Model] | None = None
 
 def load(
     source: Source,
-    changes: Mapping[str, Any] | None = None,
+    changes: Table | None = None,
     *,
     weights: bool = False,
     ignore: Sequence[str] = (),
-    **sizes: Any,
+    **sizes: object,
 ) -> Model:
     """The model that `source` names: a preset (`gpt2`), an inline description (`"D=512 h=8 F=1376 L=1"`), a repository
     of the hub (`hf:org/name@revision`), or a path: a description (.toml), a config.json or a folder that holds one, a
@@ -106,7 +107,7 @@ def load(
     return build(*found, changes=changes, written=presets.is_own(found))
 
 
-def _piped(source: str, changes: Mapping[str, Any], ignore: Sequence[str]) -> Model:
+def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
     """The model of what a program writes: a config.json begins with a brace, a description in TOML does not."""
     import sys
 
@@ -121,7 +122,7 @@ def _piped(source: str, changes: Mapping[str, Any], ignore: Sequence[str]) -> Mo
     return build(presets.parsed(data, where), where, changes=changes, written=True)
 
 
-def _held(source: object, changes: Mapping[str, Any], ignore: Sequence[str]) -> Model:
+def _held(source: object, changes: Table, ignore: Sequence[str]) -> Model:
     """The model of what is no text: a model, a dict, a config object or a module."""
     if isinstance(source, Model):
         return source.set(changes)
@@ -148,7 +149,7 @@ def _held(source: object, changes: Mapping[str, Any], ignore: Sequence[str]) -> 
     return model.set(changes)
 
 
-def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]) -> Model:
+def _stored(path: Path, changes: Table | None, ignore: Sequence[str]) -> Model:
     """The model of a GGUF file, or of a config.json with the checkpoint beside it, if there is one."""
     if path.suffix == ".gguf":
         from txcalc.sources import gguf
@@ -218,12 +219,12 @@ def _there(path: Path) -> bool:
 
 
 def build(
-    raw: Mapping[str, Any],
+    raw: Table,
     origin: str,
     assumptions: tuple[str, ...] = (),
     notes: tuple[str, ...] = (),
     *,
-    changes: Mapping[str, Any] | None = None,
+    changes: Table | None = None,
     spelling: Mapping[str, str] | None = None,
     written: bool = False,
 ) -> Model:
@@ -271,7 +272,7 @@ def build(
     return Model(name, root, after, spec, origin, assumptions, notes, None, different, build, towers)
 
 
-def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
+def _adapters(spec: Table, root: Composite) -> Iterator[Fault]:
     """Names of `lora.modules` that no linear layer of a block has."""
     for stack in spec["stacks"].values():
         if stack["lora"] is not None:
@@ -281,7 +282,7 @@ def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
                     yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
 
 
-def _said(what: str, values: Mapping[str, Any]) -> str:
+def _said(what: str, values: Table) -> str:
     """A note on keys and their values; "" for none."""
     return f"{what}: " + ", ".join(f"{key} = {value}" for key, value in values.items()) if values else ""
 

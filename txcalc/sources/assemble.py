@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
@@ -22,15 +21,13 @@ from txcalc.parts.mechanisms import section_of
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Root, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
-from txcalc.parts.options import RMS_EPS
+from txcalc.parts.options import RMS_EPS, Table
 from txcalc.parts.place import Mechanism, Place, mechanism
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.projectors import ProjectorOptions
 from txcalc.parts.shared import SharedOptions
 from txcalc.parts.spans import CrossUncached
-
-Table = Mapping[str, Any]
 
 
 def assemble(spec: Table) -> Root:

@@ -7,12 +7,11 @@ from itertools import groupby
 from typing import Any
 
 from txcalc.parts.mechanisms import ATTENTIONS, PART_TABLES
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.spec import SECTIONS
 
-Raw = dict[str, Any]
 
-
-def explicit(spec: Mapping[str, Any]) -> Raw:
+def explicit(spec: Table) -> Raw:
     """A resolved description as one would write it: every key that is set, and none that follows from the others.
 
     Tables that are the same in all layer kinds are the stack's.
@@ -24,7 +23,7 @@ def explicit(spec: Mapping[str, Any]) -> Raw:
     return raw
 
 
-def _explicit(stack: Mapping[str, Any]) -> Raw:
+def _explicit(stack: Table) -> Raw:
     raw: Raw = {key: stack[key] for key in SECTIONS[""] if stack[key] not in (None, False) and key != "pattern"}
     done = {"": stack}
     for name in SECTIONS:
@@ -55,7 +54,7 @@ def _explicit(stack: Mapping[str, Any]) -> Raw:
     return raw | {"layer": layers}
 
 
-def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Raw:
+def _set(section: str, table: Table, scope: Table) -> Raw:
     """The keys of a table that are set and do not follow from the others; the width of a head never does."""
     result: Raw = {}
     for key, field in SECTIONS[section].items():
@@ -74,7 +73,7 @@ def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Ra
     return result
 
 
-def kinds_in_order(stack: Mapping[str, Any]) -> list[str]:
+def kinds_in_order(stack: Table) -> list[str]:
     """The kind of every layer of a resolved stack."""
     names = [""] * sum(len(indices) for _, indices in stack["groups"])
     for name, indices in stack["groups"]:
@@ -104,9 +103,9 @@ def folded(names: Sequence[str]) -> list[str]:
     return [name if times == 1 else f"{times}*{name}" for name, times in runs]
 
 
-def leaves(raw: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def leaves(raw: Table, prefix: str = "") -> Raw:
     """Values by dotted path."""
-    result: dict[str, Any] = {}
+    result: Raw = {}
     for key, value in raw.items():
         if isinstance(value, Mapping):
             result |= leaves(value, f"{prefix}{key}.")

@@ -16,6 +16,7 @@ from txcalc.errors import InputError, MissingExtra, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.model import Model
 from txcalc.parts.norm import EPS
+from txcalc.parts.options import Raw, Table
 from txcalc.sources import build
 from txcalc.sources.export_keys import KEYS, NULLS, Facts
 from txcalc.sources.huggingface import reader_of
@@ -23,7 +24,6 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 from txcalc.sources.idle import pruned
 
-Raw = dict[str, Any]
 WIDTH = 80  # of a line that is written
 
 
@@ -154,7 +154,7 @@ class _Asking(Config):
             self.written[name] = value
 
 
-WORKLOADS: tuple[dict[str, Any], ...] = ({"batch": 2, "tokens": 7}, {"batch": 1, "tokens": 3, "past": 5000})
+WORKLOADS: tuple[Raw, ...] = ({"batch": 2, "tokens": 7}, {"batch": 1, "tokens": 3, "past": 5000})
 
 
 def same_ledger(one: Model, other: Model) -> bool:
@@ -179,7 +179,7 @@ def _lost(model: Model, back: Model) -> Iterator[str]:
             yield f"{key} = {value} is not in this config.json"
 
 
-def _uncounted(spec: Mapping[str, Any]) -> dict[str, set[str]]:
+def _uncounted(spec: Table) -> dict[str, set[str]]:
     """What changes results and no count: values by key, of all layers."""
     found: dict[str, set[str]] = {}
     for stack in spec["stacks"].values():

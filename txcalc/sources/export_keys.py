@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.norm import EPS
+from txcalc.parts.options import Table
 from txcalc.sources.explicit import kinds_in_order
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 
@@ -24,7 +25,7 @@ class Facts:
         self.kinds = kinds_in_order(self.last)
         self.layer = self.last["layer"]
 
-    def one(self, section: str, stack: Mapping[str, Any] | None = None) -> Any:
+    def one(self, section: str, stack: Table | None = None) -> Any:
         """A table of the first layer kind that has it; for rotary positions, of one without a window."""
         layers = list((stack or self.last)["layer"].values())
         if section == "positions":

@@ -14,6 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import Fault, InputError, shown
+from txcalc.parts.options import Table
 from txcalc.sources import spec
 from txcalc.sources.resolve import resolve
 from txcalc.units import parse_tokens
@@ -151,7 +152,7 @@ def size_field(path: str) -> spec.Field | None:
     return field if field is not None and field.check in (spec.size, spec.count, spec.layers) else None
 
 
-def size_of(raw: Mapping[str, Any], name: str) -> Any:
+def size_of(raw: Table, name: str) -> Any:
     """The size that a description has under a letter, a key or a path, also where it follows from others.
 
     Errors: `InputError` where it has none, or several in several layers.
@@ -174,7 +175,7 @@ def size_of(raw: Mapping[str, Any], name: str) -> Any:
     return distinct[0]
 
 
-def _tables(raw: Mapping[str, Any], everywhere: bool) -> list[Any]:
+def _tables(raw: Table, everywhere: bool) -> list[Any]:
     """Where a size may be written: as `spec.changed` looks for it."""
     tables: list[Any] = [raw]
     if everywhere:
@@ -184,7 +185,7 @@ def _tables(raw: Mapping[str, Any], everywhere: bool) -> list[Any]:
     return tables
 
 
-def _under(table: Any, steps: list[str]) -> list[Any]:
+def _under(table: object, steps: list[str]) -> list[Any]:
     for step in steps:
         if not isinstance(table, Mapping) or step not in table:
             return []
@@ -192,7 +193,7 @@ def _under(table: Any, steps: list[str]) -> list[Any]:
     return [table]
 
 
-def read(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Expression]:
+def read(raw: Table, changes: Table) -> dict[str, Expression]:
     """The changes that are expressions, by key, in their order. Errors: `InputError`, all faults at once."""
     found: dict[str, Expression] = {}
     faults: list[Fault | str] = []
@@ -207,7 +208,7 @@ def read(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Expres
     return found
 
 
-def _a_word(raw: Mapping[str, Any], text: str) -> bool:
+def _a_word(raw: Table, text: str) -> bool:
     """Whether a text is one word that is no size: it is told as any value that is no number."""
     if not text.strip().isidentifier():
         return False
@@ -217,7 +218,7 @@ def _a_word(raw: Mapping[str, Any], text: str) -> bool:
         return True
 
 
-def evaluated(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[Mapping[str, Any], list[str]]:
+def evaluated(raw: Table, changes: Table) -> tuple[Table, list[str]]:
     """The changes with numbers for expressions, and what was rounded.
 
     An expression sees every plain change, and the expressions before it; its own key means the size it had.

@@ -67,7 +67,7 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
     return ({"name": re.sub(r"-\d{5}-of-\d{5}$", "", path.stem), **raw}, str(path), (), notes), held
 
 
-def _parts(path: Path, count: Any) -> list[Path]:
+def _parts(path: Path, count: object) -> list[Path]:
     """The files of a split model, which stand beside each other."""
     named = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})", path.stem)
     if type(count) is not int or not named or int(named[2]) != count or not 1 <= count <= 1000:
@@ -172,7 +172,7 @@ class _Walk:
             keys[key] = self.value(self.number("I"))
         return Header(keys, self.tensors(n_tensors, keys.get("general.alignment", 32)))
 
-    def tensors(self, count: int, alignment: Any) -> tuple[StoredTensor, ...]:
+    def tensors(self, count: int, alignment: object) -> tuple[StoredTensor, ...]:
         if type(alignment) is not int or alignment < 1 or alignment & (alignment - 1):
             raise self.wrong(str(Fault("general.alignment", alignment, "a power of two")))
         spans: list[tuple[int, int, StoredTensor]] = []

@@ -15,20 +15,20 @@ from typing import Any
 from msgspec import Struct
 
 from txcalc.errors import InputError, shown
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
 from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets
 
-Raw = Mapping[str, Any]
 Path = tuple[str, ...]
-Made = tuple[Raw, Any]  # a resolved description, and its tree
+Made = tuple[Table, Any]  # a resolved description, and its tree
 OFF: tuple[Any, ...] = (False, 0, "none", "no", [])
 NOTHING = (None, *OFF)
 NONSENSE = float("nan")  # no key may be this
 ALREADY = "it is so already"
 
 
-def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
+def idle_keys(raw: Table, after: Table, spelling: Mapping[str, str]) -> list[str]:
     """A fault for every key of a description that changes nothing: of the one that was written, or, if that cannot be
     used without its changes, of the one after them."""
     made = build_tree(raw)
@@ -42,7 +42,7 @@ def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
     ]
 
 
-def pruned(raw: Raw) -> dict[str, Any]:
+def pruned(raw: Table) -> Raw:
     """A description without the keys that change nothing (a change has taken away what they said something of)."""
     kept, made = dict(raw), build_tree(raw)
     for path, value in leaves(raw):
@@ -52,7 +52,7 @@ def pruned(raw: Raw) -> dict[str, Any]:
     return kept
 
 
-def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[str]]:
+def idle_changes(raw: Table, changes: Table, made: Made) -> tuple[list[str], list[str]]:
     """Changes that make no difference, neither alone nor beside the others: a fault for each, and those that only say
     what the description says already. `made` has them all.
 
@@ -87,25 +87,25 @@ def _differ(one: Made | None, other: Made | None) -> bool:
     return not one or not other or not alike(one[1], other[1])
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: object, other: object) -> bool:
     """Whether resolved descriptions say the same; nothing said is none of it."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     return bool(one == other) or (one in NOTHING and other in NOTHING)
 
 
-def _fault(raw: Raw, path: Path, value: Any, spelling: Mapping[str, str]) -> str:
+def _fault(raw: Table, path: Path, value: object, spelling: Mapping[str, str]) -> str:
     dotted = ".".join(path)
     seen = build_tree(_with(raw, path, NONSENSE)) is None
     return changes_nothing(spelling.get(dotted, dotted), value, reason(raw, path, not seen))
 
 
-def changes_nothing(key: str, value: Any, why: str = ALREADY) -> str:
+def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
     """The fault of a key that leaves a model as it is."""
     return f"{key} is {shown(value)}, which changes nothing here" + (f": {why}" if why else "")
 
 
-def without(raw: Raw, path: Path) -> dict[str, Any]:
+def without(raw: Table, path: Path) -> Raw:
     """A description without a key."""
     first, *rest = path
     kept = {key: value for key, value in raw.items() if rest or key != first}
@@ -134,7 +134,7 @@ def _compared(kind: type) -> tuple[str, ...] | None:
     return tuple(name for name in kind.__struct_fields__ if name != "n_shared")  # a number that is only described
 
 
-def reason(raw: Raw, path: Path, unseen: bool) -> str:
+def reason(raw: Table, path: Path, unseen: bool) -> str:
     """Why a key changes nothing, where that can be said. Nobody sees one that others stand before in every layer."""
     homes = [(f"{half}.", raw[half]) for half in ("encoder", "decoder") if isinstance(raw.get(half), Mapping)]
     for prefix, table in (("", raw), *homes):
@@ -146,7 +146,7 @@ def reason(raw: Raw, path: Path, unseen: bool) -> str:
     return f"it counts {field.when}" if field and field.when else ""
 
 
-def others(field: Field, value: Any) -> Iterator[Any]:
+def others(field: Field, value: object) -> Iterator[Any]:
     """Other values that a key might have: those next to a number, the other choices, a list with less and with more."""
     if isinstance(value, bool):
         yield not value
@@ -162,7 +162,7 @@ def others(field: Field, value: Any) -> Iterator[Any]:
             yield from ([2 * item for item in value], [1] * len(value))
 
 
-def build_tree(raw: Raw) -> Made | None:
+def build_tree(raw: Table) -> Made | None:
     """What a description says and the tree it makes; None where it is refused."""
     try:
         spec = resolve(raw, "")
@@ -171,7 +171,7 @@ def build_tree(raw: Raw) -> Made | None:
     return spec, assemble(spec)
 
 
-def is_idle(raw: Raw, path: Path, value: Any, made: Made) -> bool:
+def is_idle(raw: Table, path: Path, value: object, made: Made) -> bool:
     """Whether a key of a description changes nothing; `made` is what the description makes."""
     bare, field = build_tree(without(raw, path)), _field(path)
     if bare:
@@ -192,12 +192,12 @@ def is_idle(raw: Raw, path: Path, value: Any, made: Made) -> bool:
     return tried
 
 
-def _with(raw: Raw, path: Path, value: Any) -> dict[str, Any]:
+def _with(raw: Table, path: Path, value: object) -> Raw:
     first, *rest = path
     return {**raw, first: _with(raw[first], tuple(rest), value) if rest else value}
 
 
-def leaves(raw: Raw, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+def leaves(raw: Table, above: Path = ()) -> Iterator[tuple[Path, Any]]:
     for key, value in raw.items():
         if isinstance(value, Mapping):
             yield from leaves(value, (*above, key))

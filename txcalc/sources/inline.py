@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest as like, shown
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.resolve import HINTS
 from txcalc.sources.spec import Wrong, count, layers, size
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
@@ -41,11 +42,11 @@ def looks_inline(source: str) -> bool:
     return bool(_PAIR.search(source))
 
 
-def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa: C901 - one branch per kind of word
+def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one branch per kind of word
     """The raw description, what errors call it, and what was assumed."""
     where = "inline description"
     faults: list[Fault | str] = []
-    values: dict[str, Any] = {}
+    values: Raw = {}
     words: dict[str, bool] = {}
     sums: dict[str, str] = {}
     for item in re.split(r"[\s,]+(?=[A-Za-z])", source.strip(" \t\n,")):
@@ -98,7 +99,7 @@ def read(source: str) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:  # noqa
     return raw, where, (*said, *assumptions)
 
 
-def _evaluated(values: dict[str, Any], sums: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
+def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
     """Expressions as numbers among the values, whatever their order, and what was rounded."""
     if not sums:
         return []
@@ -132,17 +133,15 @@ def _evaluated(values: dict[str, Any], sums: Mapping[str, str], faults: list[Fau
     return said
 
 
-def _heads(values: Mapping[str, Any]) -> Any:
+def _heads(values: Table) -> Any:
     """D/d_h, or D/64: of a model that does not say."""
     return max(1, values["D"] // (values.get("d_h") or 64))
 
 
-def _raw(
-    name: str, values: Mapping[str, int], words: Mapping[str, bool]
-) -> tuple[Mapping[str, Any], str, tuple[str, ...]]:
+def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tuple[Table, str, tuple[str, ...]]:
     assumptions = []
     cell = next((word for word in CELLS if word in words), None)
-    attention: dict[str, Any] = {"bias": "bias" in words}
+    attention: Raw = {"bias": "bias" in words}
     if "h" in values:
         attention["n_heads"] = values["h"]
     elif cell is None:
@@ -156,7 +155,7 @@ def _raw(
         attention |= {"direct": True, "bias": ["q", "k", "v"] if "bias" in words else []}
     vocab = values.get("V")
     channel = {"d_ff": values.get("F"), "gated": "plain" not in words, "bias": "bias" in words}
-    raw: dict[str, Any] = {
+    raw: Raw = {
         "name": name,
         "kind": "decoder",
         "d_model": values["D"],

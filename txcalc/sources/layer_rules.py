@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
@@ -209,7 +208,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
 LAYER_RULES = (_unbiased, _disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
 
 
-def _odd(number: Any) -> bool:
+def _odd(number: object) -> bool:
     return type(number) is int and number % 2 == 1
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.spec import Wrong, count, flag, layers, real, size
 
-Raw = dict[str, Any]
 Shapes = Mapping[str, tuple[int, ...]]
 
 
@@ -88,7 +88,7 @@ NEUTRAL = (
 class MetadataKeys:
     """The keys of one architecture; those not asked for are accounted for at the end."""
 
-    def __init__(self, keys: Mapping[str, Any], arch: str) -> None:
+    def __init__(self, keys: Table, arch: str) -> None:
         self.keys, self.arch = keys, arch
         self.asked: set[str] = set()
         self.faults: list[Fault | str] = []
@@ -122,7 +122,7 @@ class MetadataKeys:
             raise InputError(where, self.faults)
 
 
-def describe(keys: Mapping[str, Any], shapes: Shapes, where: str) -> tuple[Raw, tuple[str, ...]]:
+def describe(keys: Table, shapes: Shapes, where: str) -> tuple[Raw, tuple[str, ...]]:
     """The description, and notes. Errors: `InputError` with every fault, `UnknownName`."""
     arch = keys.get("general.architecture")
     if not isinstance(arch, str):
@@ -159,7 +159,7 @@ def describe(keys: Mapping[str, Any], shapes: Shapes, where: str) -> tuple[Raw, 
     return _without_none(raw), ()
 
 
-def _single(number: Any) -> Any:
+def _single(number: object) -> Any:
     """The decimal that a 32-bit float was written from: 1e-05, not 9.999999747378752e-06."""
     return None if number is None else float(f"{number:.7g}")
 

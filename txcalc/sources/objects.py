@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import Fault, InputError, shown
+from txcalc.parts.options import Table
 from txcalc.sources import huggingface
 from txcalc.sources.spec import SECTIONS, scalar
 
@@ -27,7 +28,7 @@ def is_config(value: Mapping[Any, Any]) -> bool:
     return not tables & {*SECTIONS} and ("model_type" in value or "architectures" in value)
 
 
-def plain(value: Any, where: str, depth: int = 0) -> Any:
+def plain(value: object, where: str, depth: int = 0) -> Any:
     """A dict as JSON or TOML would hold it. Errors: `InputError` for keys that are no text, and endless nesting."""
     if depth > 60:
         raise InputError(where, ["is nested too deep"])
@@ -54,7 +55,7 @@ def config(value: Any, ignore: Sequence[str] = (), cls: str = "") -> huggingface
     return huggingface.describe(data, type(value).__name__, name, ignore)
 
 
-def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int] | None:
+def module(value: object, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int] | None:
     """The description in a module's config, and how many parameters the module has, a shared one once; None: it has no
     config of transformers. Errors: `InputError` for what is no module."""
     torch = sys.modules.get("torch")
@@ -66,12 +67,12 @@ def module(value: Any, ignore: Sequence[str] = ()) -> tuple[huggingface.Descript
     return described, sum(weight.numel() for weight in value.parameters()) - idle_rows(described[0], value)
 
 
-def idle_rows(raw: Mapping[str, Any], net: Any) -> int:
+def idle_rows(raw: Table, net: object) -> int:
     """Elements of the matrices of experts that do nothing: transformers' LongCat-Flash has them, no checkpoint does."""
     return sum(weight.numel() // len(weight) * idle for _, weight, idle in with_idle_rows(raw, net) if idle)
 
 
-def with_idle_rows(raw: Mapping[str, Any], net: Any) -> Iterator[tuple[str, Any, int]]:
+def with_idle_rows(raw: Table, net: Any) -> Iterator[tuple[str, Any, int]]:
     """A module's parameters by name, each with how many of its rows are of experts that do nothing."""
     experts = raw.get("experts") or {}
     idle = experts.get("n_idle") or 0

@@ -8,12 +8,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from txcalc.errors import Fault, InputError, UnknownName, shown
+from txcalc.parts.options import Table
 from txcalc.sources import files
 
 MAX_BYTES = 1 << 20
@@ -63,7 +63,7 @@ def files_in(place: Path) -> dict[str, Path]:
     return {path.stem: path for path in place.iterdir() if path.suffix == ".toml"} if place.is_dir() else {}
 
 
-Found = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
+Found = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
 def every() -> Iterator[Found]:
@@ -114,7 +114,7 @@ def is_own(found: Found) -> bool:
     return bool(found[3])
 
 
-def read(path: Path) -> tuple[Mapping[str, Any], str]:
+def read(path: Path) -> tuple[Table, str]:
     """A description in a TOML file; every way a file can fail is one line."""
     where = str(path)
     if path.is_dir():
@@ -122,11 +122,11 @@ def read(path: Path) -> tuple[Mapping[str, Any], str]:
     return _described(path), path.stem if path.parent in _folders() else where
 
 
-def _described(path: Path) -> Mapping[str, Any]:
+def _described(path: Path) -> Table:
     return parsed(files.read(path, MAX_BYTES), str(path))
 
 
-def parsed(data: bytes, where: str) -> Mapping[str, Any]:
+def parsed(data: bytes, where: str) -> Table:
     """A description as TOML. Errors: `InputError`."""
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])

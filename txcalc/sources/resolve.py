@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, shown
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
-from txcalc.parts.options import Options, Wrong
+from txcalc.parts.options import Options, Raw, Table, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, IdentityOptions, StackOptions, merge, sets
@@ -35,7 +34,7 @@ TABLES = (*ALL, "layer")
 STACK_KEYS = (*SECTIONS[""], *TABLES)
 
 # The tables that a key may have been written in, innermost first, each with the prefix of its paths.
-Homes = tuple[tuple[str, Mapping[str, Any]], ...]
+Homes = tuple[tuple[str, Table], ...]
 
 
 def written(homes: Homes, path: str) -> str:
@@ -77,9 +76,9 @@ class Resolver:
     def section(
         self,
         name: str,
-        raw: Any,
+        raw: object,
         homes: Homes,
-        done: dict[str, Any],
+        done: Raw,
         extra: tuple[str, ...] = (),
         kind: type[Options] = StackOptions,
     ) -> CheckedTable:
@@ -122,7 +121,7 @@ class Resolver:
         return result
 
 
-def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | None = None) -> dict[str, Any]:
+def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -> Raw:
     """A checked description: identity, and one resolved stack for each half (`stacks`). All faults at once.
 
     `spelling` says what the user called the key of a path (`{"attention.n_heads": "h"}`).
@@ -169,8 +168,8 @@ def _unused(resolver: Resolver, name: str) -> str:
     return f"{used})"
 
 
-def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
-    done: dict[str, Any] = {}
+def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str) -> Raw:
+    done: Raw = {}
     base = resolver.section("", raw, homes, done, TABLES)
     stack = CheckedTable(base)
     if kind is None:
@@ -212,7 +211,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
     return stack
 
 
-def _cycle(resolver: Resolver, base: CheckedTable, variants: Mapping[str, Any], homes: Homes) -> list[str]:
+def _cycle(resolver: Resolver, base: CheckedTable, variants: Table, homes: Homes) -> list[str]:
     """The layer kinds in order, `5*local` written out; empty if faulty."""
     path = written(homes, "pattern")
     if "pattern" in base.faulty:
@@ -235,7 +234,7 @@ def _cycle(resolver: Resolver, base: CheckedTable, variants: Mapping[str, Any], 
     return cycle
 
 
-def _groups(resolver: Resolver, number: Any, cycle: list[str]) -> list[tuple[str, tuple[int, ...]]]:
+def _groups(resolver: Resolver, number: object, cycle: list[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Layer kinds with the indices at which they stand, by first appearance."""
     if not cycle:
         return []
@@ -251,13 +250,13 @@ def _groups(resolver: Resolver, number: Any, cycle: list[str]) -> list[tuple[str
 
 def _layer(
     resolver: Resolver,
-    raw: Mapping[str, Any],
-    own: Mapping[str, Any],
+    raw: Table,
+    own: Table,
     outer: Homes,
     name: str,
-    done: dict[str, Any],
+    done: Raw,
     stack: CheckedTable,
-) -> dict[str, Any]:
+) -> Raw:
     """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
     path = written(outer, f"layer.{name}")
     homes = ((f"{path}.", own), *outer)
@@ -301,9 +300,7 @@ def _layer(
     return layer
 
 
-def _places(
-    resolver: Resolver, parts: list[str], raw: Mapping[str, Any], said: str, path: str, role: str, homes: Homes
-) -> None:
+def _places(resolver: Resolver, parts: list[str], raw: Table, said: str, path: str, role: str, homes: Homes) -> None:
     """Whether each part of a layer may stand in such a stack; `said` is where its parts are listed, if they are."""
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":

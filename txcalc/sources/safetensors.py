@@ -203,7 +203,7 @@ def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Sto
     return [made for _, _, made in sorted(spans)]
 
 
-def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
+def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
     """One entry of a header, with where it begins and ends; None and a fault where it is not what the format says."""
     key = shown(name)
     if not name.isprintable() or not name:

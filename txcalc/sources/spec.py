@@ -11,6 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from txcalc.errors import InputError, UnknownName, shown
+from txcalc.num import Num
 from txcalc.parts import options as keys_of
 from txcalc.parts.forms import pieces
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
@@ -22,6 +23,8 @@ from txcalc.parts.options import (
     REQUIRED as REQUIRED,
     Check as Check,
     Field as Field,
+    Raw,
+    Table,
     Wrong as Wrong,
     biases as biases,
     count as count,
@@ -47,21 +50,21 @@ def layers(value: Any) -> Any:
     return value
 
 
-def expected(value: Any) -> int:
+def expected(value: object) -> int:
     """A number of parameters, as a preset expects it."""
     if type(value) is not int or value < 1:
         raise Wrong("a whole number above 0")
     return value
 
 
-def table(value: Any) -> Mapping[str, Any] | None:
+def table(value: object) -> Table | None:
     """A table, read where it is needed."""
     if value is not None and not isinstance(value, Mapping):
         raise Wrong("a table")
     return value
 
 
-def tables_by_name(value: Any) -> Mapping[str, Any]:
+def tables_by_name(value: object) -> Table:
     """Tables by name."""
     if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
         raise Wrong("tables by name")
@@ -73,34 +76,34 @@ class IdentityOptions(keys_of.Options):
 
     section = ""
 
-    name: Any = keys_of.key(text, "", "name in lower case with hyphens")
-    family: Any = keys_of.key(text, "", "family the model belongs to")
-    kind: Any = keys_of.key(
+    name: str = keys_of.key(text, "", "name in lower case with hyphens")
+    family: str = keys_of.key(text, "", "family the model belongs to")
+    kind: str = keys_of.key(
         one_of("decoder", "encoder", "encoder-decoder", "vision", "audio"), "decoder", "how stacks are joined"
     )
-    context: Any = keys_of.key(size, None, "longest context it was made for, in tokens")
-    source: Any = keys_of.key(text, "", "where the sizes were published")
-    params: Any = keys_of.key(expected, None, "parameters it must give")
-    active: Any = keys_of.key(expected, None, "active parameters it must give")
-    published: Any = keys_of.key(text, "", "the count its authors print, and why it differs, if it does")
-    model_type: Any = keys_of.key(text, "", "name of the architecture in Hugging Face configs")
-    predictors: Any = keys_of.key(count, 0, "multi-token-prediction layers beside it, each a layer like its last")
-    drafting: Any = keys_of.key(
+    context: Num | None = keys_of.key(size, None, "longest context it was made for, in tokens")
+    source: str = keys_of.key(text, "", "where the sizes were published")
+    params: int | None = keys_of.key(expected, None, "parameters it must give")
+    active: int | None = keys_of.key(expected, None, "active parameters it must give")
+    published: str = keys_of.key(text, "", "the count its authors print, and why it differs, if it does")
+    model_type: str = keys_of.key(text, "", "name of the architecture in Hugging Face configs")
+    predictors: Num = keys_of.key(count, 0, "multi-token-prediction layers beside it, each a layer like its last")
+    drafting: str = keys_of.key(
         one_of("in-turn", "at-once", "block"),
         "in-turn",
         "how it proposes tokens for another model: one after another, all in one pass, or a block that reads itself",
     )
-    multimodal: Any = keys_of.key(flag, False, "the language model of a model that has more to it")
-    dtype: Any = keys_of.key(
+    multimodal: bool = keys_of.key(flag, False, "the language model of a model that has more to it")
+    dtype: str = keys_of.key(
         one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"
     )
-    released: Any = keys_of.key(flag, True, "whether its weights can be had: what nobody can run is not offered")
-    quantization: Any = keys_of.key(table, None, "quantization_config of the published checkpoint")
-    variants: Any = keys_of.key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
-    towers: Any = keys_of.key(
+    released: bool = keys_of.key(flag, True, "whether its weights can be had: what nobody can run is not offered")
+    quantization: Table | None = keys_of.key(table, None, "quantization_config of the published checkpoint")
+    variants: Table = keys_of.key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
+    towers: Table = keys_of.key(
         tables_by_name, {}, "its towers beside the language model, each a description with a projector"
     )
-    beside: Any = keys_of.key(
+    beside: int | None = keys_of.key(
         expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"
     )
 
@@ -110,36 +113,42 @@ class StackOptions(keys_of.Options):
 
     section = ""
 
-    d_model: Any = keys_of.letter(REQUIRED, "residual width")
-    n_layers: Any = keys_of.key(layers, REQUIRED, "layers")
-    vocab_size: Any = keys_of.letter(
+    d_model: Num = keys_of.letter(REQUIRED, "residual width")
+    n_layers: Num = keys_of.key(layers, REQUIRED, "layers")
+    vocab_size: Num | None = keys_of.letter(
         None,
         "rows of the token table as stored; without it no table and no head",
         "where tokens are read, not patches or sound",
     )
-    pattern: Any = keys_of.key(texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …")
-    shared_layers: Any = keys_of.key(flag, False, "one set of weights for all layers")
-    streams: Any = keys_of.key(
+    pattern: list[str] | None = keys_of.key(
+        texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …"
+    )
+    shared_layers: bool = keys_of.key(flag, False, "one set of weights for all layers")
+    streams: Num | None = keys_of.key(
         size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"
     )
-    active_stream: Any = keys_of.key(count, 0, "the number of that one")
-    hyper: Any = keys_of.key(
+    active_stream: Num = keys_of.key(count, 0, "the number of that one")
+    hyper: Num | None = keys_of.key(
         size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
     )
-    hyper_steps: Any = keys_of.key(
+    hyper_steps: int = keys_of.key(
         up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
     )
-    contacts: Any = keys_of.key(
+    contacts: bool = keys_of.key(
         flag, False, "an encoder's regression on all heads' attention weights, held and not run"
     )
-    idle: Any = keys_of.letter(None, "parameters that are held and that no token runs through", check=expected)
-    around: Any = keys_of.key(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …")
-    projected: Any = keys_of.key(flag, False, "what an encoder of another width hands on passes a matrix with a bias")
-    matched: Any = keys_of.key(
+    idle: Num | None = keys_of.letter(None, "parameters that are held and that no token runs through", check=expected)
+    around: list[Raw] = keys_of.key(
+        pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …"
+    )
+    projected: bool = keys_of.key(flag, False, "what an encoder of another width hands on passes a matrix with a bias")
+    matched: bool = keys_of.key(
         flag, False, "each text's classes are multiplied by those of each picture of a batch: CLIP's, in a decoder"
     )
-    length: Any = keys_of.letter(None, "positions that layers of pieces hand on, whatever is asked for: a picture's")
-    laurel: Any = keys_of.key(size, None, "rank of a learned residual beside a layer's first part")
+    length: Num | None = keys_of.letter(
+        None, "positions that layers of pieces hand on, whatever is asked for: a picture's"
+    )
+    laurel: Num | None = keys_of.key(size, None, "rank of a learned residual beside a layer's first part")
 
 
 class Sections(Mapping[str, Mapping[str, Field]]):
@@ -164,9 +173,9 @@ ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are res
 RENAMED = {"norm.abreast": "norm.parallel"}
 
 
-def renamed(raw: Mapping[str, Any], table: str = "") -> dict[str, Any]:
+def renamed(raw: Table, table: str = "") -> Raw:
     """A description with the keys that it has by old names, but where it has them by both."""
-    result: dict[str, Any] = {}
+    result: Raw = {}
     for key, value in raw.items():
         new = RENAMED.get(f"{table}.{key}", "").rpartition(".")[2]
         name = new if new and new not in raw else key
@@ -174,7 +183,7 @@ def renamed(raw: Mapping[str, Any], table: str = "") -> dict[str, Any]:
     return result
 
 
-def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
+def letter_path(key: str, raw: Table, option: str = "--set") -> str:
     """The dotted path of a key that may be a letter of `symbols`, a field's name or a config's, or a path already.
 
     Errors: `InputError` of the option that names it
@@ -204,12 +213,12 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
 
 
-def scalar(value: Any) -> Any:
+def scalar(value: object) -> Any:
     """Python's own number of one of NumPy's or PyTorch's, whose products wrap; all else as it is."""
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
-def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def changed(raw: Table, changes: Table) -> Raw:
     """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
     set for all where nobody does.
 
@@ -233,7 +242,7 @@ def changed(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
     return result
 
 
-def _written(raw: Mapping[str, Any]) -> str:
+def _written(raw: Table) -> str:
     """Where leaves one by one stand in a description; "": nowhere."""
     for half in (raw, raw.get("encoder"), raw.get("decoder")):
         for table in (half, *(half.get("layer") or {}).values()) if isinstance(half, Mapping) else ():
@@ -242,7 +251,7 @@ def _written(raw: Mapping[str, Any]) -> str:
     return ""
 
 
-def sets(table: Any, keys: list[str]) -> bool:
+def sets(table: object, keys: list[str]) -> bool:
     """True where a table has a value under these keys."""
     for key in keys:
         if not isinstance(table, Mapping) or key not in table:
@@ -251,7 +260,7 @@ def sets(table: Any, keys: list[str]) -> bool:
     return True
 
 
-def _put(table: dict[str, Any], keys: list[str], value: Any) -> None:
+def _put(table: Raw, keys: list[str], value: object) -> None:
     for key in keys[:-1]:
         inner = table.get(key)
         if not isinstance(inner, dict):
@@ -260,7 +269,7 @@ def _put(table: dict[str, Any], keys: list[str], value: Any) -> None:
     table[keys[-1]] = value
 
 
-def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Table, over: Table) -> Raw:
     """`base` with `over` laid on it, table by table."""
     result = dict(base)
     for key, value in over.items():

@@ -6,11 +6,12 @@ that no fault is told that rests on another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from txcalc.num import exceeds
+from txcalc.parts.options import Raw, Table
 
 
 class Unsound(Exception):
@@ -20,7 +21,7 @@ class Unsound(Exception):
 SOUND = suppress(Unsound)  # around one rule
 
 
-def apply(rules: Iterable[Callable[..., None]], *tables: Any) -> None:
+def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
     """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
     left = iter(rules)
     while True:
@@ -30,24 +31,24 @@ def apply(rules: Iterable[Callable[..., None]], *tables: Any) -> None:
             return
 
 
-class CheckedTable(dict[str, Any]):
+class CheckedTable(Raw):
     """A checked table, and what was `written` in it. A faulty key has no value: reading it, by `get` too, raises
     `Unsound`."""
 
-    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, values: Table | None = None) -> None:
         super().__init__(values or {})
-        self.written: Mapping[str, Any] = {}
+        self.written: Table = {}
         self.faulty: set[str] = set(values.faulty) if isinstance(values, CheckedTable) else set()
 
     def __missing__(self, key: str) -> Any:
         raise Unsound(key) if key in self.faulty else KeyError(key)
 
-    def get(self, key: str, default: Any = None) -> Any:
+    def get(self, key: str, default: object = None) -> Any:
         """Its value, or a default where a table of its form has no such key."""
         return self[key] if key in self or key in self.faulty else default
 
 
-Tables = Mapping[str, Any]
+Tables = Table
 Told = Callable[..., None]
 
 

@@ -268,7 +268,7 @@ class Sweep:
         """Figures of configurations of one structure, exact."""
         ledgers: dict[Any, Ledger] = {}
 
-        def read(quantity: str, dtype: Any) -> Any:
+        def read(quantity: str, dtype: object) -> Any:
             if dtype not in ledgers:
                 ledgers[dtype] = self._ledger(columns, dtype)
             return _total(ledgers[dtype], quantity)
@@ -307,7 +307,7 @@ class Sweep:
         weight = bits_of(self.work.get("dtype", "bf16"))
         return weight, weight, bits_of(self.work.get("kv_dtype", "bf16"))
 
-    def _ledger(self, columns: list[Any], dtype: Any) -> Ledger:
+    def _ledger(self, columns: list[Any], dtype: object) -> Ledger:
         """The ledger of a block; a combination that cannot be is found by halving, and named."""
         changes, work = {}, dict(self.work)
         for name, (place, _), column in zip(self.names, self._kinds, columns, strict=True):

@@ -127,7 +127,7 @@ def split(
     apart: Sequence[RankLeaf],
     recipe: Recipe,
     meshes: Mapping[Any, Any],
-    between: Any,
+    between: object,
 ) -> None:
     """Branches whose leaves are in `apart`, as one rank of tp runs them; `rank` is the model of what it holds, and
     `between` the placement of the residual stream.
@@ -238,7 +238,7 @@ def _apart(module: nn.Module, name: str, ranks: int) -> None:
     """The bias of a row-parallel layer: every rank adds its share."""
     forward = module.forward
 
-    def shared(*given: Any) -> Any:
+    def shared(*given: object) -> Any:
         held = module._parameters[name]
         assert held is not None
         try:
@@ -256,7 +256,7 @@ def on_its_share(module: nn.Module) -> None:
 
     forward = module.forward
 
-    def local(*given: Any, **named: Any) -> Any:
+    def local(*given: object, **named: object) -> Any:
         held = dict(module._parameters)
         try:
             for name, p in held.items():

@@ -74,7 +74,9 @@ def _check(config: Any, data: Mapping[str, Any], path: str, places: Sequence[str
             result.faults.append(Fault(name, got, f"an object, the config of that part ({cls})"))
 
 
-def _check_unread(config: Any, unread: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck) -> None:
+def _check_unread(
+    config: object, unread: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck
+) -> None:
     """Given keys that the class does not name: a fault where the value could be a size, else one line for all."""
     cls, passed = type(config).__name__, list[str]()
     for key, value in unread.items():
@@ -113,7 +115,7 @@ def _defaults(cls: Any) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
 
 
-def _moved(part: Any, config: Any, data: Mapping[str, Any]) -> list[str]:
+def _moved(part: object, config: object, data: Mapping[str, Any]) -> list[str]:
     """Keys of a part that a file without an object for it has at its own level, where the class moves them."""
     known, named = _defaults(type(part)), _defaults(type(config))
     return [key for key in data if key in known and key not in named and getattr(part, key, None) == data[key]]
@@ -145,7 +147,7 @@ def _repeats(config: Any, key: str, value: Any, data: Mapping[str, Any]) -> bool
     )
 
 
-def could_be_size(key: str, value: Any) -> bool:
+def could_be_size(key: str, value: object) -> bool:
     """A whole number above 0, a list or an object with one, or a factor of a size."""
     if isinstance(value, bool | float):
         return isinstance(value, float) and FACTORS.intersection(key.split("_")) != set()
@@ -156,7 +158,7 @@ def could_be_size(key: str, value: Any) -> bool:
     return isinstance(value, list | tuple) and any(could_be_size(key, item) for item in value)
 
 
-def _is_structural(key: str, value: Any) -> bool:
+def _is_structural(key: str, value: object) -> bool:
     """A flag that decides whether there are weights."""
     return isinstance(value, bool) and ("bias" in key or key.startswith("tie_"))
 

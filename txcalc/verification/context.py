@@ -38,7 +38,7 @@ class RankCache(CacheTensors):
         return tuple(all_gather_tensor_autograd(n.contiguous(), 1, self._group)[:, : self._seen] for n in new)
 
 
-def exchange(net: nn.Module, recipe: Recipe, turn: int, group: Any) -> None:
+def exchange(net: nn.Module, recipe: Recipe, turn: int, group: object) -> None:
     """Makes every attention core communicate as the recipe's `context` says."""
     way = {"ring": _ring, "ulysses": _ulysses}.get(recipe.context)
     for core in net.modules():
@@ -62,7 +62,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, triangle: bool) -> tu
     return torch.einsum("bths,bshd->bthd", (scores - sums).exp(), v), sums
 
 
-def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: Any) -> Tensor:
+def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: object) -> Tensor:
     y, sums = _attend(q, k, v, scale, True)
     width = k.shape[-1]
     both = torch.cat((k, v), -1)
@@ -77,7 +77,7 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
     return y
 
 
-def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: Any) -> Tensor:
+def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: object) -> Tensor:
     q, k, v = (_swapped(x.unflatten(2, (ways, -1)).movedim(2, 0), None, ways, group) for x in (q, k, v))
     q, k, v = (x.movedim(0, 1).flatten(1, 2) for x in (q, k, v))
     y, _ = _attend(q, k, v, scale, True)

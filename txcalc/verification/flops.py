@@ -44,7 +44,7 @@ class Count(FlopCounterMode):
         self.free: Counter[str] = Counter()
         self.uncounted: dict[str, Counter[str]] = {}
 
-    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+    def _count_flops(self, func_packet: object, out: object, args: object, kwargs: object) -> Any:
         if func_packet not in self.flop_registry:
             name = str(func_packet).replace(".", "::", 1)
             ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
@@ -97,7 +97,7 @@ def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     net.zero_grad(set_to_none=True)
 
 
-def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
+def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
     """For all sizes where the trace allows it, else at points."""
     if subject.lengths != "points":
         try:
@@ -116,7 +116,7 @@ def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: 
         yield from uncounted(skipped, ORACLE, str(point))
 
 
-def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
+def _symbolic(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
     symbols, every = subject.symbols(), subject.lengths == "symbolic"
     net = subject.net if every else subject.some
     with tracing(checkpoint=checkpoint), symbols.mode:

@@ -6,7 +6,6 @@ independently, and both must be equal as formulas.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -16,9 +15,11 @@ from torch import nn
 
 from txcalc.evidence.theorems import Condition, Unit
 from txcalc.ledger import Ledger, walk
+from txcalc.notation import Expression
 from txcalc.num import floor_div
 from txcalc.parts.forms import BORROWED
 from txcalc.parts.mixers.pieces import Pieces
+from txcalc.parts.options import Table
 from txcalc.parts.part import Workload
 from txcalc.reference import tracing
 from txcalc.reference.mixers.pieces import SingleLeaf
@@ -53,7 +54,7 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     return found, list(conditions)
 
 
-def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
+def _alone(piece: Table, symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
     """Rows of a leaf at the positions asked for, and its FLOPs there."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
     if piece["form"] == "windows":  # attention within each window
@@ -79,7 +80,7 @@ def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]
     return made, costs[name]
 
 
-def _walked(root: Pieces, batch: Any, tokens: Any, source: Any) -> Ledger:
+def _walked(root: Pieces, batch: Expression, tokens: Expression, source: Any) -> Ledger:
     return walk(root, Workload(batch, tokens, 0, source))
 
 
@@ -87,7 +88,7 @@ def _cost(entry: Any) -> Any:
     return simple(entry.flops)
 
 
-def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
+def _where(piece: Table) -> list[dict[Any, Any]]:
     """A leaf's B, T and T_src, from those of the text; with windows, those of the full windows and of the last one."""
     batch, tokens, source = B, T, T_SRC
     at, keys = piece["at"], piece["keys"]

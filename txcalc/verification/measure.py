@@ -377,10 +377,10 @@ def part_seconds(
     marks: list[tuple[str, Any, Any]] = []
     started: dict[int, Any] = {}
 
-    def enter(module: nn.Module, _: Any) -> None:
+    def enter(module: nn.Module, _: object) -> None:
         started[id(module)] = clock.now()
 
-    def leave(module: nn.Module, *_: Any) -> None:
+    def leave(module: nn.Module, *_: object) -> None:
         marks.append((names[id(module)], started.pop(id(module)), clock.now()))
 
     names = {id(module): owners[path] for path, module in net.named_modules() if path in owners}

@@ -14,7 +14,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
 from txcalc.model import Model
-from txcalc.num import whole
+from txcalc.num import Num, whole
 from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verification import flops
@@ -32,7 +32,7 @@ def measured(source: nn.Module) -> Model:
     return MeasuredModel(name, NoTree(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
 
 
-class NoDescription(Mapping[str, Any]):
+class NoDescription(Mapping[str, Num]):
     """The description of a measured module: every access is refused. Errors: `InputError`."""
 
     def __init__(self, name: str) -> None:
@@ -102,7 +102,7 @@ class MeasuredModel(Model, frozen=True):
     def _repr_html_(self) -> str:
         return html(repr(self)[1:-1], [{"part": path or "itself", "parameters": n} for path, n in self._owned.items()])
 
-    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
+    def set(self, changes: Mapping[str, Num] | None = None, /, **sizes: object) -> Model:
         """Itself: it has no keys. Errors: `InputError` for any."""
         if changes or sizes:
             raise InputError(self.name, [f"is measured as it is: it has no {', '.join({**(changes or {}), **sizes})}"])
@@ -119,7 +119,7 @@ class MeasuredModel(Model, frozen=True):
         """Parameters, a shared one once."""
         return sum(self._owned.values())
 
-    def encoded(self, tokens: Any) -> Any:
+    def encoded(self, tokens: Num) -> Any:
         """There is no encoder apart."""
         return tokens
 

@@ -63,7 +63,7 @@ class MovedElements(TorchDispatchMode):
         self.tracker.__enter__()
         return super().__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(self, *error: object) -> None:
         super().__exit__(*error)
         self.tracker.__exit__(*error)
         for hook in self._hooks:
@@ -115,10 +115,10 @@ class MovedElements(TorchDispatchMode):
         if not (found.setdefault(place, elements) - elements).is_nonnegative:
             found[place] = elements
 
-    def _enters(self, module: nn.Module, _: Any) -> None:
+    def _enters(self, module: nn.Module, _: object) -> None:
         self.calls[self.names.get(module, "")] += 1
 
-    def _leaves(self, module: nn.Module, _: Any, output: Any) -> None:
+    def _leaves(self, module: nn.Module, _: object, output: object) -> None:
         path = self.names.get(module, "")
         own = path, self.calls[path]
         for x in tree_leaves(output):

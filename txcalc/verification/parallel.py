@@ -89,7 +89,7 @@ def live(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
     return [_alone(_live, recipe, stage) for stage in range(recipe.layout.pp)]
 
 
-def _alone(work: Callable[..., Any], *given: Any) -> Any:
+def _alone(work: Callable[..., Any], *given: object) -> Any:
     """The result of work in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verification.parallel"])
@@ -132,7 +132,7 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     return found
 
 
-def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
+def _measured(job: RankJob, mesh: object) -> dict[str, int]:
     """Bytes of parameters, gradients, optimizer state and saved tensors; number and bytes of collectives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -177,7 +177,7 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
     return tuple(x.to(_dtype(recipe)) if x.is_floating_point() and recipe.shards == 1 else x for x in given)
 
 
-def backward(y: Any, model: Model) -> None:
+def backward(y: object, model: Model) -> None:
     """Backward from a cross-entropy in float32 where there are logits; else from the output itself."""
     first, *rest = y if isinstance(y, tuple) else (y,)
     if has_logits(model):
@@ -317,7 +317,7 @@ def _checkpointed(module: nn.Module, recomputed: Context) -> None:
     """Activation checkpointing: forward saves only its input."""
     forward = module.forward
 
-    def again(*given: Any) -> Any:
+    def again(*given: object) -> Any:
         contexts = lambda: (nullcontext(), recomputed(module))  # noqa: E731
         return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
 

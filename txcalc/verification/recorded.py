@@ -81,7 +81,7 @@ class SavedStorages:
         return path, storage.nbytes() * (2 if narrow else 1)
 
     @contextmanager
-    def recomputed(self, _: Any) -> Iterator[None]:
+    def recomputed(self, _: object) -> Iterator[None]:
         """Runs beside torch's own hooks, which hand recomputed tensors to backward."""
         pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
         self._runs += 1

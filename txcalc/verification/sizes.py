@@ -21,6 +21,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
 from txcalc.evidence.theorems import Condition, Size, Unit
+from txcalc.notation import Expression
 from txcalc.parts.model import Stack
 from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
 
@@ -36,18 +37,18 @@ class SizeSymbols:
         self,
         names: Iterable[str],
         ones: Collection[str] = (),
-        lengths: Iterable[Any] = (B, T, T_SRC, N, REST, MORE),
-        made_of: Mapping[str, Any] | None = None,
+        lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
+        made_of: Mapping[str, Expression] | None = None,
     ) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
         primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
-        self.letters: dict[str, Any] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
+        self.letters: dict[str, Expression] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
         self.lengths = frozenset(lengths)
         self.letters |= {str(letter): letter for letter in lengths}
         made_of = made_of or {}
         own = [name for name in self.letters if name not in made_of]
-        self.made: dict[str, Any] = {name: 1 if name in ones else self._made(name, next(primes)) for name in own}
+        self.made: dict[str, Expression] = {name: 1 if name in ones else self._made(name, next(primes)) for name in own}
         self._back = {self.made[name].node.expr: self.letters[name] for name in own if name not in ones}
         for name, formula in made_of.items():
             self.letters[name], self.made[name] = formula, self.of(formula)
@@ -56,7 +57,7 @@ class SizeSymbols:
     def _made(self, name: str, hint: int) -> Any:
         return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: Expression) -> Any:
         """A formula in letters as PyTorch's symbols; parts and tuples field by field."""
         if isinstance(value, sympy.Integer):
             return int(value)
@@ -70,7 +71,7 @@ class SizeSymbols:
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Expression) -> Expression:
         """A measured expression, in letters."""
         if isinstance(value, int):
             return sympy.Integer(value)
@@ -82,12 +83,12 @@ class SizeSymbols:
         return sympy.expand(found)
 
     @property
-    def sides(self) -> tuple[Any, Any, Any]:
+    def sides(self) -> tuple[Expression, Expression, Expression]:
         """B, T and T_src."""
         return self.made["B"], self.made["T"], self.made["T_src"]
 
     @property
-    def asked(self) -> tuple[Any, Any, Any]:
+    def asked(self) -> tuple[Expression, Expression, Expression]:
         """B, T and T_src in letters."""
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
@@ -118,12 +119,12 @@ class SizeSymbols:
         return list(sizes), list(lengths)
 
 
-def _shifted(polynomial: Any) -> Any:
+def _shifted(polynomial: Expression) -> Expression:
     """With every letter replaced by 2 plus a nonnegative integer, so that the coefficients show the sign."""
     return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
 
 
-def _positive(expression: Any, strictly: bool = True) -> bool:
+def _positive(expression: Expression, strictly: bool = True) -> bool:
     """Whether the coefficients show that a polynomial is above 0 (or at least 0) for all sizes of 2 or more."""
     shifted = _shifted(sympy.expand(expression))
     if shifted.has(Application):
@@ -133,35 +134,35 @@ def _positive(expression: Any, strictly: bool = True) -> bool:
     return all(c >= 0 for c in coefficients) and bool(constant > 0 if strictly else constant >= 0)
 
 
-def _nonzero(expression: Any) -> bool:
+def _nonzero(expression: Expression) -> bool:
     """Whether a polynomial is nonzero for all sizes of 2 or more: each of its factors is."""
     factors = sympy.factor_list(sympy.expand(expression))
     return bool(factors[0] != 0) and all(_positive(f) or _positive(-f) for f, _ in factors[1])
 
 
-def simple(expression: Any) -> Any:
+def simple(expression: Expression) -> Expression:
     """Simplifies Min, Max and remainders whose result is known for all sizes of 2 or more."""
     if isinstance(expression, int) or not expression.has(Application):
         return expression
 
-    def larger(*sides: Any) -> Any:
+    def larger(*sides: Expression) -> Expression:
         found = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
         return found[0] if found else Max(*sides)
 
-    def rest(a: Any, b: Any) -> Any:
+    def rest(a: Expression, b: Expression) -> Expression:
         found = _divided(a, b)
         return Mod(a, b) if found is None else found[1]
 
-    def quotient(a: Any, b: Any) -> Any:
+    def quotient(a: Expression, b: Expression) -> Expression:
         found = _divided(a, b)
         return FloorDiv(a, b) if found is None else found[0]
 
-    def upwards(a: Any) -> Any:
+    def upwards(a: Expression) -> Expression:
         above, below = sympy.fraction(sympy.together(a))
         found = _divided(sympy.expand(above), sympy.expand(below), upwards=True)
         return sympy.ceiling(a) if found is None else found[0]
 
-    def smaller(*sides: Any) -> Any:
+    def smaller(*sides: Expression) -> Expression:
         found = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
         return found[0] if found else sympy.Min(*sides)
 
@@ -176,7 +177,7 @@ def simple(expression: Any) -> Any:
     return expression
 
 
-def _divided(a: Any, b: Any, upwards: bool = False) -> tuple[Any, Any] | None:
+def _divided(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expression, Expression] | None:
     """Quotient and remainder, a = q·b + r with 0 ≤ r < b for all sizes of 2 or more, or, `upwards`, −b < r ≤ 0; None
     where no division of polynomials shows that."""
     letters = sorted(a.free_symbols | b.free_symbols, key=str)
@@ -193,12 +194,12 @@ def _divided(a: Any, b: Any, upwards: bool = False) -> tuple[Any, Any] | None:
     return None
 
 
-def _whole(polynomial: Any) -> bool:
+def _whole(polynomial: Expression) -> bool:
     letters = polynomial.free_symbols
     return all(c.is_Integer for c in sympy.Poly(polynomial, *letters).coeffs()) if letters else polynomial.is_Integer
 
 
-def _least(expression: Any) -> Any:
+def _least(expression: Expression) -> Expression:
     """A lower bound of an expression: a subtracted Min is replaced by one of its arguments."""
     for smaller in expression.atoms(Min, sympy.Min):
         if expression.coeff(smaller).is_negative:
@@ -207,7 +208,7 @@ def _least(expression: Any) -> Any:
     return expression
 
 
-def always(said: Any) -> bool:
+def always(said: Expression) -> bool:
     """Whether a condition is true of all sizes of 2 or more."""
     if said in (sympy.true, True):
         return True
@@ -234,7 +235,7 @@ def always(said: Any) -> bool:
     return False
 
 
-def _condition(said: Any) -> tuple[Any, str] | None:
+def _condition(said: Expression) -> tuple[Expression, str] | None:
     """The polynomial that must be nonzero, or at least 0; None for any other condition."""
     if isinstance(said, sympy.Or):
         parts = [part for part in map(_condition, said.args) if part is not None]
@@ -253,7 +254,7 @@ def _condition(said: Any) -> tuple[Any, str] | None:
     return (found, relation) if polynomial else None
 
 
-def _size(polynomial: Any) -> Size:
+def _size(polynomial: Expression) -> Size:
     terms = []
     for powers, number in sympy.Poly(polynomial, *sorted(polynomial.free_symbols, key=str)).terms():
         letters = sorted(polynomial.free_symbols, key=str)
@@ -295,7 +296,7 @@ class Case(NamedTuple):
     neither their order nor a remainder becomes a condition. The others are 2 or more."""
 
     ones: tuple[str, ...] = ()
-    made_of: Mapping[str, Any] = {}
+    made_of: Mapping[str, Expression] = {}
 
     def said(self) -> list[str]:
         return [*(f"{one} = 1" for one in self.ones), *(f"{name} = {made}" for name, made in self.made_of.items())]
@@ -314,7 +315,10 @@ def cases(unit: Unit) -> list[Case]:
 
 
 def inputs(
-    unit: Unit, values: Mapping[str, Any], lengths: tuple[Any, Any, Any], of: Callable[[Any], Any]
+    unit: Unit,
+    values: Mapping[str, Expression],
+    lengths: tuple[Expression, Expression, Expression],
+    of: Callable[[Expression], Expression],
 ) -> tuple[Tensor, ...]:
     """Inputs of a unit's module at `values` of its parameters: B sequences of T, after T_src; `of` gives sizes as the
     tensors have them."""
@@ -329,7 +333,9 @@ def inputs(
     return (ids, *(_read(half, batch, source, sides.get("encoder"), of) for half in encoder))
 
 
-def _read(stack: Stack, batch: Any, tokens: Any, side: Any, of: Callable[[Any], Any]) -> Tensor:
+def _read(
+    stack: Stack, batch: Expression, tokens: Expression, side: Expression, of: Callable[[Expression], Expression]
+) -> Tensor:
     """Ids, images, mel bands, or vectors where there is no embedding."""
     embedding = stack.embedding
     if embedding is None:

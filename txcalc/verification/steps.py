@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import combinations, product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import sympy
 import torch
@@ -21,6 +21,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.domains import common
 from txcalc.evidence.theorems import Condition, Shown, Unit
 from txcalc.ledger import Entry, walk
+from txcalc.notation import Expression
 from txcalc.parts.part import Workload
 from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import step_flops
@@ -79,7 +80,7 @@ def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
 
 
 def _counted(
-    unit: Unit, quantity: str, figure: Callable[[Entry], Any], work: flops.Work, form: str = ""
+    unit: Unit, quantity: str, figure: Callable[[Entry], Expression], work: flops.Work, form: str = ""
 ) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of some work, for all lengths."""
     rows: list[CheckedRow] = []
@@ -102,7 +103,7 @@ def _counted(
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
-def _forward(entry: Entry) -> Any:
+def _forward(entry: Entry) -> Expression:
     return entry.flops
 
 
@@ -194,10 +195,10 @@ def _kept(
 class Order(NamedTuple):
     """An order of the window, the cached tokens and all tokens: letters of 2 or more, and the sizes made of them."""
 
-    letters: tuple[Any, ...]
-    past: Any = PAST
-    tokens: Any = T
-    window: Any = W
+    letters: tuple[Expression, ...]
+    past: Expression = PAST
+    tokens: Expression = T
+    window: Expression = W
 
 
 def orders(one: bool, window: bool) -> tuple[Order, ...]:
@@ -283,7 +284,7 @@ def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     return {name: Shown(theorems.digest(unit, name), "measured", said, ()) for name in own}, rows
 
 
-def _held(entry: Entry) -> Any:
+def _held(entry: Entry) -> Expression:
     return entry.cache
 
 

@@ -372,7 +372,7 @@ def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerat
         ("train", item.speed, _speed),
     )
 
-    def bound(measure: Callable[..., dict[str, Any]], step: Any) -> Callable[..., dict[str, Any]]:
+    def bound(measure: Callable[..., dict[str, Any]], step: object) -> Callable[..., dict[str, Any]]:
         return lambda subject, known: measure(subject, step, known)
 
     for kind, steps, measure in kinds:

@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
+from txcalc.notation import Expression
 from txcalc.num import floor_div
 from txcalc.reference.linear import folded, symbolic
 
@@ -61,7 +62,7 @@ class Environment(ShapeEnv):
                 self.lines.setdefault(asked, line)
         return answer
 
-    def line(self, asked: Any) -> str:
+    def line(self, asked: Expression) -> str:
         said = self.lines.get(asked)
         return f" ({said})" if said else ""
 
@@ -132,7 +133,7 @@ _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})
 class SymbolicSize(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
-    letter: Any
+    letter: Expression
     factor: int
 
 
@@ -158,7 +159,7 @@ class Symbols:
                 self._letters[length.node.expr] = size.letter * size.factor
         return fake
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: object) -> Expression:
         """A symbolic int as a formula in letters; an int as it is."""
         if isinstance(value, int):
             return value
@@ -169,7 +170,7 @@ class Symbols:
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
         return found
 
-    def _lettered(self, expression: Any) -> Any:
+    def _lettered(self, expression: Expression) -> Expression:
         # PyTorch's Min is its own class, which differs from SymPy's.
         return sympy.sympify(expression).subs(self._letters).replace(Min, sympy.Min)
 
@@ -207,7 +208,7 @@ class OneSize:
         with self.mode:
             self.inputs = make()
 
-    def read(self, value: Any) -> Any:
+    def read(self, value: Any) -> Expression:
         """A multiple of B, or a number."""
         value = int(value)
         return sympy.Integer(value) if value % self.batch else value // self.batch * B
@@ -216,7 +217,7 @@ class OneSize:
         return self.where
 
 
-def _said(condition: Any) -> str:
+def _said(condition: Expression) -> str:
     """A condition in readable form: T ≤ 16, T ≠ 16."""
     if not isinstance(condition, sympy.core.relational.Relational):
         return str(condition)

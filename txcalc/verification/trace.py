@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
+from txcalc.notation import Expression
 from txcalc.verification import device as devices, flops, macs
 from txcalc.verification.parameters import owned
 from txcalc.verification.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
@@ -43,7 +44,7 @@ class TracedModule(NamedTuple):
     path: str
     kind: str
     params: int
-    flops: Any
+    flops: Expression
     fvcore: int
 
 
@@ -298,7 +299,7 @@ def user_code() -> Iterator[None]:
         yield
 
 
-def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: object) -> Any:
     """Runs user code: any exception becomes one line. A module that cannot be built on meta (it reads a tensor's value)
     is built for real."""
     try:

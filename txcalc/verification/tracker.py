@@ -47,12 +47,12 @@ class Tracker:
         self._numbers.append(torch._C._autograd._get_sequence_nr())
         self._paths.append(self._stack[-1] if self._stack else "")
 
-    def _enter(self, module: nn.Module, _: Any) -> None:
+    def _enter(self, module: nn.Module, _: object) -> None:
         if module in self._names:
             self._stack.append(self._names[module])
             self._mark()
 
-    def _leave(self, module: nn.Module, *_: Any) -> None:
+    def _leave(self, module: nn.Module, *_: object) -> None:
         if module in self._names:
             self._stack.pop()
             self._mark()

@@ -113,7 +113,7 @@ def _known(rows: list[CheckedRow]) -> Evidence:
     return Evidence("measured", f"at {sizes[0]}" if len(sizes) == 1 else f"at {len(sizes)} sizes")
 
 
-def equal(predicted: Any, measured: Any) -> bool:
+def equal(predicted: object, measured: object) -> bool:
     """Equal as ints, or for all values of the symbols."""
     if whole(predicted) and whole(measured):
         return bool(predicted == measured)
@@ -193,7 +193,7 @@ def _owner(path: str, predicted: Mapping[str, Any]) -> str:
     return path
 
 
-def _zero(value: Any) -> bool:
+def _zero(value: object) -> bool:
     return bool(value == 0)
 
 

@@ -22,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
+from txcalc.notation import Expression
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verification import flops
 from txcalc.verification.config_keys import check_keys
@@ -46,7 +47,7 @@ class TransformersModule(NamedTuple):
     kind: str
     params: int
     flops: int | None
-    formula: Any
+    formula: Expression
 
 
 class MeasuredCache(NamedTuple):
@@ -80,7 +81,7 @@ class TransformersCost(NamedTuple):
     sizes: tuple[int, int, int | None]
     flops: int | None
     why: str
-    formula: Any
+    formula: Expression
     domain: str
     points: str
     uncounted: Counter[str]
@@ -112,7 +113,7 @@ def measure(
     return cost._replace(cache=cache, cache_why=cache_why, assumptions=checked.assumptions)
 
 
-def instantiate(data: Any, where: str) -> nn.Module:
+def instantiate(data: object, where: str) -> nn.Module:
     """transformers' own model of a parsed config.json, on meta. Errors: as `measure`'s."""
     transformers = _transformers()
     with _quietly(), _offline():
@@ -202,7 +203,7 @@ def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     return config, cls
 
 
-def _made_for(cls: Any, config: Any) -> bool:
+def _made_for(cls: object, config: object) -> bool:
     made_for = getattr(cls, "config_class", None)
     return isinstance(made_for, type) and isinstance(config, made_for)
 
@@ -324,7 +325,7 @@ def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
     return _elements(getattr(output, "past_key_values", getattr(output, "cache_params", None)))
 
 
-def _elements(cache: Any) -> int:
+def _elements(cache: object) -> int:
     """Elements of the states that a cache holds, in its layers or in lists; counters are none."""
     if isinstance(cache, Tensor):
         return cache.numel() if cache.is_floating_point() else 0

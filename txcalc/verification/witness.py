@@ -106,7 +106,7 @@ def _tied_anyway(model: Model, theirs: Any) -> bool:
     return getattr(type(theirs.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
 
 
-def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[CheckedRow]:
+def _flops(model: Model, notes: list[str], theirs: object, where: str) -> Iterator[CheckedRow]:
     """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
     point: dict[str, Any] = {
         **POINT,

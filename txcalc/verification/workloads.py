@@ -135,7 +135,7 @@ class DeviceModel(NamedTuple):
         net, remembered = build(self.model, device=self.device, dtype=self.dtype), self.remembered(load)
         return partial(self.step, net, load, remembered)
 
-    def step(self, net: Any, load: Load, remembered: Callable[[str], CacheTensors]) -> Work:
+    def step(self, net: object, load: Load, remembered: Callable[[str], CacheTensors]) -> Work:
         """A pass on fresh data, ready to go."""
         given, cache = self.data(load, self.device), remembered(self.device)
         return lambda: self.forward(net, load, given, cache)

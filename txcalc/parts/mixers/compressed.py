@@ -12,7 +12,7 @@ from txcalc.num import Num, ceil_div, exact_div, floor_div, minimum, product, tr
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter
+from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, Raw, flag, key, letter
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -297,7 +297,7 @@ class CompressedAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         width, heads = self.d_head, self.n_heads * self.d_head
-        rms: dict[str, Any] = {"form": "rms", "bias": False, "eps": self.norm_eps}
+        rms: Raw = {"form": "rms", "bias": False, "eps": self.norm_eps}
         yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=False))
         yield Child("q_norm", Norm(width=self.q_rank, **rms))
         yield Child("q_b", Linear(d_in=self.q_rank, d_out=heads, bias=False))

@@ -6,11 +6,11 @@ They are counted and each has a module; the list does not say what reads what, s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from txcalc.num import Num, ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
-from txcalc.parts.options import REQUIRED, key, numbered
+from txcalc.parts.options import REQUIRED, Raw, Table, key, numbered
 from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_batch, on_source
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
@@ -28,7 +28,7 @@ DUTIES: Final[Mapping[str, Duty]] = {
     "tokens": "tokens", "positions": "positions", "types": "types",
 }  # fmt: skip
 # How each key of `forms.steps` changes the workload.
-STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
+STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
     "source": lambda piece: on_source,
     "keys": lambda piece: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
     "batch": lambda piece: on_batch,
@@ -37,7 +37,7 @@ STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
 }
 
 
-def _stream(piece: Mapping[str, Any]) -> Stream:
+def _stream(piece: Table) -> Stream:
     """The stream of a piece."""
     made = [STEPS[name](piece) for name in steps(piece)]
 
@@ -53,7 +53,7 @@ def _stream(piece: Mapping[str, Any]) -> Stream:
 class Pieces(Composite):
     """Named leaves, in the order of computation."""
 
-    pieces: tuple[Mapping[str, Any], ...]
+    pieces: tuple[Table, ...]
     cuttable = False
     fixed: ClassVar[None] = None  # as the workload says
 
@@ -79,9 +79,7 @@ class Pieces(Composite):
 
 
 class PiecesOptions(Mechanism, section="pieces", kind="other", stands="", sums=0):
-    leaves: list[dict[str, Any]] = key(
-        pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …"
-    )
+    leaves: list[Raw] = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
 
     def build(self, place: Place) -> Pieces:
         return Pieces(pieces=tuple(self.leaves))

@@ -22,6 +22,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.mechanisms import section_of
+from txcalc.parts.options import Raw, Table
 from txcalc.planning.formats.weights import EVERY_MATRIX, FORMATS, GGML, Format, Mixed, Numbers, plain
 
 
@@ -84,14 +85,14 @@ def _rules(text: str) -> Rules:
     return tuple((when, kind) for when, _, kind in (each.rpartition(": ") for each in text.split("; ") if each))
 
 
-def _read(said: Mapping[str, Any]) -> dict[str, Any]:
+def _read(said: Table) -> Raw:
     return {key: value if key in PLAIN else _rules(value) for key, value in said.items()}
 
 
 PLAIN = ("default", "table", "head", "fused", "low")
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 MIXTURES: Mapping[str, Mixture] = {name: Mixture(**_read(said)) for name, said in _DATA["mixtures"].items()}
-OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+OWN: Mapping[str, Mapping[str, Table]] = {
     kind: {name: _read(said) for name, said in own.items()} for kind, own in _DATA["own"].items()
 }
 FALLBACK: Mapping[str, str] = _DATA["fallback"]
@@ -154,7 +155,7 @@ def _types(own: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> li
     return [next((kind for when, kind in own if WHEN[when](at)), default) for at in places]
 
 
-def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
+def _shape(model: Model) -> tuple[Table, Layer]:
     """The stack that generates tokens, and its first layer with the sizes that rules depend on."""
     stack = model.stacks[-1]
     tables = list(stack["layer"].values())

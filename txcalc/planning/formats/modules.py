@@ -11,7 +11,6 @@ from itertools import combinations
 from math import prod
 from os.path import commonprefix
 from pathlib import Path
-from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
@@ -162,7 +161,7 @@ class Modules:
         return self.matched[key]
 
 
-def listed(value: Any, key: str) -> list[str]:
+def listed(value: object, key: str) -> list[str]:
     """The patterns of a key's lists of names; none where it has no such lists. Names of blocks (`BLOCKS`), which commas
     may separate, are prefixes of their modules' names."""
     words = value.split(",") if isinstance(value, str) and key in BLOCKS else value

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -287,7 +286,7 @@ class _Config(Schemes):
         elif form := self.algorithm(inner.get("quant_algo"), inner):
             yield (linear, form)
 
-    def algorithm(self, name: Any, table: Config) -> Format | None:
+    def algorithm(self, name: object, table: Config) -> Format | None:
         """AWQ's input scales are not counted: the config does not say which of them its exporter folds into other
         layers."""
         two, row = 64, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)  # of weights and inputs
@@ -314,7 +313,7 @@ class _Config(Schemes):
             yield (self.named([name]), self.quarks(f"layer_quant_config.{name}", own))
         yield (linear, self.quarks("global_quant_config", self.table("global_quant_config")))
 
-    def quarks(self, where: str, table: Any) -> Format | None:
+    def quarks(self, where: str, table: object) -> Format | None:
         scheme, inputs = (table_of(table_of(table).get(key)) for key in ("weight", "input_tensors"))
         kind, group = scheme.get("dtype"), scheme.get("group_size")
         apart = 32 * (inputs.get("is_dynamic") is False)

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault
 from txcalc.ledger import Entry
+from txcalc.parts.options import Table
 from txcalc.planning.formats.modules import LEFT, WHERE, Modules
 from txcalc.planning.formats.weights import LAYERS, Format
 
-Config = Mapping[str, Any]
+Config = Table
 Covers = Callable[[Entry, int | None], bool]
 Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
 
@@ -28,7 +29,7 @@ def linear(entry: Entry, _: int | None) -> bool:
     return entry.kind in LAYERS
 
 
-def table_of(value: Any) -> Config:
+def table_of(value: object) -> Config:
     return value if isinstance(value, Mapping) else {}
 
 
@@ -59,7 +60,9 @@ class ConfigKeys:
                 continue
             yield from value
 
-    def number(self, key: str, among: tuple[int, ...] = (), default: Any = ABSENT, table: Config | None = None) -> Any:
+    def number(
+        self, key: str, among: tuple[int, ...] = (), default: object = ABSENT, table: Config | None = None
+    ) -> Any:
         """A key's integer, one of the choices if given."""
         value = (self.raw if table is None else table).get(key, default)
         if type(value) is int and (value in among if among else value > 0):
@@ -167,7 +170,7 @@ class Schemes(ConfigKeys):
         found = table.get("strategy") or ("tensor" if group is None else "channel" if group == -1 else "group")
         alike = MICRO.get(bits, ()) if kind == "float" else ()
 
-        def fault(key: str, got: Any, expected: str) -> None:
+        def fault(key: str, got: object, expected: str) -> None:
             self.faults.append(Fault(f"{where}.{key}", got, expected))
 
         if "24" in packing or (self.table("sparsity_config").get("format") or "dense") != "dense":
@@ -188,7 +191,7 @@ class Schemes(ConfigKeys):
             fault("group_size", group, f"{' or '.join(map(str, alike))}, for the type is 'float' of {bits} bits")
         return found, group if type(group) is int and group > 0 else 128
 
-    def tile(self, where: str, block: Any) -> tuple[int, int]:
+    def tile(self, where: str, block: object) -> tuple[int, int]:
         if isinstance(block, str) and block.count("x") == 1:
             block = [int(side) if side.isdecimal() else side for side in block.split("x")]
         if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.errors import InputError
+from txcalc.num import Num
 from txcalc.parts import convolution, cores, linear as parts, linear_attention, norm, spans
 from txcalc.parts.mixers import pieces
 from txcalc.parts.part import Leaf
@@ -100,13 +101,13 @@ Shapes = list[tuple[Any, ...]]
 Given = Callable[[Any, Any, Any, Any], Shapes]  # a part, B, T and S
 
 
-def _attended(part: cores.AttentionCore, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _attended(part: cores.AttentionCore, batch: Num, tokens: Num, source: Num) -> Shapes:
     keys = source if isinstance(part.span, spans.Cross | spans.CrossUncached) else tokens
     q = (batch, tokens, part.n_heads, part.d_qk)
     return [q, (batch, keys, part.n_kv_heads, part.d_qk), (batch, keys, part.n_kv_heads, part.d_v)]
 
 
-def _product(part: cores.MatrixProduct, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _product(part: cores.MatrixProduct, batch: Num, tokens: Num, source: Num) -> Shapes:
     made = source if part.d_out is None else part.d_out
     return [(batch, part.n_heads, tokens, part.d_in), (batch, part.n_heads, part.d_in, made)]
 
@@ -115,7 +116,7 @@ def _wide(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.width)]
 
 
-def _gated(part: parts.Activation, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _gated(part: parts.Activation, batch: Num, tokens: Num, source: Num) -> Shapes:
     return [(batch, tokens, part.width)] * (2 if part.gated else 1)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
+from txcalc.parts.options import Raw, Table
 from txcalc.sources import files
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
@@ -47,7 +48,7 @@ DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16",
 # The keys of a params.json, as Meta's and Mistral's own code read it.
 PARAMS = frozenset({"dim", "n_layers", "n_heads", "norm_eps", "vocab_size"})
 
-Description = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
+Description = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
 def read(source: str | Path, ignore: Sequence[str] = ()) -> Description:
@@ -72,7 +73,7 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     return _beside(parsed(data, str(path)), path), str(path), name
 
 
-def _beside(data: Any, path: Path) -> Any:
+def _beside(data: object, path: Path) -> Any:
     """A config with what a quantiser wrote into a file of its own beside it, where the config itself says nothing."""
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
@@ -99,7 +100,7 @@ def parsed(data: bytes, where: str) -> Any:
         raise InputError(where, [f"is not valid JSON: {str(error) or 'nested too deep'}"]) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, Any]]) -> Raw:
     """An object, none of whose keys stands twice with different values."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -109,7 +110,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
+def describe(data: object, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
     """The description of a parsed config.json. Errors: `InputError` with every fault, `UnknownName`."""
     if not isinstance(data, Mapping):
         raise InputError(where, [f"holds {shown(NULL if data is None else data)}, expected an object with model_type"])
@@ -132,7 +133,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
     return raw, where, (*told, *inferred, *c.assumptions), (*left_out, *c.notes)
 
 
-def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
+def _read(c: Config, where: str) -> tuple[Config, Raw]:
     """A config once it is read, and the description in it, if it has no faults."""
     text, own = c, c.model_type
     agreed(c)
@@ -155,7 +156,7 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
     return c, raw
 
 
-def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple[Mapping[str, Any], list[str]]:
+def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list[str]]:
     """A config without the keys that its user wants ignored, and a note for each. Errors: `InputError` for one that is
     not there."""
     notes: list[str] = []
@@ -178,14 +179,14 @@ def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple
 LANGUAGE = ("text_config", "llm_config", "language_config", "lm_config", "language")
 
 
-def language_part(data: Mapping[str, Any]) -> str:
+def language_part(data: Table) -> str:
     """The key of the config of a language model that is read alone, in one of a type that is not read; "": none."""
     if _named(data) in {*READERS, *WRAPPERS}:
         return ""
     return next((key for key in LANGUAGE if _named(data.get(key)) in READERS), "")
 
 
-def _named(data: Any) -> str:
+def _named(data: object) -> str:
     """The model type that a config names; "": none."""
     name = data.get("model_type") if isinstance(data, Mapping) else None
     return name if isinstance(name, str) else ""
@@ -198,7 +199,7 @@ RENAMED = {
 }
 
 
-def _sharing(data: Mapping[str, Any]) -> bool:
+def _sharing(data: Table) -> bool:
     """Whether heads of llm-foundry's MPT share keys and values."""
     sharing, mixing = ("grouped_query_attention", "multiquery_attention"), data.get("attn_config")
     return isinstance(mixing, Mapping) and mixing.get("attn_type") in sharing
@@ -206,7 +207,7 @@ def _sharing(data: Mapping[str, Any]) -> bool:
 
 # Code that has a model type (None: any) in common with other code: the type by which it is read, what its config has
 # that the other's has not, and that in words.
-OWN: tuple[tuple[str, str | None, Callable[[Mapping[str, Any]], Any], str], ...] = (
+OWN: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
     ("eagle3", None,
      lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
      "draft_vocab_size is a key of such drafts alone"),
@@ -234,7 +235,7 @@ OWN: tuple[tuple[str, str | None, Callable[[Mapping[str, Any]], Any], str], ...]
 _OLD = ("n_special", "predict_special_tokens")
 
 
-def _foreign(data: Mapping[str, Any], name: str) -> bool:
+def _foreign(data: Table, name: str) -> bool:
     """True where keys by which a file is told to be of this type stand beside one that its class never wrote, such as
     another code's switch; or beside tokens that the code before transformers added to the table."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
@@ -244,7 +245,7 @@ def _foreign(data: Mapping[str, Any], name: str) -> bool:
     return any(key not in own and metadata.unnamed(name, key) for key in told)
 
 
-def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
+def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
     model_type, cls = data.get("model_type"), class_of(data) or ""
@@ -389,12 +390,12 @@ def _quantised(c: Config, text: Config) -> Any:
     return said[0][0].data[said[0][1]] if said else None
 
 
-def _stored(c: Config, text: Config) -> dict[str, Any]:
+def _stored(c: Config, text: Config) -> Raw:
     """How the checkpoint is stored: its dtype, and what its quantiser did."""
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
     quantization = _quantised(c, text)
-    found: dict[str, Any] = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
+    found: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
         c.note(f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {found['dtype']} is counted")
     if quantization is None:

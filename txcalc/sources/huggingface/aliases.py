@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
@@ -24,7 +23,7 @@ def alias(c: Config) -> Raw:
     head      the table of its head, where it is not the type's
     note      what a reader of the answer should know
     """
-    row: dict[str, Any] = {**ALIASES[c.model_type]}
+    row: Raw = {**ALIASES[c.model_type]}
     row |= next((other for key, other in row.get("if", {}).items() if c.data.get(key)), {})
     absent = {key: value for key, value in row.get("defaults", {}).items() if key not in c}
     for key, value in absent.items():

@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.parts.options import Raw as Raw, Table
 from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.families import PREDICTORS
-from txcalc.sources.huggingface.heads import HeadReader, Raw as Raw
+from txcalc.sources.huggingface.heads import HeadReader
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.transformers_metadata import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
@@ -94,8 +95,8 @@ class Config(HeadReader):
     def heads(
         self,
         raw: Raw,
-        kv: Any = None,
-        d_head: Any = None,
+        kv: object = None,
+        d_head: object = None,
         names: Sequence[str] = ("num_attention_heads",),
         whole: bool | None = False,
         kv_names: Sequence[str] = ("num_key_value_heads",),
@@ -127,16 +128,16 @@ class Config(HeadReader):
         act: str = "gelu",
         bias: bool = True,
         act_names: Sequence[str] = ("hidden_act",),
-        default: Any = REQUIRED,
+        default: object = REQUIRED,
     ) -> Raw:
         """Two matrices with an activation between them."""
         width = self.size(*names or ("intermediate_size",), default=default, null=default)
         return {"d_ff": width, "gated": False, "activation": self.activation(*act_names, default=act), "bias": bias}
 
-    def rms(self, *names: str, eps: float = 1e-6, **more: Any) -> Raw:
+    def rms(self, *names: str, eps: float = 1e-6, **more: object) -> Raw:
         return {"form": "rms", "eps": self.real(*names or ("rms_norm_eps",), default=eps), **more}
 
-    def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **more: Any) -> Raw:
+    def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **more: object) -> Raw:
         known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
         return {"form": "layer", "eps": self.real(*names or known, default=eps), "bias": bias, **more}
 
@@ -218,7 +219,7 @@ class Config(HeadReader):
         kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
         return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
 
-    def mla(self, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
+    def mla(self, q: object, kv: int, nope: int, rope: int, value: object, also: str = "") -> Raw:
         """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim`
         itself, unless it is its other name (`also`) for the rotated part."""
         n_heads = self.size("num_attention_heads")
@@ -242,8 +243,8 @@ class Config(HeadReader):
             self.fault("qk_rope_head_dim", table["d_rope"], "an even number")
         return table | ({"q_rank": rank} if rank is not None else {})
 
-    def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: Any = REQUIRED,
-                k_default: Any = REQUIRED, act: str = "silu", **more: Any) -> Raw:  # fmt: skip
+    def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: object = REQUIRED,
+                k_default: object = REQUIRED, act: str = "silu", **more: object) -> Raw:  # fmt: skip
         """Routed experts: how many, how many a token passes, and their width."""
         number = self.size(*n, default=n_default)
         top = self.size(*k, default=k_default)
@@ -283,7 +284,7 @@ class Config(HeadReader):
         return {"window": chunk, "chunked": True}
 
     def with_shared(
-        self, mixed: Raw, *names: str, default: Any = None, groups: tuple[int | None, int | None] = (None, None)
+        self, mixed: Raw, *names: str, default: object = None, groups: tuple[int | None, int | None] = (None, None)
     ) -> Raw:
         """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to, and
         how many there are and are chosen from where the class says it (`groups`)."""
@@ -416,7 +417,7 @@ def turned(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
     }
 
 
-def leaf(name: str, form: str, *sizes: int, **more: Any) -> Raw:
+def leaf(name: str, form: str, *sizes: int, **more: object) -> Raw:
     """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
     return {"name": name, "form": form, "sizes": list(sizes), **more}
 
@@ -445,7 +446,7 @@ def stretched(table: Config) -> None:
             table.fault(key, None, "a number")
 
 
-def _table(value: Any) -> Mapping[str, Any]:
+def _table(value: object) -> Table:
     if not isinstance(value, Mapping):
         raise Wrong("an object")
     return value

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
+from txcalc.parts.options import Table
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
@@ -68,35 +69,35 @@ class Decoder(Struct, frozen=True, kw_only=True):
     qk_key: tuple[str, bool] | None = None
     chunks: bool = False
     latent: Sequence[Any] | None = None
-    attention: Mapping[str, Any] = field(default_factory=dict)
+    attention: Table = field(default_factory=dict)
     square: str = ""
-    experts: Mapping[str, Any] | None = None
+    experts: Table | None = None
     plain: str = ""
     act: str = "silu"
     act_key: str = "hidden_act"
     d_ff: str = "intermediate_size"
     times: int | None = None
-    mlp: Mapping[str, Any] = field(default_factory=dict)
+    mlp: Table = field(default_factory=dict)
     mlp_bias: bool | None = None
     mlp_key: str = "mlp_bias"
     mlp_always: bool = False
-    norm: Mapping[str, Any] = field(default_factory=dict)
+    norm: Table = field(default_factory=dict)
     theta: float = 10000.0
     partial: float = 1.0
     kind: str = ""
     even: bool = False
     interleaved: bool = False
-    angles: Mapping[str, Any] | None = None
+    angles: Table | None = None
     learned: tuple[str, int, int] | None = None
     turned: tuple[str, int] | None = None
     scaled: bool = False
-    embedding: Mapping[str, Any] | None = None
+    embedding: Table | None = None
     tied: bool = False
-    head: Mapping[str, Any] = field(default_factory=dict)
+    head: Table = field(default_factory=dict)
     only: Sequence[tuple[Any, str, str]] = ()
     ignore: str = ""
     further: bool = False
-    window: Mapping[str, Any] | None = None
+    window: Table | None = None
     switched: int | None = None
     dense: int | None = None
     typed: int | tuple[str, int] | None = None
@@ -216,7 +217,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     always: bool = False
     groups: tuple[int | None, int | None] = (None, None)
     beside: tuple[str, Any] | None = None
-    more: Mapping[str, Any] = field(default_factory=dict)
+    more: Table = field(default_factory=dict)
 
     def read(self, c: Config) -> Raw:
         """The table of experts in a config."""
@@ -230,7 +231,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
         return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
 
 
-def _default(value: Any) -> Any:
+def _default(value: object) -> Any:
     return REQUIRED if value == MUST else value
 
 
@@ -238,7 +239,7 @@ def _near(
     c: Config,
     raw: Raw,
     default: int | None = None,
-    null: Any = None,
+    null: object = None,
     near: str = "",
     period: int | tuple[str, int] = 1,
     switch: bool = False,

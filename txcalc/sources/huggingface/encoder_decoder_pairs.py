@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf, periodic
@@ -173,7 +172,7 @@ def _merged(c: Config, raw: Raw) -> Raw:
         c.fault("attention_bias", True, "false", "a bias of keys that run twice is not read")
     width, kinds = a["d_head"], ["local" if kind == LOCAL else "global" for kind in _types(c, raw)]
     queries, pairs = a["n_heads"] * width, a["n_kv_heads"] * width
-    heads: dict[str, Any] = {"groups": max(1, a["n_heads"] // a["n_kv_heads"])}
+    heads: Raw = {"groups": max(1, a["n_heads"] // a["n_kv_heads"])}
 
     def leaves(core: str, *span: int) -> list[Raw]:
         made = [

@@ -30,6 +30,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from txcalc.parts.options import Raw
 from txcalc.sources.huggingface.transformers_metadata import table
 
 _TABLE = table("families.json")
@@ -40,14 +41,14 @@ def by_name(groups: Mapping[str, str]) -> dict[str, str]:
     return {name: key for key, names in groups.items() for name in names.split()}
 
 
-WHOLES: dict[str, dict[str, Any]] = _TABLE["wholes"]
+WHOLES: dict[str, Raw] = _TABLE["wholes"]
 _LLAVA = dict(_TABLE["like llava"])
 _OWN, _ABSENT = _LLAVA.pop("own"), _LLAVA.pop("absent")
 for _text, _rows in _LLAVA.items():
     _row = {"texts": _text, "own": _OWN, "absent": _ABSENT.get(_text, {})}
     WHOLES |= {name: {**_row, "classes": classes} for name, classes in _rows.items()}
 STANDALONE_TOWERS = by_name(_TABLE["standalone towers"])
-ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
+ALIASES: dict[str, Raw] = _TABLE["aliases"]
 
 # model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
 READERS: dict[str, tuple[str, str]] = {
@@ -84,12 +85,12 @@ PREDICTING = frozenset({"deepseek_v3", "glm4_moe", "glm_moe_dsa"})
 WRAPPERS = {name: f"{name}_text" for name in _TABLE["own text"].split()} | by_name(_TABLE["other text"])
 TEXT_DEFAULTS: dict[str, dict[str, int]] = _TABLE["text defaults"]
 FLAT: dict[str, list[str]] = _TABLE["flat"]
-TIES: dict[str, Any] = _TABLE["ties"]
+TIES: Raw = _TABLE["ties"]
 REFUSED = by_name(_TABLE["refused"])
 
 
-def reader(model_type: str) -> Callable[[Any], dict[str, Any]]:
+def reader(model_type: str) -> Callable[[Any], Raw]:
     """The function that reads a config of this model type, which is among `READERS`."""
     module, function = READERS[model_type]
-    read: Callable[[Any], dict[str, Any]] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+    read: Callable[[Any], Raw] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
     return read

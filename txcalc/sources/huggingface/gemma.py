@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.num import Num
 from txcalc.sources.huggingface.config import (
     GLOBAL,
     LAYER_NAMES,
@@ -97,7 +97,7 @@ def _places(c: Config, kind: str, theta: float, width: int, form: str = "default
     return places | {"rotary_dims": dims, "spread": True}
 
 
-def _layer_input(c: Config, width: Any, activation: str) -> Raw:
+def _layer_input(c: Config, width: Num, activation: str) -> Raw:
     rows = c.size("vocab_size_per_layer_input", default=262144)
     return {"width": width, "rows": rows, "activation": activation}
 
@@ -141,7 +141,7 @@ def diffusion_gemma_text(c: Config) -> Raw:
     return raw | {"around": around}
 
 
-def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = False, tied: bool = False) -> Raw:
+def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = False, tied: bool = False) -> Raw:
     """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts, and of
     `tied` ones values are keys without the config's saying so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
@@ -327,7 +327,7 @@ def _feed_forwards(c: Config, n: int) -> list[Raw]:
     ]
 
 
-def _share(value: Any) -> float:
+def _share(value: object) -> float:
     if type(value) is not float or not 0 <= value < 1:
         raise Wrong("a list of shares, from 0.0 to less than 1.0")
     return value

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import Keys, bare
-
-Raw = dict[str, Any]
 
 HEADS = {
     "ForCausalLM": "lm",
@@ -58,7 +56,7 @@ def named_after(model_type: str) -> list[str]:
     return [bare(model_type) + ending for ending in ENDINGS]
 
 
-def class_of(data: Mapping[str, Any]) -> str | None:
+def class_of(data: Table) -> str | None:
     """The class that a config names first."""
     names = data.get("architectures")
     return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
@@ -125,7 +123,7 @@ class HeadReader(Keys):
             self.fault("num_labels", number, f"{len(given)}, the length of id2label")
         return len(given)
 
-    def classifier(self, task: str, default: int = 2, **more: Any) -> Raw:
+    def classifier(self, task: str, default: int = 2, **more: object) -> Raw:
         """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
         said = "id2label" in self or "num_labels" in self
         classes = 1 if task == "choice" else 2 if task == "question" and not said else self.labels(default)
@@ -133,7 +131,7 @@ class HeadReader(Keys):
             self.fault("num_labels", classes, "2, for an answer has a start and an end")
         return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
 
-    def lm_head(self, tied: bool, **more: Any) -> Raw:
+    def lm_head(self, tied: bool, **more: object) -> Raw:
         """A language-model head, tied or not as the class has it when the config does not say."""
         classes = () if self.path else metadata.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]

@@ -96,7 +96,7 @@ def _unrotated(c: Config) -> Raw | None:
 
 
 def _kimi_decoder(
-    c: Config, latent: Raw, delta: Raw, types: list[str], first: int, eps: float, **positions: Any
+    c: Config, latent: Raw, delta: Raw, types: list[str], first: int, eps: float, **positions: object
 ) -> Raw:
     """Kimi delta attention in some layers and latent attention in the others, the `first` of them dense and the rest
     with experts, where `mlp_layer_types` does not say."""

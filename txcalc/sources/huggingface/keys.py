@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
-from txcalc.parts.options import REQUIRED as REQUIRED
+from txcalc.parts.options import REQUIRED as REQUIRED, Table
 from txcalc.sources.huggingface.size_neutral_keys import (
     IGNORED_KEYS,
     TRAINING_NUMBERS,
@@ -57,7 +57,7 @@ class Keys:
 
     def __init__(
         self,
-        data: Mapping[str, Any],
+        data: Table,
         model_type: str,
         path: str = "",
         parent: Keys | None = None,
@@ -86,11 +86,11 @@ class Keys:
         self.faulty.add(key)
         self.faults.append(Fault(self.path + printable(key), NULL if got is None else got, expected, fix))
 
-    def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+    def size(self, *names: str, default: object = REQUIRED, null: object = REQUIRED) -> Any:
         """A whole number above 0. `default` is what the class takes when the key is absent, `null` when it is null."""
         return self._get(names, size, 1, default, null)
 
-    def count(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+    def count(self, *names: str, default: object = REQUIRED, null: object = REQUIRED) -> Any:
         """A whole number from 0."""
         return self._get(names, count, 0, default, null)
 
@@ -99,15 +99,15 @@ class Keys:
         number: int = self._get(names, layers, 1, REQUIRED, REQUIRED)
         return number
 
-    def flag(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+    def flag(self, *names: str, default: object = REQUIRED, null: object = REQUIRED) -> Any:
         """True or false."""
         return self._get(names, flag, False, default, null)
 
-    def text(self, *names: str, default: Any, null: Any = REQUIRED) -> Any:
+    def text(self, *names: str, default: object, null: object = REQUIRED) -> Any:
         """A text that decides about structure."""
         return self._get(names, text, "", default, null)
 
-    def real(self, *names: str, default: Any = None) -> Any:
+    def real(self, *names: str, default: object = None) -> Any:
         """A number that changes what is computed, never a size: its default is no assumption worth a line."""
         return self._get(names, real, 1.0, default, default, told=False)
 
@@ -121,7 +121,7 @@ class Keys:
             return default
         return value
 
-    def nested(self, name: str, model_type: str = "", usual: Mapping[str, Any] | None = None) -> Self:
+    def nested(self, name: str, model_type: str = "", usual: Table | None = None) -> Self:
         """The config of a part, which takes its class's sizes where it names none; where it is absent itself, `usual`,
         if there is one. Its type is the one that it names, unless `model_type` is given."""
         table = self.data.get(name)
@@ -142,10 +142,10 @@ class Keys:
             return "silu" if self.second_reading else "gelu"
         return ACTIVATIONS[name]
 
-    def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
+    def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: object) -> Any:
         """A list whose items pass `of`, one per layer where `length` is given."""
 
-        def check(value: Any) -> list[Any]:
+        def check(value: object) -> list[Any]:
             if not isinstance(value, list) or len(value) > MAX_LAYERS:
                 raise Wrong("a list")
             if length is not None and len(value) != length:
@@ -155,7 +155,7 @@ class Keys:
         self.listed.update(names)
         return self._get(names, check, default, default, default, told=False)
 
-    def require_value(self, value: Any, *names: str, why: str) -> None:
+    def require_value(self, value: object, *names: str, why: str) -> None:
         """A feature that this reader cannot express: its key is absent, or has the one value without it."""
         self.asked.update(names)
         for name in names:
@@ -172,7 +172,7 @@ class Keys:
         """Keys that change no size in this family."""
         self.asked.update(names)
 
-    def assume(self, name: str, value: Any) -> None:
+    def assume(self, name: str, value: object) -> None:
         line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
         if line not in self.assumptions:
             self.assumptions.append(line)
@@ -276,11 +276,11 @@ class Keys:
             for value, names, why in row.get("only", ()):
                 self.require_value(value, *names.split(), why=why)
 
-    def _take(self, names: tuple[str, ...], value: Any) -> None:
+    def _take(self, names: tuple[str, ...], value: object) -> None:
         if type(value) is int:
             self.taken |= dict.fromkeys(names, value)
 
-    def _harmless(self, key: str, value: Any) -> bool:
+    def _harmless(self, key: str, value: object) -> bool:
         """True for a key that transformers' code of this type never names, with a value that is no size, or one of
         training or of a text, or a twin of a key that was read: the same number under a name that shares a word."""
         twin = type(value) is int and self._twin(key, value)
@@ -308,9 +308,9 @@ class Keys:
         self,
         names: tuple[str, ...],
         check: Callable[[Any], Any],
-        stand_in: Any,
-        default: Any,
-        null: Any,
+        stand_in: object,
+        default: object,
+        null: object,
         told: bool = True,
     ) -> Any:
         self.asked.update(names)
@@ -362,7 +362,7 @@ def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
     return known
 
 
-def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
+def _other(stand_in: object, check: Callable[[Any], Any]) -> Any:
     """Another stand-in: a number with many divisors, the other flag."""
     if isinstance(stand_in, bool):
         return not stand_in
@@ -375,7 +375,7 @@ def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
 COMMON_WORDS = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
 
 
-def _no_size(value: Any) -> bool:
+def _no_size(value: object) -> bool:
     """True for what cannot be a size: a flag, 0, a negative number, one with a point, a text, what is empty."""
     if isinstance(value, bool | str | float) or value is None:
         return True
@@ -407,22 +407,22 @@ KINDS: dict[str, tuple[type, str]] = {
 }
 
 
-def _misfits(model_type: str, key: str, value: Any) -> bool:
+def _misfits(model_type: str, key: str, value: object) -> bool:
     """True for a value that transformers' class of a model type does not take: of another kind, or another word."""
     kinds, words = kinds_of(model_type, key), words_of(model_type, key)
     misspelled = isinstance(value, str) and words and value not in words
     return bool((kinds and _kind(value) not in kinds) or misspelled) or (value is None and needs_value(model_type, key))
 
 
-def _cut(value: Any) -> str:
+def _cut(value: object) -> str:
     return "null" if value is None else shown(value, 30)
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     return next((kind for kind, (cls, _) in KINDS.items() if isinstance(value, cls)), "")
 
 
-def _json(value: Any) -> str:
+def _json(value: object) -> str:
     if value is None:
         return "nothing"
     return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
@@ -439,10 +439,10 @@ def bare(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def any_of(*choices: Any) -> Callable[[Any], Any]:
+def any_of(*choices: object) -> Callable[[Any], Any]:
     """A check that a list's item is one of `choices`, by type and by value."""
 
-    def check(value: Any) -> Any:
+    def check(value: object) -> Any:
         if not any(type(value) is type(choice) and value == choice for choice in choices):
             raise Wrong(f"a list out of {', '.join(map(repr, choices))}")
         return value
@@ -450,7 +450,7 @@ def any_of(*choices: Any) -> Callable[[Any], Any]:
     return check
 
 
-def number(value: Any) -> int:
+def number(value: object) -> int:
     """A check that a list's item is a whole number from 0."""
     if type(value) is not int or value < 0:
         raise Wrong("a list of whole numbers")

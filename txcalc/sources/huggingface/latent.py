@@ -362,9 +362,9 @@ def deepseek_v4(c: Config) -> Raw:
     return layered(raw, ([names[kind] for kind in types], tables))
 
 
-def _rates(c: Config) -> dict[str, Any]:
+def _rates(c: Config) -> Raw:
     """Tokens an entry, by layer type: a table, or two keys that stand over it."""
-    found: dict[str, Any] = dict(RATES)
+    found: Raw = dict(RATES)
     if table := c.table("compress_rates"):
         found |= {kind: table.size(kind) for kind in RATES}
     for kind, name in ((SELECTED, "compress_rate_csa"), (POOLED, "compress_rate_hca")):

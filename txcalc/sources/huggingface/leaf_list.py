@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from txcalc.sources.huggingface.config import Raw, leaf
 
@@ -17,14 +16,14 @@ def leaf_stack(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
     return own | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
 
 
-def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
+def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: object) -> Raw:
     """A norm, named after what it stands before or what it norms."""
     return leaf(f"{name}_norm", form, width, kind="norm", **more)
 
 
 def ffn_leaves(
     name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, gated: bool = False,
-    **more: Any,
+    **more: object,
 ) -> Pieces:  # fmt: skip
     """A norm ("": none) and the two matrices after it, or three where it is gated."""
     made = [norm_leaf(name, d, norm)] if norm else []
@@ -37,7 +36,7 @@ def ffn_leaves(
 
 def attention_leaves(
     name: str, d: int, heads: int, width: int, *, read: int = 0, keys: list[int] | None = None, groups: int = 1,
-    bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: Any,
+    bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: object,
 ) -> Pieces:  # fmt: skip
     """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
     positions `keys`, as wide as `read`."""

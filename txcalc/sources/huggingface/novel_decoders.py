@@ -13,11 +13,11 @@ from txcalc.sources.spec import real
 NEAR = "hybrid_sliding"
 
 
-def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: Any) -> Raw:
+def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: object) -> Raw:
     return leaf(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
 
 
-def _norm(name: str, width: int, **more: Any) -> Raw:
+def _norm(name: str, width: int, **more: object) -> Raw:
     return leaf(name, "rms_norm", width, **{"kind": "norm", **more})
 
 
@@ -230,7 +230,7 @@ def inkling_text(c: Config) -> Raw:
     if "dense" in fed:
         raw["feed_forward"] = c.gated(dense)
 
-    def heads(prefix: str, several: Any, groups: int) -> tuple[int, int, int]:
+    def heads(prefix: str, several: object, groups: int) -> tuple[int, int, int]:
         found = c.size(f"{prefix}num_attention_heads", default=several)
         kv = c.size(f"{prefix}num_key_value_heads", default=groups)
         c.divides(kv, found, f"{prefix}num_key_value_heads", f"{prefix}num_attention_heads")

@@ -265,7 +265,7 @@ def nemotron_nas(c: Config) -> Raw:
     return raw if c.faults else layered(raw, (kinds, tables))
 
 
-def _block(value: Any) -> Any:
+def _block(value: object) -> Any:
     """A check that a layer's choice has both its tables."""
     if not isinstance(value, Mapping) or not all(isinstance(value.get(part), Mapping) for part in ("attention", "ffn")):
         raise Wrong("a list of objects, each with the tables attention and ffn")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import tower_types, transformers_metadata as metadata
@@ -295,7 +294,7 @@ def _version(c: Config) -> str:
     return known.get(str(given), "llama")
 
 
-def language_alone(c: Config, raw: dict[str, Any], counted: str = ALONE) -> Raw:
+def language_alone(c: Config, raw: Raw, counted: str = ALONE) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
     beside = ("vision", "visual", "audio", "text_encoder", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
     tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]

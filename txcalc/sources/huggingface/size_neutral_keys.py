@@ -16,25 +16,23 @@ A reader looks at its own keys first; only what it did not ask for is looked up 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
+from txcalc.parts.options import Raw, Table
 from txcalc.sources.huggingface.transformers_metadata import table
 
 NAMES = frozenset(" ".join(table("size_neutral_keys.json")["neutral"]).split())
 ENDINGS, BEGINNINGS = (tuple(table("size_neutral_keys.json")[name]) for name in ("endings", "beginnings"))
 TRAINING_NUMBERS = frozenset(" ".join(table("size_neutral_keys.json")["unread"]).split())
-_OFF: dict[str, Any] = table("size_neutral_keys.json")["off"]
+_OFF: Raw = table("size_neutral_keys.json")["off"]
 _NULL: dict[str, str] = table("size_neutral_keys.json")["null"]  # by key, the families
 
 # By model type and table, the rows of keys that are set aside there.
-IGNORED_KEYS: dict[str, list[dict[str, Any]]] = {}
+IGNORED_KEYS: dict[str, list[Raw]] = {}
 for _places, _row in table("ignored_keys.json").items():
     for _place in _places.split():
         IGNORED_KEYS.setdefault(_place, []).append(_row)
 
 
-def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
+def elsewhere(model_type: str, key: str, config: Table) -> str:
     """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
     for family, keys, beside, value, whose in table("size_neutral_keys.json")["elsewhere"]:
         if model_type == family and key in keys.split() and config.get(beside) == value:
@@ -42,7 +40,7 @@ def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
     return ""
 
 
-def ignores(place: str, key: str, value: Any) -> bool:
+def ignores(place: str, key: str, value: object) -> bool:
     """True for a key of which no size follows in this table of a type, or none with this value."""
     return any(
         key in row.get("ignore", "").split()
@@ -51,7 +49,7 @@ def ignores(place: str, key: str, value: Any) -> bool:
     )
 
 
-def is_neutral(key: str, value: Any) -> bool:
+def is_neutral(key: str, value: object) -> bool:
     """True for a key that changes no size. One that is null says nothing."""
     off: bool = key in _OFF and type(_OFF[key]) is type(value) and _OFF[key] == value
     return value is None or off or key in NAMES or key.endswith(ENDINGS) or key.startswith(BEGINNINGS)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.keys import REQUIRED
@@ -175,7 +173,7 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
 QUANTISED = frozenset({"wav2vec2", "wav2vec2-conformer"})
 
 
-def _answers(c: Config, raw: Raw, last: int, classes: Any = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
+def _answers(c: Config, raw: Raw, last: int, classes: object = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
     """What is read off the layers, as pieces and a head; `classes` and `wide` are the class's defaults."""
     d, quantised = raw["d_model"], ("pretraining",) * (c.model_type in QUANTISED)
     form = c.head_of("none", "ctc", "sequence", "frames", "speaker", *quantised)

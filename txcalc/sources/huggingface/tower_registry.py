@@ -181,7 +181,7 @@ def _function(name: str, module: str) -> Any:
 
 def _plan(
     tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
-    ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: Any,
+    ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: object,
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
     instead, and what the tower's function is told: sizes by default where they are not its own, and more."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, leaf
@@ -45,7 +45,7 @@ class Sizes(NamedTuple):
     heads: int
 
 
-def whisper_sizes(v: Config, *defaults: Any) -> Sizes:
+def whisper_sizes(v: Config, *defaults: object) -> Sizes:
     """By Whisper's names, or the usual ones."""
     size = Sizes(
         v.size("d_model", "hidden_size", default=defaults[0]),

@@ -4,7 +4,7 @@ of those that no parts make yet, parameters alone, as sums over their tensors.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.tower_types import (
@@ -376,7 +376,7 @@ def molmo2(v: Config) -> Tower:
     return Tower(size.width, raw, why="" if rows == seen else "its table of positions is not one of its crops' patches")
 
 
-def whisper(v: Config, *defaults: Any, bands: int = 128, **own: Raw) -> Tower:
+def whisper(v: Config, *defaults: object, bands: int = 128, **own: Raw) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
     size = whisper_sizes(v, *(defaults or (1280, 5120, 32, 20)))
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}

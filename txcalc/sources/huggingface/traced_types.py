@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.parts.options import Table
 from txcalc.sources.expressions import read_once
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, leaf
@@ -90,7 +90,7 @@ def _last(path: str) -> str:
     return path.rpartition(".")[2]
 
 
-def _sizes(at: Mapping[str, Config], row: Mapping[str, Any]) -> dict[str, int]:
+def _sizes(at: Mapping[str, Config], row: Table) -> dict[str, int]:
     """The keys whose sizes vary; what a default names is a key before it, which says both."""
     found = dict[str, int]()
     for path, default in row["keys"].items():
@@ -98,7 +98,7 @@ def _sizes(at: Mapping[str, Config], row: Mapping[str, Any]) -> dict[str, int]:
     return found
 
 
-def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, Any]) -> int:
+def _size(at: Mapping[str, Config], path: str, default: int, row: Table) -> int:
     c, key = _of(at, path), _last(path)
     if key == "num_labels":
         return c.labels()
@@ -113,7 +113,7 @@ def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, A
     return number
 
 
-def _only(c: Config, key: str, value: Any) -> None:
+def _only(c: Config, key: str, value: object) -> None:
     """A fault where a key has another value than the one that was recorded."""
     c.ignore(key)
     got = c.data.get(key, ABSENT)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+
+from txcalc.parts.options import Raw
 
 
 @cache
-def table(name: str) -> dict[str, Any]:
+def table(name: str) -> Raw:
     """A table of data beside this file."""
-    found: dict[str, Any] = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    found: Raw = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return found
 
 

@@ -11,6 +11,8 @@ import re
 from fractions import Fraction
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -20,12 +22,13 @@ from txcalc.planning.conventions import CONVENTIONS
 REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", "torchtitan", "llama-3")
 
 
-class Utilisation(NamedTuple):
-    """Model and hardware FLOPs per second over the peak, by a convention; `a_token` its model FLOPs per token."""
+class Utilisation(Struct, frozen=True):
+    """Model and hardware FLOPs per second over the peak, by a convention; its model FLOPs per token, a float where they
+    are no whole number."""
 
     name: str
     formula: str
-    a_token: Fraction
+    flops_per_token: int | float
     mfu: float
     hfu: float
 
@@ -58,9 +61,10 @@ def utilisation(
             raise InputError(f"--as {name}", ["counts a forward pass, and a utilisation is of a training step"])
         again = share * (counted.hardware_flops(recompute) - counted.model_flops)
         positions = ledger.work.positions
-        a_token, executed = Fraction(counted.model_flops, positions), (counted.model_flops + again) / positions
+        model_flops, executed = Fraction(counted.model_flops, positions), (counted.model_flops + again) / positions
+        per_token = model_flops.numerator if model_flops.denominator == 1 else float(model_flops)
         rate = tokens_s / peak
-        found.append(Utilisation(name, counted.formula, a_token, float(a_token) * rate, float(executed) * rate))
+        found.append(Utilisation(name, counted.formula, per_token, float(per_token) * rate, float(executed) * rate))
     return found
 
 

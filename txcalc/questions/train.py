@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from txcalc import hardware
 from txcalc.curves import PYTORCH
@@ -13,7 +13,7 @@ from txcalc.hardware import Accelerator, multiplied
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
 from txcalc.planning.training import answer as planning
-from txcalc.planning.training.answer import Training
+from txcalc.planning.training.answer import OnAccelerator, Training
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.memory import CATEGORIES, RankPeak
 from txcalc.planning.training.offload import HOST
@@ -22,7 +22,7 @@ from txcalc.planning.training.recipe import Recipe, parse_options
 from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
 from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_days, tokens_of
 from txcalc.planning.training.search import FoundLayout, Searched
-from txcalc.planning.utilisation import REPORTED, parse_measured
+from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Known, Result
 from txcalc.questions.arguments import count, length, maybe, names
@@ -31,43 +31,36 @@ from txcalc.questions.phrases import adapters, priced
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.training_step import LayoutInfo
 from txcalc.sources import load
-from txcalc.units import bits_of, iec, parse_count, parse_rate, parse_tokens
+from txcalc.units import bits_of, iec, parse_count, parse_rate
 
 MAX_SPANS = 4000  # of a pipeline that is drawn
 SPANS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
 
 
 FRAMEWORK = o.Option(
-    "Framework whose buffers count: fsdp2, megatron, deepspeed, nanotron, litgpt.", "NAME", "Engine",
-    completes="framework",
-)  # fmt: skip
-ZERO = o.Option(
-    "ZeRO stage: dp ranks shard 1 the optimizer, 2 gradients too, 3 parameters too (default: 0).", group="Engine"
+    "Framework whose buffers count: fsdp2, megatron, deepspeed, nanotron, litgpt.", "NAME", completes="framework"
 )
-SCHEDULE = o.Option(
-    "Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", "Engine", completes="schedule"
-)
-MICRO_BATCH = o.Option("Sequences per rank and pass.", "N", "Workload", parse=parse_tokens)
-OFFLOAD = o.Option(
-    "Offload to the host: optimizer, activations, or both joined by +.", "WHAT", "Engine", completes="offload"
-)
+ZERO = o.Option("ZeRO stage: dp ranks shard 1 the optimizer, 2 gradients too, 3 parameters too (default: 0).")
+SCHEDULE = o.Option("Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", completes="schedule")
+MICRO_BATCH = o.tokens("Sequences per rank and pass.")._replace(group="Workload")
+OFFLOAD = o.Option("Offload to the host: optimizer, activations, or both joined by +.", "WHAT", completes="offload")
 RECIPE = o.RECIPE.more(
     "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, eager=on (uncompiled), "
     "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
     "stage)."
 )
-PRODUCTS = o.Option("Dtype of matrix products in linear layers: bf16, fp8.", "TYPE", "Engine")
-HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB (default: PCIe 4.0 x16).", "BYTES", "Engine")
-OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.", group="Engine")
-MEASURED = o.Option(
-    "A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE", "Money"
-)
-DEADLINE = o.Option("GPUs that finish within this time: 30d, 4w.", "TIME", "Money")
-BUDGET = o.Option("Training tokens for this much money: 1M.", "N", "Money", parse=parse_count)
+PRODUCTS = o.Option("Dtype of matrix products in linear layers: bf16, fp8.", "TYPE")
+HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB (default: PCIe 4.0 x16).", "BYTES")
+OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
+MEASURED = o.Option("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
+DEADLINE = o.Option("GPUs that finish within this time: 30d, 4w.", "TIME")
+BUDGET = o.Option("Training tokens for this much money: 1M.", "N", parse=parse_count)
 
 
 class RecipeOptions(o.Options):
     """The recipe of a training run besides layout and length. `recipe`: further fields of it, as a text."""
+
+    section: ClassVar[str] = "Engine"
 
     framework: Annotated[str | None, FRAMEWORK] = None
     zero: Annotated[int | None, ZERO] = None
@@ -99,6 +92,8 @@ class RecipeOptions(o.Options):
 class Cluster(o.Options):
     """How accelerators multiply and are connected. `gpus`: their number, where `gpu` is an `Accelerator`."""
 
+    section: ClassVar[str] = "Engine"
+
     products: Annotated[str, PRODUCTS] = "bf16"
     node: Annotated[int | None, o.NODE] = None
     network: Annotated[str | None, o.NETWORK] = None
@@ -116,19 +111,21 @@ class Cluster(o.Options):
 class Mfu(o.Options):
     """A measured rate, and the published conventions of its utilisation."""
 
-    measured: Annotated[str | None, MEASURED] = None
+    measured: Annotated[str | None, MEASURED._replace(group="Money")] = None
     conventions: Annotated[o.Names, o.CONVENTIONS.more("Only for MFU; conventions as in show.")] = ()
 
 
 class Run(o.Options):
     """The whole run: its length in tokens or FLOPs, prices and limits. `price`: per GPU-hour, where `gpu` has none."""
 
+    section: ClassVar[str] = "Money"
+
     train_tokens: Annotated[o.Length | float | None, o.TRAIN_TOKENS] = None
     compute: Annotated[o.Length | float | None, o.COMPUTE] = None
     deadline: Annotated[str | None, DEADLINE] = None
     budget: Annotated[o.Length | float | None, BUDGET] = None
-    pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.", group="Money")] = PUE
-    grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.", group="Money")] = GRID
+    pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.")] = PUE
+    grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.")] = GRID
     price: float | None = None
 
     def terms(self, price: float | None, power: int | None) -> Terms:
@@ -219,16 +216,6 @@ class StepTime(Answer):
     floor_bound: str | None
 
 
-class Utilisation(Answer):
-    """Model and hardware FLOPs utilisation by a published convention."""
-
-    name: str
-    formula: str
-    flops_per_token: int | float
-    mfu: float
-    hfu: float
-
-
 class RankedLayout(Answer):
     """One of the fastest layouts that fit."""
 
@@ -273,15 +260,6 @@ class SearchSummary(Answer):
     def of(cls, found: Searched) -> Self:
         best = tuple(map(RankedLayout.of, found.best))
         return cls(found.considered, found.fitting, found.too_few, best, found.refused)
-
-
-class OnAccelerator(Answer):
-    """The same recipe on another accelerator."""
-
-    gpu: str
-    fits: bool
-    tokens_per_s_per_gpu: float | None
-    memory_bytes: int
 
 
 class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
@@ -419,14 +397,14 @@ def train(
         else:
             whole = resolve_recipe(read_layout(layout), gpus, batch, sequence, choices)
     training = planning.train(model, whole, machine, rate, conventions, run_tokens, terms, rank)
-    others = planning.elsewhere(training) if fits_on else None
+    others = planning.on_every_accelerator(training) if fits_on else None
     return answer_of(training, searched, others, asked_tokens)
 
 
 def answer_of(
     training: Training,
     searched: Searched | None = None,
-    others: Sequence[planning.Elsewhere] | None = None,
+    others: Sequence[OnAccelerator] | None = None,
     asked_tokens: int | None = None,
 ) -> Train:
     """The answer for a recipe on a machine. `searched`: the layouts considered; `others`: other accelerators;
@@ -468,7 +446,7 @@ def answer_of(
         tokens_per_s_per_gpu=training.rate,
         measured=training.measured,
         mfu={each.name: each.mfu for each in training.used},
-        mfu_headline=training.headline and training.headline.name,
+        mfu_headline=training.headline.name if training.headline else None,
         hfu={each.name: each.hfu for each in training.used},
         sent=dict(step.sent) if step else None,
         run=training.run,
@@ -476,23 +454,12 @@ def answer_of(
             "allocated_bytes": memory,
             "step_s": Known("modelled", f"a roofline with the shares of kernels{rates}"),
         },
-        utilisation=tuple(
-            Utilisation(each.name, each.formula, number(each.a_token), each.mfu, each.hfu) for each in training.used
-        ),
+        utilisation=training.used,
         search=SearchSummary.of(searched) if searched else None,
-        fits_on=None if others is None else tuple(map(on_accelerator, others)),
+        fits_on=None if others is None else tuple(others),
         notes=(*notes, *notes_of(training, rates)),
         draw=lambda: picture(training, searched),
     )
-
-
-def number(fraction: Fraction) -> int | float:
-    """A whole number, or the nearest float."""
-    return fraction.numerator if fraction.denominator == 1 else float(fraction)
-
-
-def on_accelerator(row: planning.Elsewhere) -> OnAccelerator:
-    return OnAccelerator(row.accelerator.name, row.fits, row.rate, row.accelerator.memory)
 
 
 def notes_of(training: Training, rates: str) -> list[str]:

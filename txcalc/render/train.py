@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcalc.planning.training.answer import OnAccelerator
 from txcalc.planning.training.inverse import MOST_GPUS
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.planning.training.run import TrainingRun
-from txcalc.questions.train import OnAccelerator, RankMemory, SearchSummary, Train
+from txcalc.questions.train import RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes
 

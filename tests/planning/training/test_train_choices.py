@@ -524,7 +524,7 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(hardware, "names", lambda: list(made))
     monkeypatch.setattr(hardware, "load", made.get)
     monkeypatch.setattr(answer, "StepTimer", timer)
-    rows = [(each.accelerator.name, each.fits, each.rate) for each in answer.elsewhere(found)]
+    rows = [(row.gpu, row.fits, row.tokens_per_s_per_gpu) for row in answer.on_every_accelerator(found)]
     assert rows == [
         ("fast", True, 2.0), ("large", True, 1.0), ("slow", True, None), ("small", False, 9.0), ("least", False, None),
     ]  # fmt: skip

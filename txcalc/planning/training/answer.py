@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
 
 from msgspec import Struct
 
 from txcalc import hardware
 from txcalc.errors import InputError
-from txcalc.hardware import Accelerator, peak
+from txcalc.hardware import peak
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
@@ -65,15 +64,16 @@ class Training(Struct, frozen=True):
         return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 
-class Elsewhere(NamedTuple):
-    """The same recipe on another accelerator; `rate`: tokens per second and accelerator, None if unknown."""
+class OnAccelerator(Struct, frozen=True):
+    """The same recipe on another accelerator; None: its rate is not known."""
 
-    accelerator: Accelerator
+    gpu: str
     fits: bool
-    rate: float | None
+    tokens_per_s_per_gpu: float | None
+    memory_bytes: int
 
 
-def elsewhere(found: Training) -> list[Elsewhere]:
+def on_every_accelerator(found: Training) -> list[OnAccelerator]:
     """Every accelerator with a preset: those that fit first, each group fastest first."""
     rows = []
     for name in hardware.names():
@@ -83,8 +83,9 @@ def elsewhere(found: Training) -> list[Elsewhere]:
             rate = StepTimer(found.model, found.recipe, machine).step(found.plan).tokens_s
         except InputError:
             pass
-        rows.append(Elsewhere(accelerator, found.plan.fullest.reserved <= accelerator.memory, rate))
-    return sorted(rows, key=lambda row: (not row.fits, -(row.rate or 0), -row.accelerator.memory))
+        fits = found.plan.fullest.reserved <= accelerator.memory
+        rows.append(OnAccelerator(accelerator.name, fits, rate, accelerator.memory))
+    return sorted(rows, key=lambda row: (not row.fits, -(row.tokens_per_s_per_gpu or 0), -row.memory_bytes))
 
 
 def train(

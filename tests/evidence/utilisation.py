@@ -120,7 +120,7 @@ def papers() -> Iterator[Figure]:
     yield Figure("Llama 3 MFU", "430 TFLOP/s of 989 (8,192 GPUs)", 43, 100 * 430 / 989)
     yield Figure("Llama 3 MFU", "400 TFLOP/s of 989 (16,384 GPUs)", 41, 100 * 400 / 989)
     _, llama = counted("llama-3.1-405b", "llama-3", 8192, "none", 1)
-    yield Figure("Llama 3 FLOPs, 1e25", "405 B on 15.6 T tokens", 3.8, float(llama.a_token) * 15.6e12 / 1e25)
+    yield Figure("Llama 3 FLOPs, 1e25", "405 B on 15.6 T tokens", 3.8, float(llama.flops_per_token) * 15.6e12 / 1e25)
     yield Figure("LLaMA-65B GPU-hours, thousands", "1.4 T tokens at 380 per second", 1022.362, 1.4e12 / 380 / 3600e3)
     hours = 14.8 * 180
     yield Figure("DeepSeek-V3 GPU-hours, thousands", "14.8 T tokens at 180K H800 hours a trillion", 2664, hours)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from txcalc.questions.measurements import measurements
     from txcalc.questions.presets import presets
     from txcalc.questions.prove import prove
-    from txcalc.questions.reports import report
+    from txcalc.questions.report import ServingGrid, report
     from txcalc.questions.scale import scale
     from txcalc.questions.show import show
     from txcalc.questions.sweep import sweep
@@ -65,7 +65,7 @@ COMMANDS = {
     "scale": "scale",
     **{name: name for name in ("export", "measure", "measurements", "presets")},
     **{name: name for name in ("calibrate", "prove", "trace", "verify")},
-    "report": "reports",
+    "report": "report",
     "sweep": "sweep",
     "train": "train",
 }
@@ -74,6 +74,7 @@ CLASSES = {
     "Accelerator": "hardware",
     "Layout": "planning.layout",
     "Recipe": "planning.training.recipe",
+    "ServingGrid": "questions.report",
     **dict.fromkeys(("Engine", "Limits", "Load", "Parallelism", "Speculation"), "questions.deploy"),
     **dict.fromkeys(("Cluster", "Mfu", "RecipeOptions", "Run"), "questions.train"),
 }
@@ -95,6 +96,7 @@ __all__ = [
     "RecipeOptions",
     "Refuted",
     "Run",
+    "ServingGrid",
     "Speculation",
     "TxcalcError",
     "UnknownName",

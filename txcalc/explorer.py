@@ -44,7 +44,7 @@ class Slider(NamedTuple):
     value: int | None
 
 
-class PagePart(NamedTuple):
+class PagePart(Struct, frozen=True):
     """A leaf: the path of its first copy, its kind, how many a token passes, and its formulas in letters."""
 
     path: str

@@ -39,9 +39,8 @@ from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, run as whole_run
-from txcalc.render.page import MOST_BYTES, MOST_MODELS
-from txcalc.render.page.models import KNOWN
-from txcalc.render.page.plans import MOST_EVENTS
+from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS
+from txcalc.render.page import MOST_BYTES
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
 

@@ -26,7 +26,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "show", "sweep", "verify")  # commands with an adapter
+ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "report", "show", "sweep", "verify")  # with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -80,7 +80,7 @@ def build(name: str) -> Any:
     module = vars(import_module(f"txcalc.cli.{name}")) if name in ADAPTERS else {}
     adapter = module.get("run")
     adapted = o.keywords(adapter) if adapter else ()
-    printing = [each for each in adapted if isinstance(each.option, o.Option) and each.option.group == "Output"]
+    printing = [each for each in adapted if _order(each) == 4 and section_of(each) == "Output"]
     further = [each for each in adapted if each not in printing]
     declared = sorted([*further, *o.keywords(function), *_taken(question)], key=_order) + printing
     writes = any(each.name == "force" for each in declared)  # not a plot alone
@@ -124,10 +124,12 @@ def _items(value: Any) -> list[Any]:
 
 
 def _order(keyword: o.Keyword) -> int:
-    """The order in the help: arguments, what may be given by place, what changes the model, then the others."""
+    """The order in the help: arguments; what may be given by place, must be given or is of a class of options on
+    models; what changes the model; the others."""
     if isinstance(keyword.option, o.Argument):
         return 0
-    if keyword.positional:
+    first = keyword.positional or keyword.default is Parameter.empty
+    if first or (keyword.group and section_of(keyword) == "Model"):
         return 1
     return 2 if keyword.name in ("set_", "changes") else 3 if keyword.name in TAKEN.values() else 4
 
@@ -164,6 +166,11 @@ def help_of(function: Callable[..., Any]) -> str:
     paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
     end = next((i for i, each in enumerate(paragraphs) if each.startswith(PYTHON)), len(paragraphs))
     return "\n\n".join(paragraphs[:end])
+
+
+def section_of(keyword: o.Keyword) -> str:
+    """The section of an option in the help."""
+    return keyword.option.group if isinstance(keyword.option, o.Option) else ""
 
 
 def flag_of(keyword: o.Keyword) -> str:

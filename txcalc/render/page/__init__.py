@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import html
 import json
-import sys
 from base64 import b64encode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from txcalc import hardware
-from txcalc.errors import Fault, InputError
+from txcalc.errors import InputError
 from txcalc.explorer import Explorer
-from txcalc.ledger import KINDS
-from txcalc.planning.crossover import RULES
-from txcalc.planning.memory import ADAMW_MIXED
 from txcalc.program import HELPERS
-from txcalc.render.page import models
+from txcalc.questions.page import PageData
+from txcalc.render.page.programs import programs
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("core", "charts", "learn", "memory", "compare", "serve", "train", "main")
-MOST_MODELS = 20
 MOST_BYTES = 1_500_000
 
 OLD = """
@@ -34,53 +29,28 @@ try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = fals
 """
 
 
-def checked(number: int) -> None:
-    """Errors: `InputError` for more models than a page can hold."""
-    if number > MOST_MODELS:
-        raise InputError("report", [Fault("models", number, f"at most {MOST_MODELS} in one page")])
-
-
-def page(
-    explorers: Sequence[tuple[str, Explorer]],
-    serve: Sequence[Mapping[str, Any]],
-    train: Sequence[Mapping[str, Any]],
-    title: str,
-    command: str,
-) -> str:
-    """The page of models, each with its name in commands, and of the plans of `render.page.plans`.
+def page(data: PageData, explorers: Sequence[Explorer]) -> str:
+    """The page, with the programs of its models.
 
     Errors: `InputError` for a page of more than 1.5 MB.
     """
-    version = vars(sys.modules["txcalc"])["__version__"]
-    data = {
-        "version": version,
-        "title": title,
-        "command": command,
-        "kinds": KINDS,
-        "rules": [rule._asdict() for rule in RULES],
-        "state": ADAMW_MIXED,
-        "gpus": [(gpu.name, gpu.peaks["bf16"]) for gpu in map(hardware.load, hardware.names()) if "bf16" in gpu.peaks],
-        "models": [models.data(source, explorer) for source, explorer in explorers],
-        "serve": serve,
-        "train": train,
-        "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text(),
-    }
-    programs = ",\n".join(models.programs(explorer) for _, explorer in explorers)
+    models = ",\n".join(map(programs, explorers))
+    document = {**_exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text()}
     views = "\n".join((FOLDER / "app" / f"{name}.js").read_text() for name in SCRIPTS)
     start = 'const DATA=JSON.parse(document.getElementById("data").textContent);'
     scripts = [
         OLD,
         (FOLDER / "vendor" / "vendor.min.js").read_text(),
-        f'"use strict";{{\n{start}\n{HELPERS}\nconst PROGRAMS=[\n{programs}\n];\n{views}}}',
+        f'"use strict";{{\n{start}\n{HELPERS}\nconst PROGRAMS=[\n{models}\n];\n{views}}}',
     ]
-    stored = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    stored = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     whole = (FOLDER / "page.html").read_text("utf-8")
     text = whole.format(
         digests=" ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts),
-        version=version,
-        title=html.escape(title),
+        version=data.version,
+        title=html.escape(data.title),
         style=(FOLDER / "style.css").read_text(),
-        summaries="".join(f"<p>{html.escape(models.lines(explorer)[0])}</p>" for _, explorer in explorers),
+        summaries="".join(f"<p>{html.escape(model.summary[0])}</p>" for model in data.models),
         scripts="\n".join(
             [
                 f'<script type="application/json" id="data">{stored}</script>',
@@ -94,3 +64,12 @@ def page(
             "report", [f"the page has {size:,} bytes, more than {MOST_BYTES:,}: name fewer models or GPUs"]
         )
     return text
+
+
+def _exact(value: Any) -> Any:
+    """Integers that JavaScript would round, as strings."""
+    if isinstance(value, dict):
+        return {key: _exact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_exact(item) for item in value]
+    return str(value) if type(value) is int and abs(value) > 2**53 else value

@@ -67,32 +67,32 @@ function Serve() {
 
 function Deployed({ plan, at, point, model, price }) {
   const speed = point.speed,
-    free = BigInt(point.free);
+    free = BigInt(point.headroom_bytes);
   const over = free < 0n ? -free : free,
     spare = html`<${Figure} name="spare" value=${over} text=${iec(over)} />`;
   const verdict = point.fits
     ? html`fits: ${spare} to spare on the fullest GPU`
-    : html`${point.serves ? html`holds ${group(point.most)} of ${group(plan.users[at[4]])} at the full context` : "does not fit"}: ${spare} too much on the fullest GPU, for its ${point.limit}`;
+    : html`${point.max_concurrency > 0 ? html`holds ${group(point.max_concurrency)} of ${group(plan.users[at[4]])} at the full context` : "does not fit"}: ${spare} too much on the fullest GPU, for its ${point.limit}`;
   const engine = Math.min(state.at.engine ?? 0, plan.engines.length - 1);
   const real = (name, value, text = three(value)) => html`<${Figure} ...${{ name, value, text, real: true }} />`;
-  const lasting = speed && speed.ttft !== undefined;
+  const lasting = speed && speed.ttft_s !== null;
   return html`
-    <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory} text=${iec(BigInt(plan.memory))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
+    <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory_bytes} text=${iec(BigInt(plan.memory_bytes))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
     <p class="paper">${model.name}: ${plan.users[at[4]] === 1 ? "1 user" : `${group(plan.users[at[4]])} users`} at once, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
     <section class="cards" aria-label="Answers">
-      <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.most} /></p></div>
-      <div class="card"><h2>Longest context</h2><p class="big">${point.longest === null ? "no end" : html`<${Figure} name="longest" value=${point.longest} />`}</p></div>
-      <div class="card"><h2>Fewest GPUs</h2><p class="big">${point.least === null ? "more than are tried" : html`<${Figure} name="least" value=${point.least} />`}</p></div>
+      <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.max_concurrency} /></p></div>
+      <div class="card"><h2>Longest context</h2><p class="big">${point.max_context === null ? "no end" : html`<${Figure} name="longest" value=${point.max_context} />`}</p></div>
+      <div class="card"><h2>Fewest GPUs</h2><p class="big">${point.min_gpus === null ? "more than are tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
       ${
         lasting &&
-        html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft, seconds(speed.ttft))}</p></div>
-        ${speed.tpot !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot, seconds(speed.tpot))}</p></div>`}
-        ${speed.line > 0 && html`<div class="card"><h2>Wait for a seat in the cache <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line, seconds(speed.line))}</p></div>`}
-        <div class="card"><h2>End to end <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e, seconds(speed.e2e))}</p></div>
-        <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.served)}</p></div>
+        html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft_s, seconds(speed.ttft_s))}</p></div>
+        ${speed.tpot_s !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot_s, seconds(speed.tpot_s))}</p></div>`}
+        ${speed.line_s > 0 && html`<div class="card"><h2>Wait for a seat in the cache <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line_s, seconds(speed.line_s))}</p></div>`}
+        <div class="card"><h2>End to end <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e_s, seconds(speed.e2e_s))}</p></div>
+        <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.tokens_per_s_gpu)}</p></div>
         ${
           price !== null &&
-          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.served))}</p></div>
+          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.tokens_per_s_gpu))}</p></div>
         <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus)}</p></div>`
         }`
       }
@@ -119,18 +119,18 @@ const Legend = ({ names }) =>
 const most = (numbers) => numbers.reduce((a, b) => (a > b ? a : b));
 
 function Bars({ plan, point }) {
-  const memory = BigInt(plan.memory),
+  const memory = BigInt(plan.memory_bytes),
     of = (stage) => HELD.map((name) => BigInt(stage[name]));
-  const sums = point.stages.map((stage) => of(stage).reduce((a, b) => a + b)),
+  const sums = point.memory.map((stage) => of(stage).reduce((a, b) => a + b)),
     top = most([memory, ...sums]);
-  const name = (stage) => `stage ${stage.first}${stage.alike > 1 ? ` and ${stage.alike - 1} like it` : ""}`;
-  const rows = point.stages.map((stage, i) => [
+  const name = (stage) => `stage ${stage.stage}${stage.stages_alike > 1 ? ` and ${stage.stages_alike - 1} like it` : ""}`;
+  const rows = point.memory.map((stage, i) => [
     name(stage),
     ...HELD.map((what) => ({ name: `${what} of ${i}`, value: BigInt(stage[what]) })),
     { name: `free of ${i}`, value: memory - sums[i] },
   ]);
   return html`<section aria-label="Memory"><h2>Memory of each GPU</h2><${Legend} names=${HELD} />
-    ${point.stages.map((stage) => html`<${Stack} title=${name(stage)} sizes=${of(stage)} names=${HELD} memory=${memory} top=${top} />`)}
+    ${point.memory.map((stage) => html`<${Stack} title=${name(stage)} sizes=${of(stage)} names=${HELD} memory=${memory} top=${top} />`)}
     <${Cells} table=${{ title: "Bytes", head: ["GPU", ...HELD, "free"], rows }} /></section>`;
 }
 
@@ -138,7 +138,7 @@ function Front({ plan, at, point, price, model }) {
   const front = frontOf(plan, at);
   if (!front.length) return null;
   const here = point.speed,
-    points = front.map((each) => [each.tpot, each.served]);
+    points = front.map((each) => [each.tpot_s, each.tokens_per_s_gpu]);
   const option = {
     tooltip: { formatter: ({ data }) => `${seconds(data[0])} per token<br>${three(data[1])} tokens/s per GPU` },
     legend: {},
@@ -159,18 +159,18 @@ function Front({ plan, at, point, price, model }) {
         symbol: "diamond",
         symbolSize: 16,
         color: colour(1),
-        data: here?.tpot ? [[here.tpot, here.served]] : [],
+        data: here?.tpot_s ? [[here.tpot_s, here.tokens_per_s_gpu]] : [],
       },
     ],
   };
   const cell = (name, value, text = three(value)) => ({ name, value, text, real: true });
   const rows = front.map((each, i) => [
     each.layout,
-    { name: `front users ${i}`, value: each.users },
-    cell(`front ttft ${i}`, each.ttft, seconds(each.ttft)),
-    cell(`front tpot ${i}`, each.tpot, seconds(each.tpot)),
-    cell(`front served ${i}`, each.served),
-    price === null ? "" : cell(`front cost ${i}`, millionOutput(price, each.served)),
+    { name: `front users ${i}`, value: each.sequences },
+    cell(`front ttft ${i}`, each.ttft_s, seconds(each.ttft_s)),
+    cell(`front tpot ${i}`, each.tpot_s, seconds(each.tpot_s)),
+    cell(`front served ${i}`, each.tokens_per_s_gpu),
+    price === null ? "" : cell(`front cost ${i}`, millionOutput(price, each.tokens_per_s_gpu)),
   ]);
   return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head: ["layout", "users", "TTFT", "TPOT", "tokens/s per GPU", "cost of 1M out"], rows }} /></section>`;
 }

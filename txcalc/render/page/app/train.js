@@ -1,6 +1,7 @@
 // Training: the computed runs, each with its ranks' memory and its pipeline.
 
 DATA.train.forEach((plan) => {
+  plan.runs = plan.runs.map(({ train, ...pipeline }) => ({ ...train, ...pipeline }));
   GRIDS.run = Math.max(GRIDS.run ?? 0, plan.runs.length);
 });
 const WORK = { F: "forward", B: "backward", I: "input gradients", W: "weight gradients" };

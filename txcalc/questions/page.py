@@ -1,0 +1,387 @@
+"""What the page of `report` shows, typed: models with their sliders and theorems, serving plans at every point of a
+grid, training runs.
+
+Nothing is interpolated. A price, which only multiplies, is applied in the page. The names of numbers are those of the
+answers of `deploy` and `train`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from itertools import product
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
+
+from txcalc.errors import Fault, InputError
+from txcalc.evidence.known import all_known
+from txcalc.explorer import Domain, Explorer, PagePart, Slider
+from txcalc.hardware import Accelerator
+from txcalc.model import Model
+from txcalc.planning.serving.deployment import Gpu, Plan, Planner
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.launch import command
+from txcalc.planning.serving.points import OperatingPoint, request
+from txcalc.planning.serving.sizing import arrange
+from txcalc.planning.serving.speed import Serving, serve
+from txcalc.planning.training.answer import Training
+from txcalc.program import Guard, Program, written
+from txcalc.questions.answers import Answer, Known
+from txcalc.questions.model_info import summary
+from txcalc.questions.train import Train, answer_of
+
+# Quantities whose evidence the page shows, by their names on it.
+KNOWN = {
+    "params": "params",
+    "active": "active",
+    "flops": "flops",
+    "flops_masked": "masked flops",
+    "training": "training flops",
+    "cache": "cache",
+    "saved": "saved, fused attention",
+}
+CONTEXTS = (2048, 8192, 32768, 131072)
+USERS = (1, 8, 32, 128, 512)
+PROMPTS = (Fraction(1, 2), Fraction(7, 8))  # share of the context; the rest is the answer
+ENGINES = ("vllm", "sglang", "trtllm")
+MOST_MODELS = 20
+MOST_POINTS = 2000
+MOST_EVENTS = 1500
+
+Condition = tuple[str, str]  # how two sides relate, and the condition as text
+
+
+class PageSlider(Answer):
+    """A letter and the keys that it sets. `rule`: the formula that it follows where it has no value of its own."""
+
+    letter: str
+    symbol: str
+    meaning: str
+    keys: tuple[str, ...]
+    value: int | None
+    rule: str
+
+    @classmethod
+    def of(cls, slider: Slider, explorer: Explorer) -> PageSlider:
+        letter, symbol = slider.letter, slider.symbol
+        rule = written(explorer.follows[letter].results[letter]) if slider.value is None else ""
+        return cls(letter, symbol.letter, symbol.meaning, slider.keys, slider.value, rule)
+
+
+class FurtherTheorem(Answer):
+    """How a further quantity is known, and at which sizes."""
+
+    how: str
+    conditions: tuple[Condition, ...]
+
+
+class PageDomain(Answer):
+    """A theorem of a part of the model, and the sizes at which it holds."""
+
+    part: str
+    key: str
+    lengths: str
+    conditions: tuple[Condition, ...]
+    further: dict[str, FurtherTheorem]
+
+    @classmethod
+    def of(cls, domain: Domain) -> PageDomain:
+        further = {
+            name: FurtherTheorem(how, conditions_of(program.conditions))
+            for name, how, program in further_theorems(domain)
+        }
+        return cls(domain.part, domain.key, domain.lengths, conditions_of(domain.program.conditions), further)
+
+
+class PageModel(Answer):
+    """A model; `source` is its name in commands, `positions` those of a model of fixed length."""
+
+    name: str
+    source: str
+    summary: tuple[str, ...]
+    notes: tuple[str, ...]
+    sliders: tuple[PageSlider, ...]
+    fixed: tuple[str, ...]
+    fixed_length: bool
+    positions: str | None
+    latents: bool
+    totals: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+    parts: tuple[PagePart, ...]
+    domains: tuple[PageDomain, ...]
+    unproved: str
+    known: dict[str, Known]
+
+    @classmethod
+    def of(cls, source: str, explorer: Explorer) -> PageModel:
+        model = explorer.model
+        return cls(
+            name=model.name,
+            source=source,
+            summary=tuple(line for line in summary(model) if line),
+            notes=(*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes),
+            sliders=tuple(PageSlider.of(slider, explorer) for slider in explorer.sliders),
+            fixed=explorer.fixed,
+            fixed_length=model.fixed_length,
+            positions=str(model.root.fixed) if model.fixed_length else None,
+            latents=model.has_latents,
+            totals=tuple(explorer.totals.results),
+            conditions=conditions_of(explorer.totals.conditions),
+            parts=explorer.parts,
+            domains=tuple(map(PageDomain.of, explorer.domains)),
+            unproved=explorer.unproved,
+            known={name: Known(known.how, known.where) for name, known in all_known(model, KNOWN).items()},
+        )
+
+
+def conditions_of(conditions: Sequence[Guard]) -> tuple[Condition, ...]:
+    return tuple((condition.relation, str(condition)) for condition in conditions)
+
+
+def further_theorems(domain: Domain) -> list[tuple[str, str, Program]]:
+    """The evidence for quantities with theorems of their own, by their names on the page."""
+    return [(name, *domain.further[quantity]) for name, quantity in KNOWN.items() if quantity in domain.further]
+
+
+class StageBytes(Answer):
+    """Bytes by purpose on each accelerator of a stage."""
+
+    stage: int
+    stages_alike: int
+    weights: int
+    cache: int
+    activations: int
+    reserve: int
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> StageBytes:
+        stage = gpu.rank.stage
+        return cls(stage.first, stage.copies, gpu.weights, gpu.cache, gpu.peak, gpu.reserve + gpu.rest)
+
+
+class GridSpeed(Answer):
+    """The steady state of a load; None where the latencies have no known mean."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    e2e_s: float | None
+    line_s: float | None
+    tokens_per_s_gpu: float
+
+    @classmethod
+    def of(cls, point: OperatingPoint) -> GridSpeed:
+        steady = point.steady
+        if not steady.timed:
+            return cls(None, None, None, None, point.tokens_per_s_gpu)
+        return cls(steady.ttft, steady.tpot, steady.e2e, steady.line, point.tokens_per_s_gpu)
+
+
+class FrontPoint(Answer):
+    """A point of the Pareto front."""
+
+    layout: str
+    sequences: int
+    ttft_s: float
+    tpot_s: float | None
+    tokens_per_s_gpu: float
+
+    @classmethod
+    def of(cls, point: OperatingPoint) -> FrontPoint:
+        steady = point.steady
+        return cls(str(point.layout), point.sequences, steady.ttft, steady.tpot, point.tokens_per_s_gpu)
+
+
+class GridPoint(Answer):
+    """A plan; `commands` of each engine and `notes` are places in the grid's texts."""
+
+    layout: str
+    gpus: int
+    fits: bool
+    limit: str
+    headroom_bytes: int
+    max_concurrency: int
+    max_context: int | None
+    min_gpus: int | None
+    weights: str
+    memory: tuple[StageBytes, ...]
+    speed: GridSpeed | None
+    commands: tuple[int, ...]
+    notes: tuple[int, ...]
+
+
+class RefusedPoint(Answer):
+    """A point of the grid that has no plan, and why."""
+
+    refused: str
+
+
+class ServingPlans(Answer):
+    """The plans of a model (by its place) on a kind of accelerator: `points` of the product of weights, kv, context,
+    prompt and users; a front for each context and prompt. `count`: GPUs that were asked for."""
+
+    model: int
+    gpu: str
+    count: int | None
+    memory_bytes: int
+    price: float | None
+    weights: tuple[str, ...]
+    kv: tuple[str, ...]
+    context: tuple[int, ...]
+    prompt: tuple[tuple[int, ...], ...]
+    users: tuple[int, ...]
+    engines: tuple[str, ...]
+    points: tuple[GridPoint | RefusedPoint, ...]
+    fronts: tuple[tuple[FrontPoint, ...], ...]
+    texts: tuple[str, ...]
+
+
+class PlanGrid(NamedTuple):
+    """The values of a grid of serving plans."""
+
+    weights: tuple[str, ...] = ("native",)
+    kv: tuple[str, ...] = ("bf16", "fp8")
+    contexts: tuple[int, ...] = CONTEXTS
+    users: tuple[int, ...] = USERS
+
+    def of(self, model: Model) -> PlanGrid:
+        """The contexts that a model supports; the shortest if it supports none of them."""
+        least = self.contexts[0]
+        fits = tuple(n for n in self.contexts if model.context is None or n <= model.context)
+        return self._replace(contexts=fits or (min(least, model.context or least),))
+
+    @property
+    def points(self) -> int:
+        return len(self.weights) * len(self.kv) * len(self.contexts) * len(PROMPTS) * len(self.users)
+
+
+def check_points(grids: Sequence[PlanGrid]) -> None:
+    """Errors: `InputError` for more points than a page can hold."""
+    points = sum(grid.points for grid in grids)
+    if points > MOST_POINTS:
+        mend = "fewer models, GPUs, --context, --concurrency, --weights or --kv"
+        raise InputError("report", [Fault("points of the grid", f"{points:,}", f"at most {MOST_POINTS:,}", mend)])
+
+
+def serving_plans(
+    index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: PlanGrid
+) -> ServingPlans:
+    """Every point of the grid for a model on `gpus` accelerators (None: the fewest that fit)."""
+    texts: dict[str, int] = {}
+    points: list[GridPoint | RefusedPoint] = []
+    fronts = []
+    for weights, kv in product(grid.weights, grid.kv):
+        planner = Planner(model, kind, engine(model, weights, kv))
+        for context, share in product(grid.contexts, PROMPTS):
+            load = request(context, prompt_of(context, share))
+            front: tuple[FrontPoint, ...] = ()
+            for users in grid.users:
+                try:
+                    plan = arrange(planner, load, context, users, gpus)
+                    speed = serve(plan, load, price) if plan.best.serves else None
+                except InputError as error:
+                    points.append(RefusedPoint(str(error)))
+                    continue
+                points.append(_grid_point(plan, speed, texts))
+                if speed and not front:
+                    front = tuple(map(FrontPoint.of, speed.front))
+            fronts.append(front)
+    prompts = tuple(tuple(prompt_of(context, share) for share in PROMPTS) for context in grid.contexts)
+    return ServingPlans(
+        model=index,
+        gpu=kind.title,
+        count=gpus,
+        memory_bytes=kind.memory,
+        price=price,
+        weights=grid.weights,
+        kv=grid.kv,
+        context=grid.contexts,
+        prompt=prompts,
+        users=grid.users,
+        engines=ENGINES,
+        points=tuple(points),
+        fronts=tuple(fronts),
+        texts=tuple(texts),
+    )
+
+
+def prompt_of(context: int, share: Fraction) -> int:
+    """Tokens of a prompt."""
+    return max(1, int(share * context))
+
+
+def _grid_point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> GridPoint:
+    best, planner = plan.best, plan.planner
+    return GridPoint(
+        layout=str(best.layout),
+        gpus=best.layout.gpus,
+        fits=best.fits,
+        limit=best.fullest.limit,
+        headroom_bytes=best.fullest.free,
+        max_concurrency=best.max_concurrency,
+        max_context=plan.max_context,
+        min_gpus=plan.min_gpus,
+        weights=planner.engine.weights.name,
+        memory=tuple(map(StageBytes.of, planner.gpus(best.layout, plan.context, plan.concurrency))),
+        speed=GridSpeed.of(speed.chosen) if speed else None,
+        commands=tuple(texts.setdefault(text, len(texts)) for text in _commands(plan)),
+        notes=tuple(texts.setdefault(text, len(texts)) for text in plan.notes),
+    )
+
+
+def _commands(plan: Plan) -> Iterator[str]:
+    """Each engine's command, or the reason why it has none."""
+    for name in ENGINES:
+        try:
+            yield command(plan, name)
+        except InputError as error:
+            yield f"# {error}"
+
+
+Event = tuple[str, int, float, float]  # kind, micro-batch, start and end in seconds
+
+
+class TrainingRun(Answer):
+    """A run, and the events of each stage of its pipeline; None without stages, or with `too_many` to draw."""
+
+    train: Train
+    timeline: tuple[tuple[Event, ...], ...] | None
+    too_many: int
+
+    @classmethod
+    def of(cls, training: Training) -> TrainingRun:
+        step, answer = training.step, replace(answer_of(training), draw=None)
+        if step is None or training.recipe.layout.pp < 2:
+            return cls(answer, None, 0)
+        stages = step.timeline.ranks
+        number = sum(map(len, stages))
+        if number > MOST_EVENTS:
+            return cls(answer, None, number)
+        timeline = tuple(
+            tuple((event.action.kind, event.action.batch, event.start, event.end) for event in events)
+            for events in stages
+        )
+        return cls(answer, timeline, 0)
+
+
+class TrainingPlans(Answer):
+    """The training runs of a model (by its place)."""
+
+    model: int
+    price: float | None
+    runs: tuple[TrainingRun, ...]
+
+
+class PageData(Answer):
+    """All that a page shows. `rules` of crossovers, `state` of an optimizer, `gpus` with their peak FLOP/s in bf16."""
+
+    version: str
+    title: str
+    command: str
+    kinds: tuple[str, ...]
+    rules: tuple[dict[str, Any], ...]
+    state: tuple[tuple[str, int], ...]
+    gpus: tuple[tuple[str, int], ...]
+    models: tuple[PageModel, ...]
+    serve: tuple[ServingPlans, ...]
+    train: tuple[TrainingPlans, ...]

@@ -1,0 +1,251 @@
+"""`report`: an interactive page about models and plans, as one HTML file."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+from msgspec import Struct
+
+from txcalc.errors import Fault, InputError, TxcalcError
+from txcalc.explorer import explore
+from txcalc.hardware import load as load_accelerator, names as accelerator_names
+from txcalc.ledger import KINDS
+from txcalc.model import Model
+from txcalc.planning.crossover import RULES
+from txcalc.planning.layout import parse_layout
+from txcalc.planning.memory import ADAMW_MIXED
+from txcalc.planning.serving.deployment import check
+from txcalc.planning.serving.speed import check_budget
+from txcalc.planning.training.answer import train as train_plan
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
+from txcalc.questions import options as o, page as data
+from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts
+from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
+from txcalc.questions.phrases import priced
+from txcalc.questions.verify import Progress, no_progress
+from txcalc.sources import load
+from txcalc.sources.files import write
+
+RUNS = 6  # layouts of a search that the page has
+
+
+class ServingGrid(o.Options):
+    """The points of serving plans: contexts × users × formats of weights × formats of the cache."""
+
+    section: ClassVar[str] = "Model"
+
+    context: Annotated[o.Lengths | None, o.CONTEXTS.more("For serving (default: 2k,8k,32k,128k).")] = None
+    concurrency: Annotated[
+        o.Lengths | None,
+        o.CONCURRENCY.more("For serving (default: 1,8,32,128,512).", value="N,…", parse=None),
+    ] = None
+    weights: Annotated[o.Names | None, o.WEIGHTS.more("For serving (default: native).", value="FORMAT,…")] = None
+    kv: Annotated[o.Names | None, o.KV.more("For serving (default: bf16,fp8).", value="TYPE,…")] = None
+
+    def given(self) -> dict[str, Any]:
+        """What is given of it, by option."""
+        values = {
+            "--context": self.context,
+            "--concurrency": self.concurrency,
+            "--weights": self.weights,
+            "--kv": self.kv,
+        }
+        return {flag: value for flag, value in values.items() if value is not None}
+
+    def plan_grid(self) -> PlanGrid:
+        """Its values. Errors: `InputError`."""
+        usual, given = PlanGrid(), self.given()
+        grid = PlanGrid(
+            usual.weights if self.weights is None else tuple(dict.fromkeys(names(self.weights))),
+            usual.kv if self.kv is None else tuple(dict.fromkeys(names(self.kv))),
+            usual.contexts if self.context is None else tuple(sorted(lengths(self.context, "--context"))),
+            usual.users if self.concurrency is None else tuple(sorted(lengths(self.concurrency, "--concurrency"))),
+        )
+        values = {"--context": grid.contexts, "--concurrency": grid.users, "--weights": grid.weights, "--kv": grid.kv}
+        if empty := [flag for flag, each in values.items() if not each]:
+            raise InputError("options", [Fault(flag, given[flag], "one or more") for flag in empty])
+        for end in (0, -1):
+            check(grid.contexts[end], grid.users[end], None, {})
+        return grid
+
+
+class Page(Struct, frozen=True):
+    """An interactive page as one HTML file."""
+
+    html: str
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return f"<txcalc.report: a page of {len(self.html.encode()):,} bytes>"
+
+    @checked
+    def save(self, place: str | Path, *, force: bool = False) -> Path:
+        """Writes it. Errors: `InputError` for a file that exists (unless `force`) or cannot be written."""
+        write(Path(place), self.html, force)
+        return Path(place)
+
+
+@o.question(
+    "txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html",
+    takes=("--set", "--ignore"),
+    formats=False,
+)
+def report(
+    *sources: o.SourcesArgument,
+    gpu: Annotated[
+        str | Sequence[str],
+        o.GPU.more(
+            "Also plan serving: memory, speed, cost and serving commands at every point of a grid. Without N: the "
+            "fewest that fit. Repeatable.",
+            value="NAME[:N][@PRICE]",
+            repeats=True,
+        ),
+    ] = (),
+    grid: ServingGrid = ServingGrid(),
+    train: Annotated[
+        str | Sequence[str],
+        o.Option(
+            "Also plan training: memory of every rank, the step, the pipeline. Repeatable.",
+            "NAME:N[@PRICE]",
+            "Engine",
+            completes="accelerator",
+            repeats=True,
+        ),
+    ] = (),
+    layout: Annotated[
+        str | Sequence[str],
+        o.LAYOUT.more(
+            "For training: tp=8,pp=4,dp=2. Repeatable. Default: the fastest layouts that fit.",
+            repeats=True,
+            aliases=("--layouts",),
+        ),
+    ] = (),
+    tokens: Annotated[o.Length | None, o.TOKENS.more("For training (default: 4,096 or the context).")] = None,
+    global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH.more("For training.")] = None,
+    title: Annotated[str | None, o.Option("Title of the page.", "TEXT")] = None,
+    changes: Mapping[str, Any] | None = None,
+    ignore: Sequence[str] = (),
+    command: str = "txcalc.report",
+    tell: Progress = no_progress,
+    **options: Any,
+) -> Page:
+    """Write an interactive page: sliders for a model's sizes, its parts, formulas and theorems; several models side by
+    side; serving and training plans. One file that works offline.
+
+    In Python: a `Page`, whose `html` is the file; `command` is shown as the command that made it. Training is planned
+    with each `layout` or with the fastest that fit; where none fits, with the one of the least estimated memory:
+    `notes` say so, and name models without a layout. The fields of `grid` are keywords too.
+
+    Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> len(txcalc.report("gpt2").html) < 1_500_000
+    True
+    """
+    if len(sources) > data.MOST_MODELS:
+        raise InputError("report", [Fault("models", len(sources), f"at most {data.MOST_MODELS} in one page")])
+    if not sources:
+        raise InputError("report", ["expected models"])
+    gpus, runs, layouts = (
+        [] if values == () else several_texts(name, values)
+        for name, values in (("gpu", gpu), ("train", train), ("layouts", layout))
+    )
+    training = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
+    faults = [] if gpus else [f"{flag} is of a plan of serving (add --gpu NAME)" for flag in grid.given()]
+    if not runs:
+        flags = [flag for flag, value in training.items() if value is not None]
+        faults += [f"{flag} is of a plan of training (add --train NAME:N)" for flag in flags]
+    if faults:
+        raise InputError("options", faults)
+    models = [load(source, changes, ignore=ignore) for source in sources]
+    plan_grid = grid.plan_grid()
+    serving = tuple(_serving(models, gpus, [plan_grid.of(model) for model in models], tell))
+    numbers = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
+    notes: list[str] = []
+    plans = tuple(plan for text in runs for plan in _training(models, text, layouts, *numbers, notes))
+    explorers = [explore(model) for model in models]
+    commands = [
+        _source(source if isinstance(source, str) else model.name, changes or {}, ignore)
+        for source, model in zip(sources, models, strict=True)
+    ]
+    accelerators = map(load_accelerator, accelerator_names())
+    shown = PageData(
+        version=vars(sys.modules["txcalc"])["__version__"],
+        title=title or ", ".join(model.name for model in models),
+        command=command,
+        kinds=KINDS,
+        rules=tuple(rule._asdict() for rule in RULES),
+        state=ADAMW_MIXED,
+        gpus=tuple((each.name, each.peaks["bf16"]) for each in accelerators if "bf16" in each.peaks),
+        models=tuple(map(PageModel.of, commands, explorers)),
+        serve=serving,
+        train=plans,
+    )
+    return Page(import_module("txcalc.render.page").page(shown, explorers), tuple(notes))
+
+
+def _source(name: str, changes: Mapping[str, Any], ignore: Sequence[str]) -> str:
+    """A model as words of a command line."""
+    pairs = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
+    words = [shlex.quote(name), *(f"--set {shlex.quote(pair)}" for pair in pairs)]
+    return " ".join([*words, *(f"--ignore {shlex.quote(key)}" for key in ignore)])
+
+
+def _serving(
+    models: Sequence[Model], gpus: Sequence[str], grids: Sequence[PlanGrid], tell: Progress
+) -> Iterator[ServingPlans]:
+    """The plans of every model on every kind of GPU."""
+    wanted = [priced(text) for text in gpus]
+    for _, _, price in wanted:
+        check_budget(price)
+    kinds = [load_accelerator(name) for name, _, _ in wanted]
+    data.check_points([grid for grid in grids for _ in wanted])
+    for i, model in enumerate(models):
+        for kind, (_, number, price) in zip(kinds, wanted, strict=True):
+            tell(f"{model.name} on {kind.name}", i / len(models))
+            yield data.serving_plans(i, model, kind, number, price, grids[i])
+
+
+def _training(
+    models: Sequence[Model],
+    text: str,
+    layouts: Sequence[str],
+    tokens: int | None,
+    batch: int | None,
+    notes: list[str],
+) -> list[TrainingPlans]:
+    """Training runs of every model on a kind of GPU, with the given layouts or the fastest that fit; where none fits,
+    with the one of the least estimated memory, which `notes` say, and why other models have no layout.
+
+    Errors: `TxcalcError` where no model has one.
+    """
+    name, number, price = priced(text, "--train")
+    check_budget(price)
+    machine = Machine.of(load_accelerator(name))
+    plans, refused = [], []
+    for i, model in enumerate(models):
+        sequence = sequence_length(model, tokens)
+        try:
+            if layouts:
+                recipes = [
+                    resolve_recipe(parse_layout(each), number, batch, sequence, {}, "--train") for each in layouts
+                ]
+            else:
+                search = search_layouts(model, machine, number, batch, sequence, {})
+                notes += [f"{model.name}: {search.refused}"] if search.refused else []
+                recipes = [found.recipe for found in search.best[: 1 if search.refused else RUNS]]
+            runs = tuple(TrainingRun.of(train_plan(model, recipe, machine)) for recipe in recipes)
+            plans.append(TrainingPlans(i, price, runs))
+        except TxcalcError as error:
+            refused.append((model.name, error))
+    if not plans:
+        raise refused[0][1]
+    notes += [f"no training view of {model}: {error}" for model, error in refused]
+    return plans

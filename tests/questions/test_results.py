@@ -103,8 +103,8 @@ SAME: list[tuple[Callable[[], Any], str]] = [
                           deadline="30d", budget="1M", fits_on=True),
      "train gpt2 --gpu h100:8@2.5 --layout pp=2,dp=4 --zero 1 --tokens 1k --train-tokens 1B --rank 5 --deadline 30d "
      "--budget 1M --fits-on"),
-    (lambda: txcalc.train(LLAMA, "h100:8", lora="r=8,targets=q+v,base=nf4", micro_batch=1, conventions="palm"),
-     "train llama-3.1-8b --gpu h100:8 --lora r=8,targets=q+v,base=nf4 --micro-batch 1 --as palm"),
+    (lambda: txcalc.train(LLAMA, "h100:8", lora="r=8,targets=q+v,base=nf4", micro_batch=1),
+     "train llama-3.1-8b --gpu h100:8 --lora r=8,targets=q+v,base=nf4 --micro-batch 1"),
 ]  # fmt: skip
 
 

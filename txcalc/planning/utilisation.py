@@ -17,9 +17,23 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.conventions import CONVENTIONS
+from txcalc.planning.gradients import training_flops
+from txcalc.planning.memory import learning
+from txcalc.planning.terms import Convention, ConventionTerm
 
 # What `train` reports where nobody asks for others: no forward counts, and none for a model it cannot describe.
 REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", "torchtitan", "llama-3")
+
+
+COMPUTED = "computed"  # the count of a step with frozen weights
+
+
+def computed(ledger: Ledger) -> Convention:
+    """FLOPs of a training step as it computes them: frozen weights have no gradients."""
+    flops = training_flops(ledger)
+    again: dict[str, int] = {way: training_flops(ledger, way) - flops for way in ("core", "blocks")}
+    formula = "forward and backward, without gradients of frozen weights"
+    return Convention(COMPUTED, "a training step", formula, "txcalc", (ConventionTerm("step", flops, flops),), again)
 
 
 class Utilisation(Struct, frozen=True):
@@ -47,12 +61,18 @@ def utilisation(
 
     recompute   none, core or blocks, of which `share` of the layers
     pp          stages of the pipeline
-    Errors      `InputError` where only one convention was asked for, and it does not describe the model
+    Errors      `InputError` where only one convention was asked for, and it does not describe the model; where one was
+                asked for, and weights are frozen: every convention counts gradients of all weights
     """
+    frozen = learning(ledger) != ledger.total("params")
+    if frozen and names is not REPORTED:
+        mend = "without --as: the FLOPs that the step computes"
+        reason = f"counts gradients of frozen weights, which a step with adapters never computes ({mend})"
+        raise InputError(f"--as {names[0]}", [reason])
     found = []
-    for name in names:
+    for name in (COMPUTED,) if frozen else names:
         try:
-            counted = CONVENTIONS[name](model, ledger, "dense", pp)
+            counted = computed(ledger) if frozen else CONVENTIONS[name](model, ledger, "dense", pp)
         except InputError:
             if len(names) == 1:
                 raise

@@ -163,7 +163,10 @@ CONTEXT = Option(
 )
 CONTEXTS = CONTEXT._replace(value="N,…", aliases=("--contexts", "--tokens"), parse=None)  # several
 GLOBAL_BATCH = Option(
-    "Sequences per step over all ranks (default: at least 2^20 tokens).", "N", "Workload", parse=parse_tokens
+    "Sequences per step over all ranks (default: at least 2^20 tokens; with adapters at most 64).",
+    "N",
+    "Workload",
+    parse=parse_tokens,
 )
 ATTENTION = Option("FLOPs of all query-key pairs, or only those that the mask lets through.", None, "Workload")
 LOGITS = Option("Logits for every position, or only the last.", None, "Workload")

@@ -106,10 +106,10 @@ class SavedBytes(Answer):
 
 
 class StatePart(Answer):
-    """A part of the training state: bytes per parameter, and of all parameters."""
+    """A part of the training state: bytes per parameter (None for a training step's own), and of all parameters."""
 
     name: str
-    bytes_per_param: int
+    bytes_per_param: int | None
     bytes: int
 
 
@@ -308,7 +308,7 @@ def show(
         params=params_of(model, ledger),
         flops=flops_of(ledger),
         cache=cache_figures(ledger, kv),
-        memory=memory_figures(model, ledger, keeping_scores, form, dtype),
+        memory=memory_figures(model, ledger, keeping_scores, form, dtype, step),
         assumptions=model.assumptions,
         notes=tuple(dict.fromkeys([*notes(model, ledger, known), *(step.notes if step else ())])),
         known=known,
@@ -377,9 +377,15 @@ def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
 
 
 def memory_figures(
-    model: Model, ledger: Ledger, keeping_scores: Ledger, form: Format | None, dtype: str
+    model: Model,
+    ledger: Ledger,
+    keeping_scores: Ledger,
+    form: Format | None,
+    dtype: str,
+    step: TrainingStep | None,
 ) -> MemoryFigures:
-    """Memory with weights in a format, or at the ledger's dtype."""
+    """Memory with weights in a format, or at the ledger's dtype. The training state is that of `step`, or else AdamW's
+    in mixed precision."""
     try:
         own = native(model)
         published = NativeWeights(own.name, weights_bytes(ledger, own), own.source)
@@ -387,6 +393,12 @@ def memory_figures(
         published = None
     trained = learning(ledger)
     state = tuple(StatePart(*part) for part in training_state(ledger.total("params"), trained))
+    if step:
+        state = (
+            StatePart("training weights", None, step.parameters_bytes),
+            StatePart("gradients", None, step.gradients_bytes),
+            StatePart(f"optimizer state ({step.optimizer})", None, step.optimizer_bytes),
+        )
     saved = SavedBytes(saved_bytes(ledger), saved_bytes(keeping_scores))
     whole = sum(part.bytes for part in state)
     format_ = form.name if form else dtype

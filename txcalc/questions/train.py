@@ -12,6 +12,7 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, multiplied
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
+from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
 from txcalc.planning.training.answer import OnAccelerator, Training
 from txcalc.planning.training.machine import Kernels, Machine
@@ -293,6 +294,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     run: TrainingRun | None
     known: dict[str, Known]
     utilisation: tuple[Utilisation, ...]
+    trained_params: int  # all, or the adapters'
     search: SearchSummary | None = None
     fits_on: tuple[OnAccelerator, ...] | None = None
     notes: tuple[str, ...]
@@ -445,6 +447,7 @@ def answer_of(
         spent_s=dict(step.spent) if step else None,
         tokens_per_s_per_gpu=training.rate,
         measured=training.measured,
+        trained_params=learning(training.model.entries),
         mfu={each.name: each.mfu for each in training.used},
         mfu_headline=training.headline.name if training.headline else None,
         hfu={each.name: each.hfu for each in training.used},
@@ -508,7 +511,7 @@ def time_notes(training: Training, rates: str) -> list[str]:
 
 
 def recipe_notes(training: Training) -> list[str]:
-    """What follows from the recipe: a large pipeline bubble, stacked experts with Muon, offload, frozen weights."""
+    """What follows from the recipe: a large pipeline bubble, stacked experts with Muon, offload."""
     step, recipe, model, notes = training.step, training.recipe, training.model, list[str]()
     if step and (bubble := step.spent["pipeline bubble"] / step.seconds) > 0.5:
         notes.append(f"{100 * bubble:.0f} % of the step is pipeline bubble: {smaller_bubble(recipe)}")
@@ -519,8 +522,6 @@ def recipe_notes(training: Training) -> list[str]:
         link = f"{training.machine.host / 1e9:.3g} GB/s one way between GPU and host (--host-link)"
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
         notes.append(f"offload is modelled: {link}{share if recipe.offloads('optimizer') else ''}")
-    if training.plan.fullest.state.adapters:
-        notes.append("frozen weights: backward computes no gradients of them, which these conventions count")
     return notes
 
 

@@ -35,6 +35,9 @@ def report(answer: Show, form: str) -> Report:
     tables += stored.tables(answer.checkpoint) if answer.checkpoint else []
     if answer.initial:
         tables.append(_initial(answer))
+    trained = answer.memory.trained_params
+    if trained != answer.params.total:
+        header.append(f"trained: {trained:,} parameters, {100 * trained / answer.params.total:.2g} % of all")
     if answer.training:
         header.append(answer.training.summary)
         tables.append(training_step.table(answer.training))
@@ -183,9 +186,11 @@ def _memory(answer: Show) -> Table:
             shown = f"cache of all {batch:,} sequences"
             rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, shown))
     state, how = memory.training_state, known["training_state_bytes"].text
-    rows += [_bytes(part.name, part.bytes, how, f"{part.name}, {part.bytes_per_param} B/param") for part in state]
-    each = f", {sum(part.bytes_per_param for part in state)} B/param"
-    each = each if memory.trained_params == answer.params.total else ""
+    per_param = [part.bytes_per_param for part in state if part.bytes_per_param is not None]
+    for part in state:
+        each = "" if part.bytes_per_param is None else f", {part.bytes_per_param} B/param"
+        rows.append(_bytes(part.name, part.bytes, how, f"{part.name}{each}"))
+    each = f", {sum(per_param)} B/param" if per_param and memory.trained_params == answer.params.total else ""
     rows.append(_bytes("training state", memory.training_state_bytes, how, f"training state{each}"))
     saved = memory.saved_bytes
     rows.append(_bytes("saved activations, fused attention", saved.fused, known["saved_bytes"].text))

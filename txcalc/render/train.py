@@ -36,7 +36,7 @@ def report(answer: Train, form: str) -> Report:
     if answer.sent:
         tables.append(_sent(answer.sent))
     if answer.run:
-        tables.append(_run(answer.run))
+        tables.append(_run(answer.run, answer.trained_params != answer.model.params))
     if answer.fits_on:
         tables.append(_fits_on(answer.fits_on))
     return Report(tables, header, answer.notes, good=answer.fits)
@@ -50,7 +50,22 @@ def _verdict(answer: Train) -> str:
         verdict += f"; {answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU {_how(answer)}"
         if name := answer.mfu_headline:
             verdict += f", MFU {100 * answer.mfu[name]:.1f} % ({name})"
+        if answer.run:
+            cost = "" if answer.run.cost is None else f", cost {_amount(answer.run.cost)}"
+            verdict += f"; the run takes {_days(answer.run.days)}{cost}"
     return verdict
+
+
+def _days(days: float) -> str:
+    """A length of time: 27 min, 5.2 h, 16.29 days."""
+    if days < 1:
+        return f"{24 * days:.1f} h" if 24 * days >= 1 else f"{24 * 60 * days:.2g} min"
+    return f"{days:,.2f} days"
+
+
+def _amount(number: float) -> str:
+    """An amount of money or hours: 0.67, 12.5, 62,570."""
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _how(answer: Train) -> str:
@@ -171,16 +186,19 @@ def _sent(sent: dict[str, int]) -> Table:
     return Table("Bytes sent per step by a rank of that stage", ("collective", column("bytes", "bytes"), ""), rows)
 
 
-def _run(run: TrainingRun) -> Table:
+def _run(run: TrainingRun, adapters: bool) -> Table:
     rows: list[list[Any]] = [
         [column("tokens", "tokens"), rounded(run.train_tokens)],
-        [column("FLOPs (6·N·D)", "FLOPs"), TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e"))],
-        [column("days", "days"), TableCell(run.days, f"{run.days:,.2f}")],
-        [column("GPU-hours", "h"), TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
+        [
+            column("FLOPs" if adapters else "FLOPs (6·N·D)", "FLOPs"),
+            TableCell(run.compute, f"{run.compute:.3e}".replace("e+", "e")),
+        ],
+        [column("days", "days", "time"), TableCell(run.days, _days(run.days))],
+        [column("GPU-hours", "h"), TableCell(run.gpu_hours, _amount(run.gpu_hours))],
     ]
     if run.cost is not None:
         cost = column("cost", "", f"cost at {run.price:g} per GPU-hour")
-        rows.append([cost, TableCell(run.cost, f"{run.cost:,.0f}")])
+        rows.append([cost, TableCell(run.cost, _amount(run.cost))])
     if run.energy_kwh is not None and run.co2_kg is not None:
         energy = column("energy", "kWh", f"energy, {run.power_w} W, PUE {run.pue:g}")
         rows.append([energy, _thousands(run.energy_kwh, "kWh", "MWh")])

@@ -11,13 +11,14 @@ from txcalc.errors import InputError
 from txcalc.hardware import peak
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
+from txcalc.planning.memory import learning
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Terms, TrainingRun, run
 from txcalc.planning.training.step import Step, StepTimer
-from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
+from txcalc.planning.utilisation import COMPUTED, REPORTED, MeasuredRate, Utilisation, utilisation
 
 ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
 
@@ -57,10 +58,9 @@ class Training(Struct, frozen=True):
     @property
     def headline(self) -> Utilisation | None:
         """The first convention asked for; for a model with experts the first whose N are active parameters, since
-        PaLM's 6·N counts all experts. None whose MFU exceeds the peak, and none with frozen weights, whose gradients
-        all conventions count."""
+        PaLM's 6·N counts all experts. None whose MFU exceeds the peak."""
         wanted = ACTIVE if self.model.active != self.model.params else ()
-        possible = {each.name: each for each in self.used if each.mfu <= 1 and not self.plan.fullest.state.adapters}
+        possible = {each.name: each for each in self.used if each.mfu <= 1}
         return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 
@@ -116,12 +116,15 @@ def train(
     share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
     rate_of = step.tokens_s if step else None
     if measured:
-        theirs = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
-        (ours,) = utilisation(model, ledger, 1, 1, names=(theirs,)) if measured.unit == "tflops" else (None,)
+        frozen = learning(ledger) != model.params
+        name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
+        chosen = REPORTED if frozen else (name,)
+        (ours,) = utilisation(model, ledger, 1, 1, names=chosen) if measured.unit == "tflops" else (None,)
         rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()
-    whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms) if tokens and rate_of else None
+    per_token = used[0].flops_per_token if used and used[0].name == COMPUTED else None
+    whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms, per_token) if tokens and rate_of else None
     space = machine.accelerator.memory
     limits = (
         largest(model, recipe, "micro_batch", space),

@@ -17,6 +17,7 @@ from txcalc.planning.training.search import Search, Searched, fewest_gpus
 
 TOKENS = 4096  # default sequence length, if the context is not shorter
 STEP_TOKENS = 1 << 20  # default tokens per step, at least
+ADAPTER_SEQUENCES = 64  # default sequences per step with adapters, at most
 
 
 def sequence_length(model: Model, tokens: int | None) -> int:
@@ -26,12 +27,17 @@ def sequence_length(model: Model, tokens: int | None) -> int:
     return min(TOKENS, model.context or TOKENS) if tokens is None else tokens
 
 
-def global_batch(batch: int | None, multiple: int, tokens: int) -> int:
-    """Sequences per step: as given, or the power of two times `multiple` that reaches `STEP_TOKENS`. Errors:
-    `InputError`."""
+def global_batch(batch: int | None, multiple: int, tokens: int, adapters: bool = False) -> int:
+    """Sequences per step: as given, or the power of two times `multiple` that reaches `STEP_TOKENS`; with adapters at
+    most `ADAPTER_SEQUENCES`, or `multiple`. Errors: `InputError`."""
     if tokens < 1:
         raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
-    return multiple << (-(-STEP_TOKENS // (multiple * tokens)) - 1).bit_length() if batch is None else batch
+    if batch is not None:
+        return batch
+    doublings = (-(-STEP_TOKENS // (multiple * tokens)) - 1).bit_length()
+    if adapters:
+        doublings = min(doublings, max(1, ADAPTER_SEQUENCES // multiple).bit_length() - 1)
+    return multiple << doublings
 
 
 def search_layouts(
@@ -52,7 +58,9 @@ def search_layouts(
         raise InputError("train", [Fault("--global-batch", batch, "a whole number from 1")])
 
     def search(number: int) -> Search:
-        return Search(model, base, machine, number, global_batch(batch, number, tokens), frozenset(choices))
+        return Search(
+            model, base, machine, number, global_batch(batch, number, tokens, "adapter" in choices), frozenset(choices)
+        )
 
     return fewest_gpus(search, machine.node, tell) if gpus is None else search(gpus).run(tell)
 
@@ -72,7 +80,7 @@ def resolve_recipe(
         product = f"its sizes multiply to {layout.gpus:,}"
         faults.append(Fault("--layout", str(layout), f"the {gpus:,} GPUs of {flag}", product))
     sequences = choices.get("micro_batch", 1) * layout.copies  # of one micro-batch of all ranks
-    whole = global_batch(batch, max(1, sequences), tokens)
+    whole = global_batch(batch, max(1, sequences), tokens, "adapter" in choices)
     if sequences and (whole < 1 or whole % sequences):
         faults.append(Fault("--global-batch", whole, f"a multiple of micro-batch · dp · fsdp = {sequences:,}"))
     if "schedule" in choices and layout.pp == 1:

@@ -101,8 +101,17 @@ def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Term
     return compute // least
 
 
-def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> TrainingRun:
-    """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout."""
+def run(
+    model: Model,
+    tokens: int,
+    tokens_s: float,
+    gpus: int,
+    copies: int,
+    terms: Terms,
+    flops_per_token: float | None = None,
+) -> TrainingRun:
+    """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout;
+    `flops_per_token`: what a step computes, if not 6·N."""
     hours = tokens / tokens_s / 3600
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
     deadline = budget = None
@@ -114,7 +123,7 @@ def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, term
         budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
     return TrainingRun(
         train_tokens=tokens,
-        compute=FLOPS * model.active * tokens,
+        compute=FLOPS * model.active * tokens if flops_per_token is None else int(flops_per_token * tokens),
         days=hours / gpus / 24,
         gpu_hours=hours,
         cost=None if terms.price is None else hours * terms.price,

@@ -11,7 +11,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from txcalc.cli import NAMES, Commands, app, completion
-from txcalc.cli.options import GROUPS, RENAMED, TABLE
+from txcalc.questions.options import GROUPS
 
 
 def run(line: str, columns: int = 80) -> tuple[int, str, str]:
@@ -19,38 +19,35 @@ def run(line: str, columns: int = 80) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
+def built(command: str) -> Any:
+    return Commands(name="txcalc").get_command(None, command)
+
+
+def kind(command: str) -> Any:
+    """The class of a command, which has the sections and earlier names of its options."""
+    return type(built(command))
+
+
 def options(command: str) -> list[Any]:
-    params = Commands(name="txcalc").get_command(None, command).params
-    return [param for param in params if param.param_type_name == "option"]
+    return [param for param in built(command).params if param.param_type_name == "option"]
 
 
-NARROWER = ("--device", "--dtype", "--gpu")  # some commands take fewer of the values, and say which
+def first(option: Any) -> str:
+    """The placeholder of one value."""
+    return str(option.metavar).split("[@")[0].split("|")[0].removesuffix(",…")
 
 
-@pytest.mark.parametrize("command", NAMES)
-def test_an_option_means_the_same_in_every_command(command: str) -> None:
-    for option in options(command):
-        (flag, *others), entry = option.opts, TABLE.get(option.opts[0])
-        assert entry is not None, f"{flag} is in no group of the help"
-        assert not others, f"{flag} has other names: old ones belong to TABLE"
-        assert flag not in RENAMED or flag == "--tokens"
-        first = entry.meaning.split()[0] if flag in NARROWER else entry.meaning
-        assert option.help.startswith(first)
-        if entry.value:
-            assert option.metavar.split("[@")[0].split("|")[0].removesuffix(",…") in (
-                entry.value.split("[@")[0].split("|")[0].removesuffix(",…"),
-                "FILE",
-            )
-
-
-def test_what_several_commands_have_is_said_once() -> None:
-    having: dict[str, list[str]] = {}
+def test_an_option_means_the_same_in_every_command() -> None:
+    """One section of the help, one placeholder, and a help that begins alike; earlier names are not shown."""
+    meanings: dict[str, list[tuple[str, str, str]]] = {}
     for command in NAMES:
+        groups, renamed = kind(command).groups, kind(command).renamed
         for option in options(command):
-            having.setdefault(option.opts[0], []).append(command)
-    assert [flag for flag, commands in having.items() if len(commands) > 1 and not TABLE[flag].meaning] == []
-    assert set(TABLE) - {"--help"} <= set(having)  # nothing that no command has
-    assert {entry.group for entry in TABLE.values()} == set(GROUPS)
+            flag, *others = option.opts
+            assert not others and flag not in renamed and groups[flag] in GROUPS
+            meanings.setdefault(flag, []).append((groups[flag], first(option), option.help.split()[0]))
+    meanings["--against"] = []  # logits of another model, or a distribution
+    assert [flag for flag, several in meanings.items() if len(set(several)) > 1] == []
 
 
 @pytest.mark.parametrize(
@@ -69,9 +66,8 @@ def test_old_names_are_read_and_not_shown(old: str, new: str) -> None:
     found = run(f"{old} --json")
     assert found[0] == 0 and found == run(f"{new} --json")
     shown = run(f"{old.split()[0]} --help", 200)[1]
-    assert not [
-        word for word in old.split() if word.partition("=")[0] in RENAMED and f" {word.partition('=')[0]} " in shown
-    ]
+    names = {word.partition("=")[0] for word in old.split()} & kind(old.split()[0]).renamed.keys()
+    assert names and not [name for name in names if f" {name} " in shown]
 
 
 def test_an_error_has_the_name_that_was_typed() -> None:

@@ -35,7 +35,7 @@ LAYERS = (
     "model", "sources", "cards", "curves", "hardware", "planning", "program", "evidence", "algebra", "sweeps",
     "explorer", "reference", "verification", "questions", "render", "cli",
 )  # fmt: skip
-# Questions whose answers are not yet typed make their reports themselves.
+# An answer names the type of its report.
 LEVEL = {name: i for i, name in enumerate(LAYERS)} | {"render": LAYERS.index("questions")}
 OUTSIDE = {
     "fvcore": {"verification"},

@@ -108,6 +108,25 @@ def as_headlines(report: Report) -> str:
     return "\\n".join(" | ".join(map(_name, table.headings)) for table in report.tables)
 '''
 
+COLUMN = (
+    (
+        "questions/deployment.py",
+        ("    requests_in_system: float | None\n", "    requests_per_gpu: float\n"),
+        (
+            "        requests_in_system=steady.inside if timed else None,\n",
+            "        requests_per_gpu=load.rate / load.gpus,\n",
+        ),
+    ),
+    (
+        "render/serving.py",
+        (
+            "            TableCell(point.bound, point.bound),\n",
+            "            _rate(point.steady.requests_per_gpu),\n",
+        ),
+        ('*times, "bound", ', '"requests/s per GPU", '),
+    ),
+)
+
 Run = Callable[..., str]
 
 
@@ -150,6 +169,11 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     entry = 'FORMATS = {\n    "headlines": "report:as_headlines",'
     edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = {", entry))
     edited(package / "cli/options.py", lambda text: text.replace('"latex", "html"]', '"latex", "html", "headlines"]'))
+    # A column: where it is computed, and where it is shown.
+    for place, *pairs in COLUMN:
+        for old, new in pairs:
+            assert (package / place).read_text().count(old) == 1, old
+            edited(package / place, lambda text, old=old, new=new: text.replace(old, old + new))  # type: ignore[misc]
 
     def txcalc(*words: str) -> str:
         done = subprocess.run(
@@ -219,6 +243,20 @@ def test_an_output_format_is_written(run: Run) -> None:
     assert " | " in run("show", "gpt2", "--format", "headlines")
 
 
+def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
+    plan = "deploy", "gpt2", "--gpu", "h100:2"
+    loads = json.loads(run(*plan, "--json"))["speed"]["batches"]
+    assert all(each["steady"]["requests_per_gpu"] == each["steady"]["requests_per_s"] / 2 for each in loads)
+    assert "requests/s per GPU" in run(*plan).partition("Loads")[2]
+
+
 def test_every_recipe_is_followed() -> None:
     named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
-    assert named == {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "An output format"}
+    assert named == {
+        "A Hugging Face family",
+        "A mechanism",
+        "An accelerator",
+        "A quantity",
+        "A column",
+        "An output format",
+    }

@@ -10,14 +10,12 @@ import codecs
 import gc
 import os
 import sys
-from importlib import import_module
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
-from txcalc import COMMANDS
 from txcalc.cli.command import UsageError, spelt
 from txcalc.cli.output import fitted
 from txcalc.errors import TxcalcError, nearest
@@ -64,11 +62,9 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:
             return None
-        from txcalc.cli.build import build, function_of
+        from txcalc.cli.build import build
 
-        if hasattr(function_of(cmd_name), "question"):
-            return build(cmd_name)
-        return getattr(import_module(f"txcalc.cli.{COMMANDS[cmd_name]}"), cmd_name)()
+        return build(cmd_name)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]

@@ -13,7 +13,7 @@ from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature, cleandoc, signature
 from types import NoneType
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 import typer
 from typer.main import get_command
@@ -27,7 +27,6 @@ from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
 ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "report", "show", "sweep", "verify")  # with an adapter
-FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
 class Call(NamedTuple):
@@ -47,7 +46,7 @@ class Call(NamedTuple):
     values: dict[str, Any]
     changes: dict[str, Any]
     ignore: list[str] | None
-    form: FormatName
+    form: options.FormatName
     place: str | None
 
     def ask(self, sources: Sequence[Any] | None = None) -> Any:
@@ -151,7 +150,7 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
     if not question.formats:
         return []
-    found = [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    found = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
         found.append(o.Keyword("plot", o.PLOT, str | None, None))
         found += [o.Keyword("force", o.FORCE, bool, False)] if force else []

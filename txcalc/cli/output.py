@@ -7,24 +7,23 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib import import_module
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import typer
-from msgspec.structs import replace
 
 from txcalc.render import FORMATS, written
 from txcalc.render.lines import Line, as_lines, wrapped
-from txcalc.render.report import AnyReport, DataReport
+from txcalc.render.report import Report
 
 if TYPE_CHECKING:
+    from txcalc.questions.answers import Result
     from txcalc.questions.pictures import Picture
 
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
 
-def emit(report: AnyReport, text: Callable[[], str] | None, image: Picture | None = None, place: str = "-") -> None:
+def emit(report: Report, text: Callable[[], str] | None, image: Picture | None = None, place: str = "-") -> None:
     """Prints a report, or its `text` in another format; tables are 100 columns wide without a terminal.
 
     `image`: written to the file `place` before anything is printed, or drawn below the table (`-`).
@@ -43,40 +42,20 @@ def emit(report: AnyReport, text: Callable[[], str] | None, image: Picture | Non
     print_notes(wrote)
 
 
-def printed(answer: Any, form: str, place: str | None = None) -> None:
-    """Prints what a command found; exit code 1 if the answer is no. None: it has printed."""
+def printed(answer: Result | None, form: str, place: str | None = None) -> None:
+    """Prints an answer; exit code 1 if it is no. None: the command has printed."""
     if answer is None:
         return
-    from txcalc.questions.answers import Result
-
-    if isinstance(answer, Result):
-        image = answer.draw() if place and answer.draw else None
-        if form == "json":
-            wrote = [save(image, place)] if image and place else []
-            sys.stdout.write(escaped(answer.to_json()) + "\n")
-            print_notes(wrote)
-        else:
-            report = answer.report(form)
-            emit(report, (lambda: written(report, form)) if form in FORMATS else None, image, place or "-")
-    else:
-        _printed_untyped(answer, form, place)
-    if getattr(answer, "failed", False):
-        raise typer.Exit(1)
-
-
-def _printed_untyped(answer: Any, form: str, place: str | None) -> None:
-    """Prints an answer that is not yet typed, or a report."""
-    report = answer if isinstance(answer, DataReport) else answer.report(form)
-    draws = getattr(answer, "picture", None)
-    image = draws(import_module("txcalc.render.plot")) if place and draws else None
+    image = answer.draw() if place and answer.draw else None
     if form == "json":
-        report = replace(report, notes=())
-    text = (
-        (lambda: escaped(written(report, form)) if form == "json" else written(report, form))
-        if form in FORMATS
-        else None
-    )
-    emit(report, text, image, place or "-")
+        wrote = [save(image, place)] if image and place else []
+        sys.stdout.write(escaped(answer.to_json()) + "\n")
+        print_notes(wrote)
+    else:
+        report = answer.report(form)
+        emit(report, (lambda: written(report, form)) if form in FORMATS else None, image, place or "-")
+    if answer.failed:
+        raise typer.Exit(1)
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 from txcalc.sources.files import write
 
+CONTEXTS = o.CONTEXTS.more("For serving (default: 2k,8k,32k,128k).", aliases=("--contexts",))
 RUNS = 6  # layouts of a search that the page has
 
 
@@ -41,7 +42,7 @@ class ServingGrid(o.Options):
 
     section: ClassVar[str] = "Model"
 
-    context: Annotated[o.Lengths | None, o.CONTEXTS.more("For serving (default: 2k,8k,32k,128k).")] = None
+    context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
         o.CONCURRENCY.more("For serving (default: 1,8,32,128,512).", value="N,…", parse=None),

@@ -9,11 +9,10 @@ from txcalc.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from txcalc.questions.answers import Result
-    from txcalc.render.report import AnyReport
+    from txcalc.render.report import Report
 
 # What writes a report, but as a table for a terminal (`render.lines`): a function of a module, loaded when it is used.
 FORMATS = {
-    "json": "report:as_json",
     "csv": "report:as_csv",
     "markdown": "report:as_markdown",
     "latex": "latex:as_latex",
@@ -21,7 +20,7 @@ FORMATS = {
 }
 
 
-def written(report: AnyReport, form: str) -> str:
+def written(report: Report, form: str) -> str:
     """A report in one of `FORMATS`."""
     module, _, name = FORMATS[form].partition(":")
     return getattr(import_module(f"txcalc.render.{module}"), name)(report)  # type: ignore[no-any-return]
@@ -34,7 +33,7 @@ def text(answer: Result, form: str, width: int) -> str:
     if form in FORMATS:
         return written(answer.report(form), form)
     if form != "table":
-        raise InputError("format", [Fault("format", form, f"table, {', '.join(FORMATS)}")])
+        raise InputError("format", [Fault("format", form, f"table, json, {', '.join(FORMATS)}")])
     from txcalc.render.lines import as_lines
 
     return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(answer.report(), width))

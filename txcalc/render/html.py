@@ -7,12 +7,12 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from txcalc.render.report import AnyReport, Table, cell
+from txcalc.render.report import Report, Table, cell
 
 FOLDER = Path(__file__).parent / "page"
 
 
-def as_html(report: AnyReport) -> str:
+def as_html(report: Report) -> str:
     """The whole page."""
     named = next((table.title for table in report.tables if table.title), "")
     title, *others = report.header or [named or "txcalc"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from txcalc.render.lines import blocks, wrapped
-from txcalc.render.report import AnyReport, Table, cell
+from txcalc.render.report import Report, Table, cell
 
 WIDTH = 84  # characters that a line of an article holds in \\small
 ROWS = 40  # that a page holds
@@ -23,7 +23,7 @@ _SIGNS = str.maketrans(
 )  # fmt: skip
 
 
-def as_latex(report: AnyReport) -> str:
+def as_latex(report: Report) -> str:
     """One float per table; tables too wide or too long for a page are split. Cells that are already math (`$…$`) stay
     as they are."""
     return "\n\n".join(["% \\usepackage{booktabs}", *(text for table in report.tables for text in _floats(table))])

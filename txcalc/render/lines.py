@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from txcalc.render.report import AnyReport, Table, TableCell, cell
+from txcalc.render.report import Report, Table, TableCell, cell
 
 GAP = 2  # between two columns; one where nothing else helps
 # Where a long word may break; in a path at the dots rather than within names.
@@ -24,7 +24,7 @@ Line = list[tuple[str, str]]  # pieces of text, each with its style
 Column = tuple[TableCell, ...]  # its heading, and its cells
 
 
-def as_lines(report: AnyReport, width: int) -> Iterator[Line]:
+def as_lines(report: Report, width: int) -> Iterator[Line]:
     """Header and tables for a terminal of this width."""
 
     def said(text: str, style: str) -> Iterator[Line]:

@@ -1,12 +1,12 @@
-"""A report: the result of a command as data (JSON) and as tables (text, CSV, Markdown, LaTeX).
+"""A report: an answer as tables (text, CSV, Markdown, LaTeX).
 
-A cell is a value with its text; CSV and JSON use the exact value, the others the text.
+A cell is a value with its text; CSV has the exact value, the others the text.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
@@ -133,31 +133,11 @@ class Report(Struct, frozen=True):
     good: bool | None = None
 
 
-class DataReport(Struct, frozen=True):
-    """A report with its JSON document (`later` computes slow keys of it): of commands whose answer is not yet typed."""
-
-    data: dict[str, Any]
-    tables: Sequence[Table]
-    header: Sequence[str] = ()
-    notes: Sequence[str] = ()
-    later: Callable[[], dict[str, Any]] | None = None
-    good: bool | None = None
-
-
-AnyReport = Report | DataReport
 # Characters of memory by purpose, in bars and stacks.
 MEMORY_SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░", "free": "·"}
 
 
-def as_json(report: DataReport) -> str:
-    """One object, exact integers, keys in the order of the schema."""
-    import json
-
-    data = {**report.data, **report.later()} if report.later else report.data
-    return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
-
-
-def as_csv(report: AnyReport) -> str:
+def as_csv(report: Report) -> str:
     """A single table unchanged; several, or a `crossed` one, as tidy data: a row per value, each with an id.
 
     A column without a heading repeats the one before it, and a row without a label is a subheading; both are left out.
@@ -248,7 +228,7 @@ def _plain(value: Any) -> Any:
     return " ".join(map(str, found)) if isinstance(found, list | tuple) else found
 
 
-def as_markdown(report: AnyReport) -> str:
+def as_markdown(report: Report) -> str:
     """GitHub tables under bold titles."""
 
     def line(cells: Iterable[str]) -> str:

@@ -146,9 +146,12 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _command(name: str) -> Any:
-    from txcalc.questions.arguments import checked
+    from txcalc.questions.arguments import checked, documentation
 
-    return checked(getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name))
+    function = getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name)
+    command = checked(function)
+    command.__doc__ = documentation(function)
+    return command
 
 
 def __dir__() -> list[str]:

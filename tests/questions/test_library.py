@@ -360,3 +360,12 @@ def test_a_configs_dict_may_count_its_labels() -> None:
     config = {"model_type": "gpt2", "vocab_size": 99, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
     labels = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
     assert txcalc.load({**config, **labels}).params == txcalc.load(config).params
+
+
+def test_help_lists_every_argument() -> None:
+    """Each argument stands once, in the declaration; `help` has it too."""
+    text = inspect.getdoc(txcalc.kv) or ""
+    assert text.startswith("The KV cache in bytes over contexts")
+    lines = dict(line.split(maxsplit=1) for line in text.partition("Arguments:\n")[2].splitlines())
+    assert lines["context"].startswith("Context length: tokens per sequence")
+    assert lines.keys() == inspect.signature(txcalc.kv).parameters.keys()

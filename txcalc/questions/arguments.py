@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import cache, wraps
-from inspect import Parameter, signature
+from inspect import Parameter, cleandoc, signature
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
@@ -52,6 +52,15 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     vars(call)["__signature__"] = taken
     return call
+
+
+def documentation(function: Callable[..., Any]) -> str:
+    """The docstring of a question's function with its arguments, each by the sentence that its option has."""
+    text = cleandoc(function.__doc__ or "")
+    known = keywords(function)
+    width = max((len(each.name) for each in known), default=0)
+    lines = [f"    {each.name:{width}}  {each.option.help}" for each in known]
+    return "\n".join([text, "", "Arguments:", *lines]) if lines else text
 
 
 def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:

@@ -50,7 +50,12 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise InputError(f"{function.__name__}", faults)
         return function(*bound.args, **bound.kwargs)
 
-    vars(call)["__signature__"] = taken
+    types = {name: hint_of(function, name) for name in taken.parameters}
+    shown = [
+        parameter.replace(annotation=Parameter.empty if types[name] is Any else types[name])
+        for name, parameter in taken.parameters.items()
+    ]
+    vars(call)["__signature__"] = taken.replace(parameters=shown)
     return call
 
 

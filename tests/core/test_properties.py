@@ -241,7 +241,6 @@ def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int)
         assert figures(plain) == figures(absorbed)
 
 
-@pytest.mark.drawn(quick=30)
 @pytest.mark.parametrize("kind", [leaf for leaf in LEAVES if leaf not in (Lookup, RelativeBias, Unused, Vector)])
 @settings(max_examples=15)
 @given(data=st.data())
@@ -256,7 +255,6 @@ def test_every_weight_is_read_once(kind: type, data: st.DataObject) -> None:
     assert entry.traffic.weights == entry.params + shared
 
 
-@pytest.mark.drawn(quick=30)
 @pytest.mark.parametrize("kind", LEAVES)
 @settings(max_examples=15)
 @given(data=st.data())

@@ -192,7 +192,7 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
     assert total / 1e9 == pytest.approx(594, abs=1)  # the published folder: 594 GB
 
 
-@pytest.mark.drawn(quick=1000)
+@pytest.mark.drawn(quick=12)
 @pytest.mark.parametrize(("config", "formulas"), [(config, texts) for config, *texts in QUANTISED["bits"]])
 def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], formulas: list[str]) -> None:
     q, down = (
@@ -444,7 +444,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     assert sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
-@pytest.mark.drawn(quick=1000)
+@pytest.mark.drawn(quick=12)
 @pytest.mark.parametrize(("config", "words"), QUANTISED["refused"])
 def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as error:

@@ -57,8 +57,6 @@ from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 
-pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
-
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 

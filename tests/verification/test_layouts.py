@@ -89,7 +89,7 @@ def test_experts_of_attention_are_not_run_over_ep() -> None:
         verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
 
 
-@pytest.mark.drawn(quick=80)
+@pytest.mark.drawn(quick=8)
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""

@@ -552,7 +552,7 @@ def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
     assert plan(planner, 4096, 1, 2, {"tp": 2}).best.fits
 
 
-@pytest.mark.drawn(quick=1000)
+@pytest.mark.drawn(quick=8)
 @pytest.mark.parametrize(
     ("name", "card", "context", "tokens", "sequences"),
     [

@@ -30,8 +30,6 @@ from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 
-pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
-
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 ONE = Machine.of(replace(card(peak=1, bandwidth=1), link=1, link_between=1), node=4)
 

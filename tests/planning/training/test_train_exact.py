@@ -58,8 +58,6 @@ from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 from txcalc.sources import build
 
-pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
-
 # Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
 # asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.
 ACTIONS = json.loads((DATA / "training" / "schedules.json").read_text())

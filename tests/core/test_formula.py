@@ -110,6 +110,7 @@ def test_a_table_shows_letters_over_numbers() -> None:
     assert "d_h     width per head (never assumed D/h)      128" in lines
 
 
+@pytest.mark.slow
 def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> None:
     markdown = run("gemma-3-27b", "--format", "markdown").stdout
     assert "| layers.0.attention | L_global + L_local | 2·d_h·(D·(h + h_kv) + 1) |" in markdown
@@ -181,6 +182,7 @@ def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_pat
     assert "Overfull" not in (tmp_path / "model.log").read_text(errors="replace")
 
 
+@pytest.mark.slow
 def test_a_training_step_in_letters() -> None:
     """FLOPs with what is computed again, what is kept, and the optimizer's bytes: each is what `show` says."""
     asked = ("llama-3.1-8b", "--tokens", "8k", "--optimizer", "adamw", "--recompute")

@@ -223,6 +223,7 @@ def test_a_count_beside_frozen_weights(learns: list[str], passes: int) -> None:
     assert ours["feed-forward"] == passes * 2 * 3 * 64 * 96 * 2 * 2 * 8
 
 
+@pytest.mark.slow
 def test_a_size_that_meets_a_budget_is_the_one_above() -> None:
     """Of sizes tried one by one: the largest below, the smallest that is not, and of two as near the smaller."""
     model = load("D=64 L=9 h=4 F=96 V=50 untied")

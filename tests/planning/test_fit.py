@@ -185,6 +185,7 @@ def test_cache_of_a_token_and_memory_with_a_context() -> None:
     assert shape.bytes == need(load("llama-3.1-8b"), asked.engine, 8192)
 
 
+@pytest.mark.slow
 def test_classic_shapes_and_the_boundary_between_them() -> None:
     answer = txcalc.design(memory="16GB")
     assert [(shape.layers, shape.width) for shape in answer.classic] == list(CLASSIC)

@@ -210,6 +210,7 @@ def private_names(text: str) -> set[str]:
     return {name for name in names if re.fullmatch(r"_[a-zA-Z]\w*", name)}
 
 
+@pytest.mark.slow
 def test_no_test_uses_a_private_name() -> None:
     """What is worth a test is public: a function that is one is renamed, what it does inside is tested from outside."""
     found = [node for path in PACKAGE.rglob("*.py") for node in nodes(path)]

@@ -35,11 +35,13 @@ def test_a_wheel_holds_every_preset_and_its_licence(wheel: Path) -> None:
     assert any(file.endswith("licenses/LICENSE") for file in files)
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_what_was_measured(wheel: Path) -> None:
     files = {Path(file).name for file in zipfile.ZipFile(wheel).namelist() if "presets/measurements/" in file}
     assert files == {path.name for path in (ROOT / "presets" / "measurements").iterdir()} != set()
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_what_a_page_is_made_of(wheel: Path) -> None:
     page = ROOT / "txcalc" / "render" / "page"
     files = {file for file in zipfile.ZipFile(wheel).namelist() if file.startswith("txcalc/render/page/")}
@@ -47,6 +49,7 @@ def test_a_wheel_holds_what_a_page_is_made_of(wheel: Path) -> None:
     assert files == written >= {"txcalc/render/page/style.css", "txcalc/render/page/vendor/LICENSES.txt"}
 
 
+@pytest.mark.slow
 def test_a_wheel_finds_its_presets_where_there_is_no_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path)
     answer = _run("import txcalc; print(txcalc.__file__, txcalc.load('llama-3.1-8b').params)", tmp_path)

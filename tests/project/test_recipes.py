@@ -239,6 +239,7 @@ def test_a_quantity_is_counted(run: Run) -> None:
     assert "weights_read" in found
 
 
+@pytest.mark.slow
 def test_an_output_format_is_written(run: Run) -> None:
     assert " | " in run("show", "gpt2", "--format", "headlines")
 

@@ -140,6 +140,7 @@ def test_records_have_only_what_they_say_and_never_change() -> None:
     assert pickle.loads(pickle.dumps(found.rows[0])) == found.rows[0]
 
 
+@pytest.mark.slow
 def test_rows_are_a_data_frame() -> None:
     pytest.importorskip("pandas", reason="needs pandas (pip install 'txcalc[frames]')")
     polars = pytest.importorskip("polars", reason="needs polars (pip install 'txcalc[frames]')")
@@ -155,6 +156,7 @@ def test_rows_are_a_data_frame() -> None:
         txcalc.formula().to_pandas()
 
 
+@pytest.mark.slow
 def test_a_result_is_drawn_or_says_that_it_has_no_picture(tmp_path: Any) -> None:
     pytest.importorskip("matplotlib", reason="needs matplotlib (pip install 'txcalc[plot]')")
     found = txcalc.kv("gpt2")

@@ -310,6 +310,7 @@ def test_llama_cpps_buffers_on_hopper(name: str, weights: str, buffers: tuple[fl
         assert printed is None or abs(size / 2**20 - printed) <= (0.015 if name.startswith("qwen") else 0.005)
 
 
+@pytest.mark.slow
 def test_llama_cpp_on_hopper() -> None:
     """Tokens are within 12 % (those of Qwen's experts are not in the fit), prompts of 8B and 70B within 12 %; a small
     model's are slower than predicted, its matrices leave processors idle. efficiency/hopper.toml has what is fitted."""

@@ -121,6 +121,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     assert run.inside == pytest.approx(form.inside, rel=0.03)
 
 
+@pytest.mark.slow
 @pytest.mark.drawn(3, quick=1)
 @pytest.mark.parametrize("busy", [0.05, 0.3, 0.8])
 @pytest.mark.parametrize("burstiness", [0.03, 0.3, 4.0])
@@ -253,6 +254,7 @@ def test_closed_loops_of_drawn_servers_are_the_closed_forms(
     assert form.tpot and 0.93 < form.tpot / mean(run, "tpot") < 1.3
 
 
+@pytest.mark.slow
 def test_answers_of_one_length_differ_a_little() -> None:
     """As those of servers, and said in a note; where prompts are computed first, not."""
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--concurrency", "8", "--prompt", "1k", "--simulate"]
@@ -405,6 +407,7 @@ class _Stepped:
 
 
 # Halves of halves, of which no sum is rounded.
+@pytest.mark.slow
 @settings(max_examples=150)
 @given(
     st.builds(

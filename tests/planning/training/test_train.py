@@ -768,6 +768,7 @@ def test_what_torch_has_no_muon_for_is_said(model: str, said: bool) -> None:
         assert any("takes matrices alone" in note for note in notes) is (said and optimizer == "muon")
 
 
+@pytest.mark.slow
 def test_without_a_number_the_fewest_gpus_are_found() -> None:
     """Of a node's parts and of whole nodes, with what fits on none of the smaller ones."""
     few = ("train", "D=2048 h=16 F=5504 L=40", "--tokens", "1k", "--micro-batch", "1", "--framework", "fsdp2", "--json")

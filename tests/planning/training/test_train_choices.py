@@ -413,6 +413,7 @@ def test_fewer_copies_of_the_same_layout() -> None:
     assert [one.gpus for one in found] == sorted(one.gpus for one in found)
 
 
+@pytest.mark.slow
 def test_the_fewest_is_the_first_that_fits() -> None:
     """Of divisors, or of multiples where all of the recipe's do not suffice."""
     model, recipe = load(DECODER), Recipe(Layout(fsdp=8), tokens=32)

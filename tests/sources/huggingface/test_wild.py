@@ -41,6 +41,7 @@ blip.bert-config blip.med-config lavis.bert-config lavis.med-config lavis.med-co
 """
 
 
+@pytest.mark.slow
 def test_right_or_refused_by_name() -> None:
     found: dict[str, set[str]] = {}
     for name, record in WILD.items():
@@ -276,6 +277,7 @@ def test_a_missing_model_type_is_that_of_the_class() -> None:
             describe(config | {"architectures": names})
 
 
+@pytest.mark.slow
 def test_transformers_is_offered_where_it_has_the_type() -> None:
     pytest.importorskip("transformers")
     for model_type, offered in (("perceiver", True), ("yodel", False)):

@@ -799,7 +799,7 @@ def test_a_dtype_that_is_a_format_is_that_format() -> None:
     narrow, wide = (run.data("show", "llama-3.1-8b", "--dtype", dtype) for dtype in ("int4", "bf16"))
     assert narrow["memory"]["weights_bytes"] == size("llama-3.1-8b", "int4")
     assert wide["memory"]["weights_bytes"] == 16_060_522_496
-    assert narrow["memory"]["native"] == {"format": "bf16", "bytes": 16_060_522_496}
+    assert narrow["memory"]["native"].items() >= {"format": "bf16", "bytes": 16_060_522_496}.items()
 
 
 def test_a_bare_weights_still_asks_for_headers() -> None:

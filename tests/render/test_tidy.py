@@ -31,7 +31,7 @@ def test_csv_has_keys_of_its_own_and_numbers_that_are_numbers(command: str) -> N
         for row in rows:
             assert row["table"] and bool(row["value"]) != bool(row["text"])
             assert not row["value"] or float(row["value"]) == float(row["value"])
-            assert row["known"] in ("", "proved", "measured", "published", "modelled")
+            assert row["known"] in ("", "proved", "measured", "published", "modelled", "by convention", "listed")
             assert "share" not in row["column"] or not row["value"] or 0 <= float(row["value"]) <= 1
         return
     plain = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")

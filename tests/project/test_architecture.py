@@ -101,6 +101,16 @@ def imports_upward_alone(path: Path) -> None:
             assert module == "cli", f"{path} imports txcalc's front door"
 
 
+def test_the_page_on_the_architecture_lists_the_layers() -> None:
+    """In their order, each with the packages that it alone may import."""
+    text = (TESTS.parent / "docs" / "architecture.md").read_text("utf-8")
+    listed = dict(re.findall(r"^\*\*`(\w+)(?:/|\.py)`\*\* (.*?)\n\n", text, re.M | re.S))
+    assert tuple(listed) == LAYERS
+    for layer, paragraph in listed.items():
+        used = {package for package, layers in OUTSIDE.items() if layer in layers}
+        assert {package for package in OUTSIDE if f"`{package}`" in paragraph} == used, layer
+
+
 def circle(package: Path) -> list[str]:
     """Modules that import each other in a circle, wherever the imports stand: on top, for types alone, in a function.
 

@@ -14,6 +14,8 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -33,7 +35,8 @@ from txcalc.symbols import TABLE
 from txcalc.units import iec
 
 README = ROOT / "README.md"
-PAGES = sorted((ROOT / "docs").rglob("*.md"))
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
 NEEDS = {"formula": "sympy", "verify": "torch", "sweep": "numpy"}
 
 
@@ -212,7 +215,7 @@ def test_the_picture_is_current(update_golden: bool) -> None:
     _same(ROOT / "docs" / "images" / "show.svg", picture(), update_golden)
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "library.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [README, *map(DOCS.joinpath, ("library.md", "architecture.md"))], ids=lambda p: p.stem)
 def test_the_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}  # a page is read from its beginning
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
@@ -225,6 +228,30 @@ def test_the_readme_is_short_and_its_links_exist() -> None:
     assert len(text.splitlines()) <= 200
     for target in re.findall(r"\]\((?!http)([^)#]+)\)|src=\"([^\"]+)\"", text):
         assert (ROOT / (target[0] or target[1])).exists(), target
+
+
+NAMED = re.compile(r"\]\(\.\./txcalc/([\w/]+)\.py\)(?: \|)? `([\w.]+)`")
+NOTES = [DOCS / "architecture.md", *(ROOT / "txcalc").rglob("README.md")]
+
+
+@pytest.mark.parametrize("page", NOTES, ids=lambda page: page.parent.name)
+def test_what_a_page_names_of_the_code_exists(page: Path) -> None:
+    """Files that are linked, functions after such a link, and files and folders of a picture."""
+    text = page.read_text()
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+        assert (page.parent / target).exists(), target
+    for module, name in NAMED.findall(text):
+        attrgetter(name)(import_module(f"txcalc.{module.replace('/', '.')}"))
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", text):
+        for line in re.findall(r'class="place">([^<]+)<', (page.parent / picture).read_text()):
+            assert [place for place in line.split() if not (ROOT / "txcalc" / place).exists()] == []
+
+
+def test_a_missing_function_of_the_architecture_is_noticed() -> None:
+    assert len(NAMED.findall(NOTES[0].read_text())) >= 14
+    ((module, name),) = NAMED.findall("| [`ledger.py`](../txcalc/ledger.py) | `Entry.nothing` | |")
+    with pytest.raises(AttributeError):
+        attrgetter(name)(import_module(f"txcalc.{module}"))
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The site has no page for a file outside `docs/`: a link to one is its text alone. Readers of the repository follow it."""
+"""Links to files outside `docs/` are for readers of the repository: the site shows their text alone."""
 
 import re
 

@@ -126,6 +126,43 @@ COLUMN = (
         ('*times, "bound", ', '"requests/s per GPU", '),
     ),
 )
+QUESTION = '''"""`norms`: the norms of a model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result
+from txcalc.sources import load
+
+
+class NormRow(Answer):
+    path: str
+    copies: int
+
+
+class Norms(Result, tag_field="schema", tag="txcalc/norms/1", kw_only=True):
+    rows: tuple[NormRow, ...]
+
+
+@o.question("txcalc norms gpt2", takes=("--set",))
+def norms(
+    source: o.SourceArgument, *, least: Annotated[o.Length, o.tokens("Only those of N copies or more.")] = 1
+) -> Norms:
+    """The norms of a model, by place."""
+    entries = [entry for entry in load(source).ledger() if entry.kind == "norm" and entry.times >= least]
+    return Norms(rows=tuple(NormRow(entry.path, entry.times) for entry in entries))
+'''
+TABLE = '''"""The table of `norms`."""
+
+from txcalc.questions.norms import Norms
+from txcalc.render.report import Report, Table
+
+
+def report(answer: Norms, form: str) -> Report:
+    return Report([Table("", ("path", "copies"), [(row.path, row.copies) for row in answer.rows])])
+'''
 
 Run = Callable[..., str]
 
@@ -175,11 +212,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             assert (package / place).read_text().count(old) == 1, old
             edited(package / place, lambda text, old=old, new=new: text.replace(old, old + new))  # type: ignore[misc]
 
+    # A command with an option.
+    (package / "questions/norms.py").write_text(QUESTION)
+    (package / "render/norms.py").write_text(TABLE)
+    edited(package / "__init__.py", lambda text: text.replace("COMMANDS = {", 'COMMANDS = {\n    "norms": "norms",', 1))
+    edited(package / "cli/__init__.py", lambda text: text.replace("NAMES = (", 'NAMES = (\n    "norms",', 1))
+
     def txcalc(*words: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", "txcalc", *words],
             cwd=home,
-            env={**os.environ, "PYTHONPATH": str(home)},
+            env={**os.environ, "PYTHONPATH": str(home), "XDG_DATA_HOME": str(home)},  # where `prove` keeps theorems
             capture_output=True,
             text=True,
         )
@@ -244,6 +287,11 @@ def test_an_output_format_is_written(run: Run) -> None:
     assert " | " in run("show", "gpt2", "--format", "headlines")
 
 
+def test_a_command_with_an_option_answers_and_is_shown(run: Run) -> None:
+    assert [row["copies"] for row in json.loads(run("norms", "gpt2", "--least", "2", "--json"))["rows"]] == [12, 12]
+    assert "final_norm" in run("norms", "gpt2") and "--least N" in run("norms", "-h")
+
+
 def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
     plan = "deploy", "gpt2", "--gpu", "h100:2"
     loads = json.loads(run(*plan, "--json"))["speed"]["batches"]
@@ -253,11 +301,5 @@ def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
 
 def test_every_recipe_is_followed() -> None:
     named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
-    assert named == {
-        "A Hugging Face family",
-        "A mechanism",
-        "An accelerator",
-        "A quantity",
-        "A column",
-        "An output format",
-    }
+    known = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
+    assert named == known | {"A command", "An output format"}

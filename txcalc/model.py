@@ -63,7 +63,7 @@ class Model(Struct, frozen=True, dict=True):
     builder: Callable[..., Model] | None = None
     towers: Mapping[str, Model] = field(default_factory=dict)
     text_only: bool = False
-    cut: str = ""  # which of its layers are left; "": all
+    layers_kept: str = ""  # which of its layers are left; "": all
 
     def language(self) -> Model:
         """A copy whose plans hold the language model alone."""
@@ -119,19 +119,19 @@ class Model(Struct, frozen=True, dict=True):
         return self.ledger()
 
     @cached_property
-    def kept(self) -> dict[Any, Any]:
+    def cache(self) -> dict[Any, Any]:
         """What is made of this very tree once, for as long as it is there: equal models may have other trees."""
         return {}
 
     @property
-    def whole(self) -> int | None:
+    def total_params(self) -> int | None:
         """Parameters with towers and projectors; None where those are not known."""
         if not self.multimodal:
             return self.params
-        return None if self.beside is None else self.params + self.beside
+        return None if self.tower_params is None else self.params + self.tower_params
 
     @property
-    def beside(self) -> int | None:
+    def tower_params(self) -> int | None:
         """Parameters of towers and projectors; None where not known."""
         counted, towers = self.spec["beside"], self.towers.values()
         return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
@@ -139,15 +139,17 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def left_out(self) -> tuple[str, ...]:
         """A note for plans that hold only the language model of a multimodal one."""
-        if not self.multimodal or (self.beside is not None and not self.text_only):
+        if not self.multimodal or (self.tower_params is not None and not self.text_only):
             return ()
-        held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
+        held = (
+            f": {self.tower_params:,} parameters, {iec(2 * self.tower_params)} in 16 bits" if self.tower_params else ""
+        )
         return (f"{self.name}: its towers and projectors are left out{held}",)
 
     @property
-    def held_beside(self) -> tuple[Composite, ...]:
+    def tower_roots(self) -> tuple[Composite, ...]:
         """The towers that plans of its memory hold too."""
-        if not self.multimodal or self.text_only or self.beside is None:
+        if not self.multimodal or self.text_only or self.tower_params is None:
             return ()
         counted = self.spec["beside"]
         return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))

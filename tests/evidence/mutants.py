@@ -214,7 +214,7 @@ def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
     try:
         model = build(*describe(config))
         head = beyond(model, model.ledger(), "params")
-        return None if model.whole is None else int(model.whole) - head, int(model.params) - head
+        return None if model.total_params is None else int(model.total_params) - head, int(model.params) - head
     except TxcalcError as error:
         return str(error)
 

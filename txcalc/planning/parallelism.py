@@ -360,7 +360,7 @@ def _linked(held: Stack, layout: Layout, number: int, tp: Num) -> Stack:
 def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
     """The sharding of a model whose vocabulary is padded to a multiple of `padded` first, and notes on that; made once
     for all recipes of the same rules."""
-    made: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.kept.setdefault("shardings", {})
+    made: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.cache.setdefault("shardings", {})
     key = padded, *sorted(rules.items())
     if key not in made:
         vocabulary = Ways(pads=padded)

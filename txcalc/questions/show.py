@@ -340,7 +340,7 @@ def params_of(model: Model, ledger: Ledger) -> Params:
         active=ledger.total("active"),
         embedding=by_kind.get("embedding", 0),
         by_kind=by_kind,
-        whole=model.whole,
+        whole=model.total_params,
         mtp=model.predictors,
     )
 

@@ -143,7 +143,7 @@ def _held(source: object, changes: Table, ignore: Sequence[str]) -> Model:
         return measured(source).set(changes)
     described, params = found
     model = build(*described)
-    if params not in (model.params, model.whole):
+    if params not in (model.params, model.total_params):
         lacks = f"has {params:,} parameters, and its config describes {model.params:,}"
         raise InputError(type(source).__name__, [f"{lacks} (txcalc.trace measures the module as it is)"])
     return model.set(changes)

@@ -36,14 +36,14 @@ DEFAULT = ("parameters", "fvcore", "flops")
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """The model cut to the first `layers` layers of each stack, which it says (`Model.cut`). Errors: `InputError`."""
+    """The model cut to the first `layers` layers of each stack, which it says (`Model.layers_kept`). Errors: `InputError`."""
     most = devices.n_layers(model)
     if not 1 <= layers <= most:
         raise InputError(
             "verify", [Fault("--layers", layers, f"a whole number from 1 to {most}, the layers of {model.name}")]
         )
     return replace(
-        cut(model, layers), cut=f"only the first {layers} of {most} layers, as the layer pattern orders them"
+        cut(model, layers), layers_kept=f"only the first {layers} of {most} layers, as the layer pattern orders them"
     )
 
 
@@ -67,7 +67,7 @@ def verify(
         raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
     devices.check_room(model, device, dtype)
     subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
-    verdict = Verdict(model.name, notes=[model.cut] if model.cut else [])
+    verdict = Verdict(model.name, notes=[model.layers_kept] if model.layers_kept else [])
     try:
         for name in wanted:
             module, function, _ = ORACLES[name]

@@ -135,7 +135,7 @@ def test_one_softmax_over_a_decoders_keys_and_its_encoders() -> None:
 @pytest.mark.parametrize("name", SMALL)
 def test_small(name: str) -> None:
     truth, model = SMALL[name], read(SMALL[name]["config"])
-    assert model.params == truth["params"] and model.whole in (None, truth.get("whole", model.params))
+    assert model.params == truth["params"] and model.total_params in (None, truth.get("whole", model.params))
     for point, flops in truth["flops"].items():
         batch, tokens = map(int, point.split("x"))
         ledger = ledger_of(model, batch, tokens)
@@ -617,7 +617,7 @@ def test_a_language_model_beside_its_towers_configs() -> None:
         data |= PHI4
         model = read(data)
         assert model.params == 3_836_021_760  # that of microsoft/Phi-4-mini-instruct
-        assert model.whole is None and any("vision_config" in note for note in model.notes)
+        assert model.total_params is None and any("vision_config" in note for note in model.notes)
     adapted = read(data | {"vision_lora": {"r": 256, "lora_alpha": 512}, "speech_lora": None})
     assert adapted.params == 3_836_021_760 and "vision_lora (rank 256) is an adapter" in " ".join(adapted.notes)
     for change in ({"text_config": LLAMA}, {"vision_lora": 256}):

@@ -30,7 +30,7 @@ EVERY = {name: row["config"] for name, row in ROWS.items() if "whole" not in row
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_parameters_and_cache(name: str) -> None:
     model = build(*describe(ROWS[name]["config"]))
-    assert model.params == ROWS[name]["params"] and model.whole == ROWS[name].get("whole", model.params)
+    assert model.params == ROWS[name]["params"] and model.total_params == ROWS[name].get("whole", model.params)
     assert model.ledger(1, 7).total("cache") == 7 * ROWS[name]["kv_per_token"] + ROWS[name].get("state", 0)
 
 
@@ -40,7 +40,7 @@ def test_a_key_more_makes_the_whole_unknown(name: str) -> None:
     tables = [key for key in ("vision_config", "img_processor", "projector_config", "embd_layer") if key in config]
     for change in ({key: {**config[key], "depth_multiplier": 7}} for key in tables):
         model = build(*describe({**config, **change}))
-        assert model.params == ROWS[name]["params"] and model.whole is None
+        assert model.params == ROWS[name]["params"] and model.total_params is None
         assert f"params.whole is not known: {next(iter(change))}" in " ".join(model.notes)
 
 
@@ -61,7 +61,7 @@ def test_a_key_more_makes_the_whole_unknown(name: str) -> None:
 )
 def test_what_the_code_has_otherwise_makes_the_whole_unknown(name: str, change: dict[str, Any]) -> None:
     model = build(*describe({**WHOLES[name], **change}))
-    assert model.whole is None and f"params.whole is not known: {next(iter(change))}" in " ".join(model.notes)
+    assert model.total_params is None and f"params.whole is not known: {next(iter(change))}" in " ".join(model.notes)
 
 
 def test_every_type_has_a_row() -> None:

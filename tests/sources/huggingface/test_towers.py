@@ -39,10 +39,10 @@ def said(model: Model) -> str:
 @pytest.mark.parametrize("name", TRUTH)
 def test_exact(name: str) -> None:
     model, flops = read(TRUTH[name]["config"]), TRUTH[name].get("flops")
-    assert model.whole == TRUTH[name]["whole"]
+    assert model.total_params == TRUTH[name]["whole"]
     # Kept where transformers needs a package that is not among the tests': timm 1.0.31's towers run by transformers.
     assert flops is None or flops == model.towers["vision"].ledger().total("flops")
-    assert model.whole and model.params < model.whole and "beside the language model" in said(model)
+    assert model.total_params and model.params < model.total_params and "beside the language model" in said(model)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ LLAVA, QWEN = TRUTH["llava llava-1.5-7b"]["config"], TRUTH["qwen2_5_vl qwen2.5-v
     [("gemma-3-12b-it", 12_187_325_040), ("gemma-3-27b-it", 27_432_406_640), ("qwen3.5-27b", 27_356_728_560)],
 )
 def test_published(name: str, whole: int) -> None:
-    assert read(CONFIGS[name]).whole == whole
+    assert read(CONFIGS[name]).total_params == whole
 
 
 SMALL = TRUTH["llava clip_vision_model"]["config"]
@@ -172,7 +172,7 @@ def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
 )  # fmt: skip
 def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message: str) -> None:
     model = read(config)
-    assert model.whole is None and model.params == read(config | {"vision_config": {}}).params
+    assert model.total_params is None and model.params == read(config | {"vision_config": {}}).params
     assert f"params.whole is not known: {message}" in said(model) or message in said(model)
 
 
@@ -245,7 +245,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert unknown["params"]["whole"] is None and unknown["params"]["total"] == data["params"]["total"]
     assert typed.data("show", "gpt2")["params"].get("whole") is None
     path.write_text(json.dumps(LLAVA))
-    assert load(path, {"n_layers": 2}).whole is None
+    assert load(path, {"n_layers": 2}).total_params is None
 
 
 values = st.one_of(
@@ -272,8 +272,8 @@ def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> N
         assert str(error).encode()
         return
     if model.spec["multimodal"]:
-        assert (model.whole is None) == ("params.whole is not known" in said(model))
-    assert model.whole is None or model.whole >= model.params
+        assert (model.total_params is None) == ("params.whole is not known" in said(model))
+    assert model.total_params is None or model.total_params >= model.params
 
 
 def test_multi_token_prediction_is_counted_apart(tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_modules_of_a_tower_are_refused() -> None:
 @pytest.mark.slow
 def test_every_tower_has_a_share_of_each_rank() -> None:
     for name, row in TRUTH.items():
-        for root in read(row["config"]).held_beside:
+        for root in read(row["config"]).tower_roots:
             for ranks in (1, 2):
                 ways = Ways(ranks)
                 held = root.shard(ways)
@@ -430,13 +430,13 @@ def test_layers_of_towers_have_numbers_of_their_own() -> None:
     """Of two beside a decoder, which training keeps apart by them."""
     model = read(TRUTH["gemma4 gemma4_vision"]["config"])
     (piece,) = Pipeline(model, Recipe(tokens=64)).pieces
-    roots = (model.root, *model.held_beside)
+    roots = (model.root, *model.tower_roots)
     stacks = [{i for entry in walk(root, piece.work) for i in layer_numbers(entry)} for root in roots]
     assert len({i for held in (*piece.leaves, *piece.beside) for i in held.layers}) == sum(map(len, stacks)) > 6
 
 
 def test_towers_stay_beside_a_model_whose_sizes_do() -> None:
     model = load("gemma-4-26b-a4b")
-    assert model.set({"dtype": "fp16"}).beside == model.beside
+    assert model.set({"dtype": "fp16"}).tower_params == model.tower_params
     narrow = model.set({"top_k": 4})
-    assert narrow.beside is None and any("left out" in note for note in narrow.notes)
+    assert narrow.tower_params is None and any("left out" in note for note in narrow.notes)

@@ -471,4 +471,4 @@ def test_what_transformers_saves_again_is_read_alike(name: str, least: int) -> N
         saved = json.loads(made.to_json_string()) | named
         before, after = build(*describe(config)), build(*describe(saved))
         assert after.params == before.params, key
-        assert before.whole is None or after.whole == before.whole, key
+        assert before.total_params is None or after.total_params == before.total_params, key

@@ -197,7 +197,7 @@ def towers_bytes(model: Model, engine: EngineConfig, tp: int, stage: int) -> int
     if stage and engine.towers == "first":
         return 0
     elements = 0
-    for root in model.held_beside:
+    for root in model.tower_roots:
         ways = Ways(tp if engine.towers == "split" else 1)
         share = root.shard(ways) if ways.tp > 1 else root
         elements += walk(root if ways.faults else share, model.workload()).total("params")

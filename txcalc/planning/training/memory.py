@@ -124,9 +124,9 @@ def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | Non
 
 def _towers(model: Model) -> tuple[str, ...]:
     """Notes on a multimodal model's towers."""
-    if not model.held_beside:
+    if not model.tower_roots:
         return model.left_out
-    said = f"{model.name}: its towers and projectors are held, {model.beside:,} parameters"
+    said = f"{model.name}: its towers and projectors are held, {model.tower_params:,} parameters"
     return (f"{said} (not: --text-only); their activations and the time of their products are not counted",)
 
 

@@ -270,7 +270,7 @@ class Pipeline:
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
         """The leaves of towers, which tp does not split."""
-        for number, root in enumerate(self.model.held_beside):
+        for number, root in enumerate(self.model.tower_roots):
             for own in walk(root, work):
                 layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(own))
                 yield RankLeaf(own, own.leaf, False, layers, beside=True)

@@ -36,7 +36,7 @@ DEFAULT = ("parameters", "fvcore", "flops")
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """The model cut to the first `layers` layers of each stack, which it says (`Model.layers_kept`). Errors: `InputError`."""
+    """The model cut to the first `layers` layers of each stack, as its `layers_kept` says. Errors: `InputError`."""
     most = devices.n_layers(model)
     if not 1 <= layers <= most:
         raise InputError(

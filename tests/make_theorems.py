@@ -3,13 +3,15 @@ each class of transformers at its type's own sizes the smallest ones that they a
 parameters and FLOPs alone.
 
     python tests/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
+    python tests/make_theorems.py --check [--part 3/10]
 
 What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
 parameters and forward FLOPs (training, saved activations, decoding, masks). Structures that cannot be proved are
-printed with the reason. A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`,
-as `evidence/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--count` proves
-nothing: it lists the structures that lack a theorem, and says for how many models of each origin parameters and FLOPs
-are proved by theorems alone.
+printed with the reason. A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`, as
+`evidence/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--check` makes kept
+theorems again and compares: exit code 1 where one is another; `--part 3/10` those of every tenth key, from the third.
+`--count` proves nothing: it lists the structures that lack a theorem, and says for how many models of each origin
+parameters and FLOPs are proved by theorems alone.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -29,7 +32,8 @@ from tiny import TINY
 
 from txcalc import load
 from txcalc.errors import TxcalcError
-from txcalc.evidence import theorems
+from txcalc.evidence import store, theorems
+from txcalc.evidence.structures import sized
 from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
 from txcalc.parts.options import ACTIVATIONS
@@ -139,7 +143,7 @@ def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theore
             further, rows = shown(unit, held)
             theorem = kept._replace(further={**held, **further})
         else:
-            theorem, rows = prove(unit, preset)
+            theorem, rows = prove(unit, preset or (kept is not None and bool(kept.further)))
     except TxcalcError as refusal:
         return None, str(refusal)
     unequal = [f"{row.path} {row.quantity}: {row.predicted}, not {row.measured}" for row in rows if not row.equal]
@@ -166,13 +170,40 @@ def count(folders: list[Path]) -> None:
 def prune(folders: list[Path]) -> None:
     """Drops what no model has."""
     path = theorems.theorems_file()
-    content = json.loads(path.read_text())
+    content = json.loads(path.read_text("utf-8"))
     met = set[str]()
     for _, model in models(folders):
         met.update(part.key for unit in theorems.units(model) for part in theorems.bearing(unit))
-    kept = {key: theorem for key, theorem in content["theorems"].items() if key in met}
+        met.update(sized(one).key for one in (model, *model.towers.values()))
+    kept = {key: theorem for key, theorem in theorems.read(path).items() if key in met}
     print(f"{len(content['theorems']) - len(kept)} dropped, {len(kept)} kept")
-    path.write_text(json.dumps({**content, "theorems": kept}, ensure_ascii=False, indent=1) + "\n")
+    store.save(path, kept, content["made_with"])
+
+
+def check(folders: list[Path], part: tuple[int, int], jobs: int) -> int:
+    """Makes kept theorems again, all or a part, and says which are others: 1 if any is."""
+    kept = theorems.read(theorems.theorems_file())
+    chosen = set(sorted(key for key, theorem in kept.items() if theorem.digests)[part[0] % part[1] :: part[1]])
+    wanted: dict[str, tuple[str, Unit, bool]] = {}
+    for _, model in models(folders):
+        for unit in theorems.units(model):
+            for piece in {piece.key: piece for piece in (unit, *theorems.bearing(unit))}.values():
+                if piece.key in chosen:
+                    wanted.setdefault(piece.key, (model.name, piece, False))
+    other = 0
+    with ProcessPoolExecutor(jobs) as pool:
+        answers = pool.map(partial(attempt, again=True), wanted.values())
+        for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
+            before = kept[unit.key]
+            same = theorem is not None and theorem._replace(name=before.name, further={}) == before._replace(further={})
+            more = {} if theorem is None else theorem.further
+            same = same and all(more.get(quantity) == shown for quantity, shown in before.further.items())
+            other += not same
+            print("same" if same else "OTHER", unit.key, name, unit.name, "" if same else reason, flush=True)
+    print(
+        f"{len(wanted)} of {len(chosen)} theorems made again, {other} are others; {len(chosen) - len(wanted)} not met"
+    )
+    return int(other > 0)
 
 
 def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
@@ -204,9 +235,14 @@ def main() -> None:
     parser.add_argument("--further", action="store_true")
     parser.add_argument("--count", action="store_true")
     parser.add_argument("--prune", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--part", default="0/1", metavar="I/N")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     os.environ["XDG_DATA_HOME"] = os.devnull  # the user's own theorems are none of the package's
+    if asked.check:
+        first, number = map(int, asked.part.split("/"))
+        sys.exit(check(asked.folders, (first, number), asked.jobs))
     if asked.count:
         count(asked.folders)
     elif asked.prune:

@@ -193,6 +193,14 @@ def test_saved_elements_of_combinations_no_preset_has(own: dict[str, Any]) -> No
     assert failed(verify(build(shared | layers | own, "drawn"), ["saved"], lengths="points")) == []
 
 
+def test_latents_of_one_head_are_not_compared_where_products_need_not_copy_them() -> None:
+    """Of several heads PyTorch copies the values out of their joint projection; of one it keeps the whole projection."""
+    tiny_latents = TINY["deepseek-v2"]
+    alone = build(tiny_latents | {"latent": tiny_latents["latent"] | {"n_heads": 1}}, "one head")
+    verdict = verify(alone, ["saved"])
+    assert verdict.ok and any("one head" in note for note in verdict.notes)
+
+
 def test_what_saved_only_models_is_said_and_not_compared() -> None:
     verdict = verify(tiny("jamba"), ["saved"])
     assert verdict.ok

@@ -72,7 +72,7 @@ class LatentCore(HeadsCore):
 
     @property
     def attended(self) -> Attended:
-        return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
+        return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v, strided=True)
 
     def saved_differs(self, work: Workload) -> str:
         fused = "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"

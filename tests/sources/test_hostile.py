@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import pickle
+import re
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -238,3 +242,121 @@ def test_output_that_holds_plain_letters_only() -> None:
     code, text, _ = run("show", "gpt2", "--json", PYTHONIOENCODING="ascii")
     assert code == 0 and text.isascii()
     assert json.loads(text) == json.loads(run("show", "gpt2", "--json", PYTHONIOENCODING="utf-8")[1])
+
+
+# What a user's folders, terminals, names and signals may be.
+
+
+def kept(folder: Path) -> Path:
+    """Where the user's own theorems are."""
+    (folder / "txcalc").mkdir(parents=True, exist_ok=True)
+    return folder / "txcalc" / "theorems.json"
+
+
+@pytest.mark.drawn(quick=2)
+@pytest.mark.parametrize("what", ["cut off", "pipe", "endless", "folder", "not UTF-8", "deep", "large"])
+def test_theorems_of_the_user_s_that_cannot_be_read_are_a_note(what: str, tmp_path: Path) -> None:
+    path = kept(tmp_path)
+    if what == "pipe":
+        os.mkfifo(path)
+    elif what == "endless":
+        path.symlink_to("/dev/zero")
+    elif what == "folder":
+        path.mkdir()
+    elif what == "large":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    else:
+        texts = {"cut off": b'{"schema": "txcalc/theorems/2", "theo', "not UTF-8": b"\xff\xfe", "deep": b"[" * 200_000}
+        path.write_bytes(texts[what])
+    code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path))
+    assert code == 0 and "your own theorems are not used" in said and "parameters proved" in table
+
+
+def test_a_file_is_written_beside_and_renamed(tmp_path: Path) -> None:
+    """A reader sees the old or the new one; its permissions stay, a link stays one, and nothing is left beside it."""
+    from txcalc.sources import files
+
+    path, link = tmp_path / "a.txt", tmp_path / "link"
+    path.write_text("old")
+    path.chmod(0o640)
+    link.symlink_to(path)
+    with path.open() as old:
+        files.write(link, "n\u00e9w", True)
+        assert old.read() == "old"
+    assert path.read_bytes() == "n\u00e9w".encode()
+    assert link.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+    with pytest.raises(InputError, match="cannot be written"):
+        files.write(path, "\ud800", True)
+    assert path.read_bytes() == "n\u00e9w".encode() and sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "link"]
+    files.write(Path("/dev/null"), "x", True)
+
+
+def test_theorems_are_written_by_one_process_at_a_time(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from txcalc.evidence.store import Theorem, write\n"
+        "for i in range(8): write(Path(sys.argv[1]), {f'{sys.argv[2]}{i}': Theorem('x', {}, '', ())}, {})"
+    )
+    path = kept(tmp_path)
+    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), name]) for name in "abc"]
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0]
+    assert len(json.loads(path.read_text("utf-8"))["theorems"]) == 24
+
+
+def test_a_locale_without_utf_8(tmp_path: Path) -> None:
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path), **plain)
+    assert code == 0 and table.isascii() and not said
+    assert run("report", "gpt2", "--out", str(tmp_path / "page.html"), **plain)[0] == 0
+
+
+def test_a_path_with_an_equals_sign_and_a_space_is_a_path_if_it_exists(tmp_path: Path) -> None:
+    (tmp_path / "D=64 L=2 run.json").write_bytes(config(hidden_size=48))
+    (tmp_path / "D=64 L=2").mkdir()
+    (tmp_path / "D=64 L=2" / "config.json").write_bytes(config(hidden_size=48))
+    for name in ("D=64 L=2 run.json", "D=64 L=2"):
+        assert "D = 48" in run("show", name, folder=tmp_path)[1]
+    assert "D = 64" in run("show", "D=64 L=2 h=4 F=128 V=50", folder=tmp_path)[1]
+
+
+def test_names_are_text_on_a_terminal_in_a_spreadsheet_and_in_markdown(tmp_path: Path) -> None:
+    name = "=1+1|<img src=x>\x1b[31m\u202e.toml"
+    (tmp_path / name).write_text("d_model = 8\nn_layers = 1\nattention.n_heads = 2\nfeed_forward.d_ff = 8\n")
+    for arguments in (("show", f"./{name}"), ("compare", f"./{name}", "gpt2"), ("show", f"./{name}x")):
+        for form in ("table", "csv", "markdown"):
+            _, out, said = run(*arguments, "--format", form, folder=tmp_path, FORCE_COLOR="")
+            if form == "table":
+                assert not {"\x1b", "\u202e"} & {*out, *said}
+            if form == "csv":
+                cells = [cell for row in csv.reader(out.splitlines()) for cell in row]
+                assert not [
+                    cell for cell in cells if re.match("[=+@-]", cell) and not re.fullmatch(r"-[\d.e+-]+", cell)
+                ]
+            if form == "markdown":
+                assert "<img" not in out
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_workers_within_a_second(number: signal.Signals, tmp_path: Path) -> None:
+    code = (
+        "import sys, time\nfrom txcalc.sweeps.processes import processes\n"
+        "if __name__ == '__main__':\n"
+        "    with processes(2) as pool:\n"
+        "        tasks = [pool.submit(time.sleep, 60) for _ in range(2)]\n"
+        "        while len(pool._processes) < 2: time.sleep(0.05)\n"
+        "        time.sleep(0.5); print(*pool._processes, flush=True)\n"
+        "        tasks[0].result()\n"
+    )
+    (tmp_path / "run.py").write_text(code)
+    command = [sys.executable, str(tmp_path / "run.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as parent:
+        assert parent.stdout is not None
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        began = time.monotonic()
+        parent.send_signal(number)
+        parent.wait(10)
+        assert time.monotonic() - began < 1.5 and parent.returncode in (-number, 128 + number, 1)
+    for worker in workers:
+        with pytest.raises(ProcessLookupError):
+            os.kill(worker, 0)

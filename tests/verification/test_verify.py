@@ -194,7 +194,7 @@ def test_saved_elements_of_combinations_no_preset_has(own: dict[str, Any]) -> No
 
 
 def test_latents_of_one_head_are_not_compared_where_products_need_not_copy_them() -> None:
-    """Of several heads PyTorch copies the values out of their joint projection; of one it keeps the whole projection."""
+    """Of several heads PyTorch copies the values out of their projection; of one it keeps the whole projection."""
     tiny_latents = TINY["deepseek-v2"]
     alone = build(tiny_latents | {"latent": tiny_latents["latent"] | {"n_heads": 1}}, "one head")
     verdict = verify(alone, ["saved"])

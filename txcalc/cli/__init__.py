@@ -137,7 +137,7 @@ def entry() -> None:
         sys.exit(2)
     codecs.register_error("txcalc", _spelled)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace", "surrogateescape"):
             stream.reconfigure(errors="txcalc")
     os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")  # of its 1,000 a proof loses what it asks again: a tenth slower
     try:

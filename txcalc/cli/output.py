@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -107,8 +108,17 @@ def _coloured() -> bool:
     return bool(asked) and not os.environ.get("NO_COLOR")
 
 
+# Control characters and those that turn the direction of writing: a terminal would obey them.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """A text without control characters: names come from files."""
+    return text if text.isprintable() else _CONTROLS.sub("", text)
+
+
 def _plain(lines: Iterable[Line]) -> str:
-    return "".join("".join(text for text, _ in line).rstrip() + "\n" for line in lines)
+    return "".join("".join(printable(text) for text, _ in line).rstrip() + "\n" for line in lines)
 
 
 def _styled(lines: Iterable[Line]) -> str:
@@ -118,7 +128,7 @@ def _styled(lines: Iterable[Line]) -> str:
     console = Console(highlight=False)
     with console.capture() as captured:  # rich answers a closed pipe with exit code 1, which here means refuted
         for line in lines:
-            console.print(Text.assemble(*line), soft_wrap=True)
+            console.print(Text.assemble(*((printable(text), style) for text, style in line)), soft_wrap=True)
     return captured.get()
 
 
@@ -130,6 +140,7 @@ def print_notes(notes: Iterable[str]) -> None:
 
 def fitted(label: str, text: str) -> str:
     """A labelled message. If standard error is a terminal, it is wrapped to that and stands beside its label."""
+    text = printable(text)
     if not sys.stderr.isatty():
         return label + text
     width = get_terminal_size(os.get_terminal_size(sys.stderr.fileno())).columns or 80

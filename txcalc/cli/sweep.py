@@ -14,6 +14,7 @@ from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import must_change
 from txcalc.questions.sweep import Sweep, check_drawable, columns
+from txcalc.render.report import inert
 
 
 def run(
@@ -62,7 +63,8 @@ def print_csv(answer: Sweep) -> None:
     done = 0
     with progress(beside=False) as shown:
         for grid in answer.grids:
-            label = f'"{grid.base.name}",' if several else ""
+            name = str(inert(grid.base.name)).replace('"', '""')
+            label = f'"{name}",' if several else ""
             line = label.replace("%", "%%") + ",".join(["%d"] * len(names)) + "\n"
             for block in grid:
                 rows = zip(*(column.tolist() for column in block), strict=True)

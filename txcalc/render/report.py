@@ -152,13 +152,19 @@ def as_csv(report: Report) -> str:
         headings = [_unit(heading) for heading in table.headings]
         for label, row in (("id", headings), *_labelled(table)):
             cells = zip(table.headings, row, strict=True)
-            writer.writerow([label, *(_plain(value) for name, value in cells if _name(name))])
+            writer.writerow(map(inert, [label, *(_plain(value) for name, value in cells if _name(name))]))
         return out.getvalue().rstrip("\n")
     writer.writerow(Value._fields)
     short = [_called(table) for table in report.tables]
     for table, name in zip(report.tables, short, strict=True):
-        writer.writerows(values(table, name if short.count(name) == 1 else table.name or table.title))
+        rows = values(table, name if short.count(name) == 1 else table.name or table.title)
+        writer.writerows(map(inert, row) for row in rows)
     return out.getvalue().rstrip("\n")
+
+
+def inert(value: Any) -> Any:
+    """A value of a CSV cell; a text that a spreadsheet would run as a formula begins with an apostrophe."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 class Value(NamedTuple):
@@ -229,18 +235,20 @@ def _plain(value: Any) -> Any:
 
 
 def as_markdown(report: Report) -> str:
-    """GitHub tables under bold titles."""
+    """GitHub tables under bold titles. Names are text: Markdown would take `<` for HTML."""
+    from html import escape
 
     def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(text.replace("|", "\\|").replace("\n", " ") for text in cells) + " |"
+        texts = (escape(text, quote=False).replace("|", "\\|").replace("\n", " ") for text in cells)
+        return "| " + " | ".join(texts) + " |"
 
-    blocks = ["\n".join(report.header)] if report.header else []
+    blocks = [escape("\n".join(report.header), quote=False)] if report.header else []
     for table in report.tables:
         headings = [_name(heading) or cell(heading).text for heading in table.headings]
         rule = ("---" if i in table.left else "---:" for i in range(len(table.headings)))
         rows = (line(cell(value).text for value in row) for row in table.rows)
         body = "\n".join([line(headings), line(rule), *rows])
-        blocks.append(f"**{table.title}**\n\n{body}" if table.title else body)
+        blocks.append(f"**{escape(table.title, quote=False)}**\n\n{body}" if table.title else body)
     return "\n\n".join(blocks)
 
 

@@ -90,7 +90,7 @@ def load(
     config = path.suffix == ".json" or (named and path.is_dir())
     if ignore and (path.suffix == ".gguf" or not (stored or config)):
         raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is none"])
-    if isinstance(source, str) and "=" in source:
+    if isinstance(source, str) and "=" in source and not _there(path):
         from txcalc.sources import inline
 
         if inline.looks_inline(source):

@@ -49,8 +49,8 @@ def write(path: Path, data: str | bytes, force: bool) -> None:
     """Writes a file: beside it, and renamed when all is written, so that nobody sees half of it. What is no regular
     file (a pipe, a terminal) is written to. Errors: those of `writable`."""
     writable(path, force)
-    content = data.encode("utf-8") if isinstance(data, str) else data
     try:
+        content = data.encode("utf-8") if isinstance(data, str) else data
         if path.exists() and not path.is_file():
             path.write_bytes(content)
             return

@@ -181,7 +181,7 @@ def warm(device: str, seconds: float = 0.3) -> None:
 def _said(file: str, key: str) -> list[str]:
     """The values after `key: ` in a system file, line by line."""
     try:
-        lines = Path(file).read_text().splitlines()
+        lines = Path(file).read_text("utf-8").splitlines()
     except OSError:
         return []
     return [line.partition(":")[2].strip() for line in lines if line.partition(":")[0].strip() == key]

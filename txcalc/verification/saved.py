@@ -156,7 +156,7 @@ def saved_differs(leaf: Leaf, work: Workload) -> str:
     heads = leaf.attended
     keys = leaf.mask_span.keys(work) if leaf.mask_span else work.keys
     if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):
-        return "one head of tied keys, of latent or of disentangled attention (whether products copy it depends on the layout)"
+        return "one head of tied keys, of latents or disentangled (whether products copy it depends on the layout)"
     if work.keep_scores or heads is None:
         return ""
     if heads.d_qk == 1:

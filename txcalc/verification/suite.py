@@ -225,7 +225,7 @@ class Suite:
     def _resume(self, path: Path) -> None:
         """What an earlier run on a device of the same kind has of the list is not done again, but for what failed."""
         try:
-            before = json.loads(path.read_text())
+            before = json.loads(path.read_text("utf-8"))
             same = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.found["device"])
             sheet = before.get("datasheet")
             if CEILINGS in before:
@@ -347,7 +347,7 @@ class Suite:
     def _write(self) -> None:
         if self.path is not None:
             draft = self._draft(self.path)
-            draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+            draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
             draft.replace(self.path)
 
 

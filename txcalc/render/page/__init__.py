@@ -35,12 +35,12 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     Errors: `InputError` for a page of more than 1.5 MB.
     """
     models = ",\n".join(map(programs, explorers))
-    document = {**_exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text()}
-    views = "\n".join((FOLDER / "app" / f"{name}.js").read_text() for name in SCRIPTS)
+    document = {**_exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")}
+    views = "\n".join((FOLDER / "app" / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     start = 'const DATA=JSON.parse(document.getElementById("data").textContent);'
     scripts = [
         OLD,
-        (FOLDER / "vendor" / "vendor.min.js").read_text(),
+        (FOLDER / "vendor" / "vendor.min.js").read_text("utf-8"),
         f'"use strict";{{\n{start}\n{HELPERS}\nconst PROGRAMS=[\n{models}\n];\n{views}}}',
     ]
     stored = json.dumps(document, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
@@ -49,7 +49,7 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
         digests=" ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts),
         version=data.version,
         title=html.escape(data.title),
-        style=(FOLDER / "style.css").read_text(),
+        style=(FOLDER / "style.css").read_text("utf-8"),
         summaries="".join(f"<p>{html.escape(model.summary[0])}</p>" for model in data.models),
         scripts="\n".join(
             [

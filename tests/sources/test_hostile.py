@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from paths import HF
@@ -304,7 +305,7 @@ def test_theorems_are_written_by_one_process_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_locale_without_utf_8(tmp_path: Path) -> None:
-    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    plain: Any = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path), **plain)
     assert code == 0 and table.isascii() and not said
     assert run("report", "gpt2", "--out", str(tmp_path / "page.html"), **plain)[0] == 0

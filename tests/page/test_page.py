@@ -11,6 +11,7 @@ import random
 import re
 import shutil
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -21,6 +22,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command import Command
+from paths import ROOT
 from test_explorer import KINDS, settings, workload
 
 import txcalc
@@ -101,6 +103,14 @@ def test_fifty_models_are_too_many(tmp_path: Path) -> None:
         "gpt2", "--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600))), "-o", str(tmp_path / "x")
     )
     assert result.exit_code == 2 and "expected at most 2,000" in result.output
+
+
+def test_no_name_is_declared_twice() -> None:
+    """The scripts of a page are one block, in which a second declaration stops all of them."""
+    folder = ROOT / "txcalc" / "render" / "page" / "app"
+    text = "\n".join(file.read_text() for file in sorted(folder.glob("*.js")))
+    names = Counter(re.findall(r"^(?:const|let|class|function) (\w+)", text, re.M))
+    assert len(names) > 100 and [name for name, number in names.items() if number > 1] == []
 
 
 # In a browser.
@@ -364,8 +374,9 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
             for name, badge in () if by_parts else got["badges"]:
                 quantity = BEHIND.get(name, "params" if name.startswith("memory ") else name)
                 in_bytes = name.startswith("memory ") or name.endswith("_bytes")
-                how = known[quantity].in_bytes.how if in_bytes else known[quantity].how
-                assert badge == ("modelled" if name.startswith("run ") else how), (chosen, name)
+                evidence = None if name.startswith("run ") else known[quantity]
+                how = "modelled" if evidence is None else evidence.in_bytes.how if in_bytes else evidence.how
+                assert badge == how, (chosen, name)
         answered += 1
     return answered
 

@@ -94,7 +94,7 @@ function known(model, found, quantity) {
 }
 
 // Evidence of bytes: their elements in a stated format.
-const inBytes = (how) => (["proved", "listed", "measured"].includes(how) ? "by convention" : how);
+const byConvention = (how) => (["proved", "listed", "measured"].includes(how) ? "by convention" : how);
 
 // ---- Where attention overtakes the rest: planning/crossover.py, over the same programs ----
 

@@ -85,7 +85,7 @@ function Answers({ model, found }) {
     <section aria-label="Totals" class="cards">
       <${Card} name="params" title="Parameters" value=${t.params} how=${how("params")} />
       ${t.active !== t.params && html`<${Card} name="active" title="Active per token" value=${t.active} how=${how("active")} />`}
-      <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${inBytes(how("params"))} />
+      <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${byConvention(how("params"))} />
       <${Card} name="flops" title="FLOPs, forward" value=${t.flops} how=${how("flops")} />
       <${Card} name="flops_masked" title="FLOPs, masked attention" value=${t.flops_masked} how=${how("flops_masked")} />
       <${Card} name="training" title="FLOPs, training step" value=${t.training} how=${how("training")} />
@@ -93,8 +93,8 @@ function Answers({ model, found }) {
       ${
         (t.cache > 0n || t.cache_constant > 0n) &&
         html`
-        <${Card} name="cache_bytes" title=${`Cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${inBytes(how("cache"))} />
-        <${Card} name="cache_growth_bytes" title="Cache per further token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${inBytes(how("cache"))} />`
+        <${Card} name="cache_bytes" title=${`Cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />
+        <${Card} name="cache_growth_bytes" title="Cache per further token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
       }
     </section>
     <${Parts} model=${model} found=${found} />
@@ -333,7 +333,8 @@ function behind(model, found, quantity) {
   const how = known(model, found, quantity),
     own = ["params", "flops"].includes(quantity) && found.proved;
   const keys = html`theorem ${[...new Set(found.theorems.map((each) => each.key))].map((key, i) => html`${i ? ", " : ""}<code>${key}</code>`)}`;
-  const said = how === "modelled" ? "the formula alone" : !own && found.same ? model.known[quantity].where : keys;
+  const where = !own && found.same && model.known[quantity].where;
+  const said = how === "modelled" ? "the formula alone" : where || keys;
   return [FIGURES[quantity], { text: html`<${Badge} how=${how} />` }, { text: said, style: "text" }];
 }
 

@@ -16,7 +16,7 @@ function Memory({ model, found }) {
     { name: `memory ${name}`, value, text: iec(value) },
     { text: html`<${Formula} text=${text} letters=${letters} value=${value} />` },
     { name: `memory ${name}`, value },
-    { text: html`<${Badge} how=${inBytes(known(model, found, quantity))} />` },
+    { text: html`<${Badge} how=${byConvention(known(model, found, quantity))} />` },
   ];
   const head = ["what", "size", "formula", "bytes", "evidence"];
   const terms = model.parts.map((part) => part.formulas.cache).filter(Boolean); // of all copies

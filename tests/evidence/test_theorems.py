@@ -23,8 +23,10 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.evidence import splits, store, theorems
 from txcalc.evidence.domains import common
+from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import how_known
-from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
+from txcalc.evidence.structures import sized
+from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inheritance, inherited, units
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
@@ -666,3 +668,13 @@ def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkey
     right = Pool.cache
     monkeypatch.setattr(Pool, "cache", lambda self, work: right(self, work._replace(past=work.past + 1)))
     assert not all(row.equal for row in prove_decoding(unit)[1])
+
+
+def test_the_digest_of_a_proof_is_of_how_often_layers_run() -> None:
+    """ALBERT's layers are one that runs again: as many parameters however often."""
+    once, twice = (load("albert-base-v2", {"n_layers": layers}) for layers in (6, 12))
+    assert once.params == twice.params and sized(once).key != sized(twice).key
+    assert Formulas(sized(once)).digest("flops") != Formulas(sized(twice)).digest("flops")
+    ledger = once.ledger(1, 8)
+    assert inheritance(once, ("flops",), ledger)["flops"][0] == "proved"
+    assert inheritance(twice, ("flops",), ledger) == {}  # another model's figures

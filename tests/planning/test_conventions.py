@@ -16,6 +16,7 @@ from tiny import TINY
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.parts.latent import IndexCore
+from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.rules import rules_of_thumb, sums_of
 from txcalc.planning.terms import Convention
@@ -422,3 +423,64 @@ def test_layers_that_share_weights_compute_as_often(name: str) -> None:
     shared, apart = (build({**TINY["albert"], "shared_layers": flag}, "albert") for flag in (True, False))
     assert shared.params < apart.params
     assert [each.theirs for each in counted(name, shared).terms] == [each.theirs for each in counted(name, apart).terms]
+
+
+BARE = {
+    "no attention": {"layer": {"a": {"parts": ["feed_forward"]}}, "feed_forward": {"d_ff": 96}},
+    "no feed-forward": {"layer": {"a": {"parts": ["attention"]}}, "attention": {"n_heads": 4}},
+    "neither head": {"layer": {"a": {"parts": ["attention", "feed_forward"]}}, "attention": {"n_heads": 4},
+                     "feed_forward": {"d_ff": 96}, "vocab_size": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(CONVENTIONS))
+def test_without_a_vocabulary_there_are_no_logits(name: str) -> None:
+    model = load("D=64 L=2 h=2 F=256")
+    try:
+        found = CONVENTIONS[name](model, model.ledger(2, 8), "dense", 1)
+    except InputError:
+        return
+    assert all(each.theirs == 0 for each in found.terms if each.name in ("logits", "embeddings"))
+
+
+def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
+    model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
+    ledger = model.ledger(2, 8, keep_scores=True)
+    assert korthikanti(model, ledger).ours == 2 * sum(e.saved for e in ledger if e.steps[0].name == "layers")
+    for change in ({"attention.d_v": 16}, {"attention.d_head": 16, "attention.d_v": 32}):
+        other = model.set(change)
+        with pytest.raises(InputError, match="as wide as the model"):
+            korthikanti(other, other.ledger(2, 8, keep_scores=True))
+
+
+@pytest.mark.parametrize(
+    ("learns", "passes"), [(["all"], 2), ([], 3)]
+)  # of frozen weights backward multiplies for the input alone
+def test_a_count_beside_frozen_weights(learns: list[str], passes: int) -> None:
+    model = load("D=64 L=2 h=4 F=96 V=50 untied", {"lora.rank": 4, "lora.modules": learns} if learns else {})
+    found = CONVENTIONS["6n"](model, model.ledger(2, 8), "dense", 1)
+    ours = {each.name: each.ours for each in found.terms}
+    assert ours["feed-forward"] == passes * 2 * 3 * 64 * 96 * 2 * 2 * 8
+
+
+def test_korthikanti_counts_layers_that_share_weights_each() -> None:
+    model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
+    found = [
+        korthikanti(one, one.ledger(2, 8, keep_scores=True)) for one in (model, model.set({"shared_layers": True}))
+    ]
+    assert [each.theirs for each in found] == [3 * 2 * 8 * (34 * 64 + 5 * 2 * 8)] * 2
+    assert found[0].ours == found[1].ours
+
+
+@pytest.mark.parametrize("bare", BARE)
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_a_convention_s_terms_are_all_that_a_model_has(name: str, bare: str) -> None:
+    """Whatever it has not: the terms' own FLOPs are those of one forward, or three."""
+    raw = {"d_model": 64, "n_layers": 2, "vocab_size": 50, **BARE[bare]}
+    model = build({key: value for key, value in raw.items() if value is not None}, bare)
+    ledger = model.ledger(2, 8)
+    try:
+        found = CONVENTIONS[name](model, ledger, "dense", 1)
+    except InputError:
+        return
+    assert sum(each.ours for each in found.terms) in (ledger.total("flops"), 3 * ledger.total("flops"))

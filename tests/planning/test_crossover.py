@@ -488,3 +488,20 @@ def test_integers_need_no_sympy() -> None:
     out, err = lines("import sys; sys.modules['sympy'] = None; ")
     assert any("26,624" in line for line in out)
     assert "no closed forms: a formula in letters needs sympy" in err and "txcalc[symbolic]" in err
+
+
+@pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
+def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], said: str) -> None:
+    chunked, window = ({"attention": {"window": size}} for size in windows)
+    chunked["attention"]["chunked"] = True
+    raw = {
+        "d_model": 16,
+        "n_layers": 2,
+        "attention": {"n_heads": 2},
+        "feed_forward": {"d_ff": 32},
+        "pattern": ["a", "b"],
+    }
+    try:
+        assert lengths(build({**raw, "layer": {"a": chunked, "b": window}}, "mixed")).chunk == 16 and not said
+    except InputError as error:
+        assert said and said in str(error)

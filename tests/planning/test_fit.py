@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from command import Command, typed
 from hypothesis import assume, given, settings, strategies as st
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import txcalc
 from txcalc import fit, hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.fitting import CardSet, FormatFits, need, reserved
+from txcalc.planning.fitting import CardSet, FormatFits, ModelFit, best, need, reserved
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -27,6 +28,7 @@ from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.shapes import (
     CLASSIC,
@@ -423,3 +425,50 @@ def test_an_accelerator_or_a_format_given_twice_is_one() -> None:
     assert str(once) == str(twice) and len(twice.cards) == 2
     once, twice = (fit("gpt2", gpu="l4", weights=formats) for formats in ("int4,bf16", ["int4", "bf16", "INT4"]))
     assert str(once) == str(twice) and len(twice.rows) == 2
+
+
+SMALL = load("D=256 L=1 h=4 F=256 V=50")
+
+
+def test_ram_that_is_just_enough_suffices() -> None:
+    """Of weights in RAM to the last byte, with one sequence's cache."""
+    model, card = load("llama-3.1-8b"), hardware.load("rtx-4090")
+    how = replace(engine(model, "Q4_K_M"), offload=Offload(HostMemory(10**12, 10**11), 5))
+    free = Planner(model, card, how).ram_free(Layout(), 4096, 1)
+    assert free is not None and 0 < free < 10**12
+    found = FormatFits(model, how, 4096).on(CardSet("", card.memory, accelerator=card))
+    assert found.ram_free_bytes == free
+    for lacking in (0, 1):
+        host = HostMemory(10**12 - free - lacking, 10**11)
+        short = Planner(model, card, replace(how, offload=Offload(host, 5)))
+        assert short.fits(Layout(), 4096, 1) == (not lacking)
+
+
+def test_a_design_that_is_not_one_round_deep() -> None:
+    for family, said in ((DesignFamily(vocab=1000), "not one layer"), (Likeness(load("gemma-2-9b")), "not 2 layers")):
+        with pytest.raises(InputError, match=said):
+            designs(DesignBudget(family, engine(SMALL), memory=10))
+
+
+def test_the_widest_design_is_one_head_of_it() -> None:
+    assert list(Likeness(load("D=32768 L=2 h=1 F=64 V=64")).widths()) == [32_768]
+    with pytest.raises(InputError, match="more than the 32,768 tried"):
+        Likeness(load("D=32832 L=2 h=1 F=64 V=64")).widths()
+
+
+MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+
+
+def test_a_design_s_least_width_may_be_the_widest() -> None:
+    """2^15 is tried, a multiple of 2^16 alone is not."""
+    assert DesignFamily(vocab=1000, d_head=4096, gqa=8).checked().step() == 2**15
+    with pytest.raises(InputError, match="more than the 32,768 tried"):
+        DesignFamily(vocab=1000, d_head=4096, gqa=16).checked()
+
+
+def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
+    none = ModelFit.refusal(load(MIXTURE), "bf16", "bf16", "", 1, "no kernel")
+    first, second = (replace(none, fits=True, room_bytes=5, in_ram="experts", ram_free_bytes=ram) for ram in (0, 1))
+    assert best([first, second]) == second and best([second, first]) == second
+    refused = [replace(none, weights=name) for name in ("bf16", "fp8")]
+    assert best(refused) == refused[0]

@@ -22,9 +22,10 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.parts.part import Weight
 from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
-from txcalc.planning.formats.names import format_names, stored_narrow, weights_of
+from txcalc.planning.formats.modules import Modules, listed, names
+from txcalc.planning.formats.names import covering, format_names, stored_narrow, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
-from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
+from txcalc.planning.formats.weights import EXPERTS, FORMATS, GGML, LAYERS, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner, plan
@@ -336,8 +337,8 @@ TOWERS = [
 def test_a_towers_layers_are_not_the_language_models(of: str) -> None:
     """Lists of multimodal checkpoints name each module of their towers, some of which are called like a language
     model's (Qwen2.5-VL's `visual.blocks.0.mlp.gate_proj`)."""
-    for listed in ([f"{of}.0.mlp.gate_proj"], [f"{of}.{i}.self_attn.q_proj" for i in range(3)]):
-        assert bits({"quant_method": "fp8", "ignore": [*listed, "lm_head"]}) == bits({"quant_method": "fp8"})
+    for patterns in ([f"{of}.0.mlp.gate_proj"], [f"{of}.{i}.self_attn.q_proj" for i in range(3)]):
+        assert bits({"quant_method": "fp8", "ignore": [*patterns, "lm_head"]}) == bits({"quant_method": "fp8"})
     tower = configured(load("vit-b"), {"quant_method": "fp8", "ignore": ["vit.layers.0.attention.q_proj"]})
     assert isinstance(tower, Mixed) and tower.table["layers.attention.q"][0] is None
 
@@ -904,3 +905,109 @@ def test_bytes_of_ggmls_blocks() -> None:
         "q3_k": 110, "q4_k": 144, "q5_k": 176, "q6_k": 210, "iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98,
         "iq3_s": 110, "iq4_nl": 144, "iq4_xs": 136, "tq1_0": 54, "tq2_0": 66, "q1_0": 36, "mxfp4": 136, "nvfp4": 144,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("value", ["x", None, 0, -1, 2.5, True, [], {}])
+@pytest.mark.parametrize("method", sorted(READERS))
+def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> None:
+    """Each key of numbers, at a value that it may not have: read or refused."""
+    model = load("D=256 L=1 h=4 F=256 V=50")
+    for key in ("bits", "w_bit", "group_size", "q_group_size", "weight_block_size", "modules_to_not_convert"):
+        try:
+            configured(model, {"quant_method": method, key: value})
+        except InputError:
+            continue
+
+
+def test_formats_that_cover_experts_cover_all_of_a_model_without() -> None:
+    experts = FORMATS["mxfp4"]
+    assert covering(experts, ["experts", "head"]) == experts and covering(experts, ["head"]).covers is LAYERS
+    for name, form in FORMATS.items():
+        if form.covers is not EXPERTS:
+            assert covering(form, ["head"]) == form, name
+        assert stored_narrow(name) == (name not in ("fp32", "bf16", "fp16"))
+    assert not stored_narrow("float4")
+
+
+@pytest.mark.parametrize("place", ["0", "2", "3", "[02]"])
+def test_an_expression_that_names_some_experts_is_refused(place: str) -> None:
+    """The first, one in the middle and the last of four are asked for."""
+    names = [f"re:.*experts\\.{place}\\.(gate|up|down)_proj"]
+    config = {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": {}}}}
+    config["config_groups"]["g"]["weights"] = {"num_bits": 8, "type": "float", "strategy": "channel"}  # type: ignore[index]
+    with pytest.raises(InputError, match="experts"):
+        form = configured(load("D=256 L=1 h=4 F=256 V=50 E=4 k=2"), {**config, "ignore": names})
+        sum(form.bytes_of(entry) for entry in load("D=256 L=1 h=4 F=256 V=50 E=4 k=2").ledger())
+
+
+def test_a_head_is_quantised_where_it_is_said() -> None:
+    model = load("D=256 L=1 h=4 F=256 V=256 untied")
+    for config, packed in (({}, False), ({"lm_head": True}, True)):
+        form = configured(model, {"quant_method": "auto-round", "bits": 4, "group_size": 128, **config})
+        head = next(entry for entry in model.ledger() if entry.kind == "head" and entry.leaf.params)
+        assert 8 * form.bytes_of(head) == (256 * 256 * 4 + 2 * 256 * 20 if packed else 16 * 256 * 256)
+
+
+def test_a_method_that_packs_no_words_takes_any_size() -> None:
+    odd = load("D=63 L=1 h=3 F=99 V=50 untied")
+    form = configured(odd, {"quant_method": "fbgemm_fp8"})
+    down = next(entry for entry in odd.ledger() if entry.path.endswith("feed_forward.down"))
+    assert 8 * form.bytes_of(down) == 63 * 99 * 8 + 63 * 32
+
+
+MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+
+DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+
+
+@pytest.mark.parametrize(
+    ("patterns", "named"),
+    [
+        (["q_proj"], {(0, "q"), (1, "q"), (2, "q"), (3, "q")}),
+        (["model.layers.1.self_attn"], {(1, name) for name in "qkvo"}),
+        (["layers.2.mlp.down_proj"], {(2, "down")}),
+        (["re:.*layers\\.[13]\\.mlp\\.gate_proj"], {(1, "gate"), (3, "gate")}),
+        (["*mlp.up_proj"], {(0, "up"), (1, "up"), (2, "up"), (3, "up")}),
+        (["lm_head"], {(None, "projection")}),
+        (["embed_tokens"], {(None, "tokens")}),
+        (["self_attn.k_proj", "wv"], {(i, name) for i in range(4) for name in "kv"}),
+        ([], set()),
+    ],
+)
+def test_which_leaves_a_list_names(patterns: list[str], named: set[tuple[int | None, str]]) -> None:
+    found, one = set(), Modules(patterns)
+    for entry in load(DENSE).ledger():
+        if not entry.params or entry.kind == "norm":
+            continue
+        for number in range(4) if entry.path.startswith("layers") else (None,):
+            if one.have(entry, number):
+                found.add((number, entry.steps[-1].name))
+    assert found == named
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(4)], ""),
+        ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(3)], "names 3 of 4 experts"),
+        (["re:.*experts.0.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.3.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.2.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.[0-3].gate_proj"], ""),
+    ],
+)
+def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> None:
+    (gate,) = (entry for entry in load(MIXTURE).ledger() if entry.routed and entry.steps[-1].name == "gate")
+    try:
+        assert Modules(patterns).have(gate, 0) and not said
+    except InputError as error:
+        assert said and said in str(error)
+
+
+def test_lists_of_names() -> None:
+    assert listed(["a", ["b", "c"]], "ignore") == ["a", "b", "c"] and listed(["a", " "], "ignore") == []
+    assert listed("a,b", "ignore") == [] and listed([1], "ignore") == [] and listed([[]], "ignore") == []
+    assert listed("model.h.1,model.h.2", "block_name_to_quantize") == [r"re:model\.layers\.1", r"re:model\.layers\.2"]
+    assert listed([["model.layers.1", "model.layers.2"]], "quant_block_list") == [r"re:model\.layers\."]
+    assert names("decoder.layers.0.attention.q")[0] == "self_attn.q_proj"
+    assert names("layers.4.mixer.odd") == ("4.mixer.odd",)

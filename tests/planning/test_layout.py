@@ -10,12 +10,26 @@ from typing import Any
 import pytest
 from command import typed
 from msgspec.structs import replace
+from tiny import TINY
 
 from txcalc import hardware, load
+from txcalc.errors import InputError
 from txcalc.ledger import walk
+from txcalc.parts.sharding import Ways
 from txcalc.planning import links
-from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, filled, parse_layout, standing
-from txcalc.planning.parallelism import Sharding
+from txcalc.planning.layout import (
+    AXES,
+    ORDER,
+    SERVING_ORDER,
+    UNSERVED,
+    Group,
+    Layout,
+    filled,
+    parse_layout,
+    standing,
+    unserved,
+)
+from txcalc.planning.parallelism import Sharding, parted, piece, sizes
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -298,3 +312,218 @@ def test_bytes_take_the_links_within_and_between_nodes() -> None:
 def test_pieces_of_stages_are_of_a_pipeline() -> None:
     assert Layout(pp=2, vpp=2).faults() == [] == Layout(vpp=1).faults()
     assert "vpp is 2, expected 1 where pp is 1" in str(Layout(vpp=2).faults()[0])
+
+
+def test_an_axis_that_is_misspelt() -> None:
+    with pytest.raises(InputError, match="did you mean dp"):
+        parse_layout("dq=2")
+    with pytest.raises(InputError, match="one of tp, "):
+        parse_layout("replicas=2")
+
+
+def test_where_ranks_of_experts_stand_one_by_one() -> None:
+    """Every rank numbered from the axis of neighbours on: those of a stage in turn, each group of experts' ranks from
+    one block of them."""
+    for tp, pp, dp, ep, etp in (
+        (2, 2, 2, 4, 1), (4, 2, 2, 8, 1), (2, 3, 2, 4, 1), (2, 2, 4, 8, 1), (1, 2, 6, 3, 1), (2, 1, 4, 8, 1),
+        (2, 2, 6, 3, 2), (2, 3, 4, 4, 2), (4, 2, 3, 3, 4),
+    ):  # fmt: skip
+        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp)
+        for node, order in product((2, 3, 4, 8), (ORDER, SERVING_ORDER)):
+            degrees = [getattr(layout, axis) for axis in reversed(order)]
+            stages: dict[int, list[int]] = {}
+            for number, place in enumerate(product(*map(range, degrees))):
+                stages.setdefault(dict(zip(reversed(order), place, strict=True))["pp"], []).append(number)
+            per_node = filled(node, layout.gpus)
+            groups = [
+                ranks[i + beside : i + ep * etp : etp]
+                for ranks in stages.values()
+                for i in range(0, len(ranks), ep * etp)
+                for beside in range(etp)
+            ]
+            fewest = min(min(Counter(rank // per_node for rank in group).values()) for group in groups)
+            assert layout.group("ep", node, order) == Group(ep, fewest), (layout, node, order)
+
+
+def test_one_expert_s_ranks_exchange_among_themselves() -> None:
+    """With experts on every rank of two, tokens go to the other half of each expert, and to no other expert."""
+    for ep, etp, steps in ((1, 2, ["dispatch_gather"]), (2, 1, ["dispatch"]), (2, 2, ["dispatch", "dispatch_gather"])):
+        ways = Ways(tp=8, ep=ep, etp=etp, sp=True)
+        assert [name for name, _ in ways.dispatch(64, 2)] == steps
+        assert [name.replace("scatter", "gather") for name, _ in ways.combine(64, 2)] == [
+            name.replace("dispatch", "combine") for name in reversed(steps)
+        ]
+
+
+def test_a_vocabulary_that_is_padded_says_to_what() -> None:
+    for pads, said in ((1, "a multiple of tp = 4"), (128, "a multiple of 512"), (0, "does not divide by tp = 4")):
+        ways = Ways(tp=4, pads=pads)
+        assert ways.rows(250) == (128 if pads > 1 else 63) and any(note.endswith(said) for note in ways.notes)
+    even = Ways(tp=4)
+    assert even.rows(252) == 63 and not [*even.notes]
+
+
+def test_pairs_of_query_heads_are_split() -> None:
+    """Eight heads are four pairs, whose four key/value heads are repeated where there are more ranks."""
+    sharding = Sharding(build(TINY["diffllama"], "pairs"))
+    assert not sharding.faults(Layout(tp=4)) and "pairs of n_heads" in str(sharding.faults(Layout(tp=8)))
+
+
+def test_projected_positions_are_split_by_heads() -> None:
+    """From the stream's width to that of all heads, which differ."""
+    model = build({**TINY["chinchilla"], "attention": {"n_heads": 4, "d_head": 12}}, "wide heads")
+    for ranks in (1, 2):
+        root = Sharding(model).stages(Layout(tp=ranks))[0].root
+        shapes = {entry.steps[-1].name: entry.leaf.matrix for entry in walk(root, model.workload(1, 4))}
+        assert shapes["position"] == (32, 4 * 12 // ranks)
+
+
+MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+
+DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "ways", "group", "sharing", "exchanges", "said"),
+    [
+        (Layout(), 1, 1, 1, 1, False, "one GPU"),
+        (Layout(tp=4, pp=3, dp=2), 24, 4, 4, 1, False, "tp=4 pp=3 dp=2"),
+        (Layout(tp=4, ep=2), 4, 2, 4, 1, False, "tp=4 ep=2"),
+        (Layout(tp=4, ep=4), 4, 1, 4, 1, False, "tp=4 ep=4"),
+        (Layout(tp=2, dp=8, ep=8), 16, 1, 8, 4, True, "tp=2 dp=8 ep=8"),
+        (Layout(tp=4, dp=2, ep=4, etp=2), 8, 2, 8, 2, True, "tp=4 dp=2 ep=4 etp=2"),
+        (Layout(tp=2, dp=2, etp=1), 4, 1, 1, 1, True, "tp=2 dp=2 etp=1"),
+        (Layout(cp=2, fsdp=3, dp=5), 30, 1, 1, 1, False, "dp=5 fsdp=3 cp=2"),
+    ],
+)
+def test_numbers_of_a_layout(
+    layout: Layout, gpus: int, ways: int, group: int, sharing: int, exchanges: bool, said: str
+) -> None:
+    assert (layout.gpus, layout.expert_ways, layout.expert_group) == (gpus, ways, group)
+    assert (layout.sharing, layout.exchanges, str(layout)) == (sharing, exchanges, said)
+    shown = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "ep": layout.ep}
+    more = dict(word.split("=") for word in said.split() if "=" in word)
+    assert layout.record() == shown | {name: int(number) for name, number in more.items()}
+    assert said == "one GPU" or parse_layout(said.replace(" ", ",")) == layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(tp=1 << 16), ""),
+        (Layout(tp=(1 << 16) + 1), "tp is 65537, expected a whole number from 1 to 65,536"),
+        (Layout(dp=0), "dp is 0, expected a whole number from 1"),
+        (Layout(tp=4, sp=2), "sp is 2, expected 1 or tp = 4"),
+        (Layout(tp=4, sp=4), ""),
+        (Layout(vpp=2), "vpp is 2, expected 1 where pp is 1"),
+        (Layout(pp=2, vpp=2), ""),
+        (
+            Layout(tp=4, ep=3, dp=3),
+            "ep is 3, expected a divisor of tp = 4, or a multiple of it that divides tp · dp = 12",
+        ),
+        (Layout(tp=4, ep=2, dp=3), ""),
+        (Layout(tp=4, ep=8, dp=3), "ep is 8, expected a divisor of tp = 4"),
+        (Layout(tp=2, ep=12, cp=2, fsdp=3), ""),
+        (Layout(tp=2, ep=8, cp=2, fsdp=3), "divides tp · cp · fsdp · dp = 12"),
+        (Layout(dp=4, ep=2, etp=2), ""),
+        (Layout(dp=4, ep=2, etp=3), "ep · etp is 6, expected a divisor of tp · dp = 4"),
+    ],
+)
+def test_what_is_no_layout(layout: Layout, said: str) -> None:
+    faults = "; ".join(map(str, layout.faults()))
+    assert said in faults and bool(said) == bool(faults)
+
+
+def test_what_a_server_has_no_use_for() -> None:
+    assert not unserved(Layout(tp=2, pp=2, dp=2, ep=4)) and not unserved(Layout(tp=2, dp=4, ep=2, etp=4))
+    assert not unserved(Layout(tp=4, ep=2, etp=2))
+    (fault,) = unserved(Layout(tp=2, dp=4, ep=2, etp=2))
+    assert "ep · etp is 4, expected tp = 2, or tp · dp = 8" in str(fault)
+    assert len(unserved(Layout(tp=2, sp=2, pp=2, vpp=2, fsdp=2, cp=2))) == 4
+
+
+@pytest.mark.parametrize(("layers", "pieces"), [(4, 4), (7, 3), (10, 4), (11, 4), (5, 1)])
+def test_sizes_of_pieces(layers: int, pieces: int) -> None:
+    """What is over with those before the last, one each."""
+    found = sizes(layers, pieces)
+    more = layers % pieces
+    assert found == [layers // pieces + (pieces - 1 - more <= i < pieces - 1) for i in range(pieces)]
+
+
+def test_a_piece_has_what_stands_before_or_behind() -> None:
+    tied = load(DENSE + " tied").root
+    first, middle, last = (piece(tied, range(i, i + 1), i == 0, i == 2) for i in range(3))  # type: ignore[arg-type]
+    for one, (before, behind) in ((first, (True, False)), (middle, (False, False)), (last, (False, True))):
+        assert (one.embedding is not None, one.final_norm is not None, one.head is not None) == (before, behind, behind)
+    assert last.head and not last.head.projection.tied  # type: ignore[union-attr]
+    whole = piece(tied, range(4), True, True)  # type: ignore[arg-type]
+    assert whole.head and whole.head.projection.tied  # type: ignore[union-attr]
+    assert [group.indices for group in piece(tied, (1, 3), False, False).groups] == [(1, 3)]  # type: ignore[arg-type]
+    cut = parted(tied, (1, 3))
+    assert [(group.indices, group.count) for group in cut.groups] == [((0,), 1), ((1, 2), 2), ((3,), 1)]
+    assert cut.head and not cut.head.projection.tied  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("source", "layout", "serving", "said"),
+    [
+        ("t5-small", Layout(pp=2), True, "pp is 2, expected 1: only a single stack of layers"),
+        (DENSE, Layout(pp=4), True, ""),
+        (DENSE, Layout(pp=5), True, "pp is 5, expected at most the 4 layers"),
+        (DENSE, Layout(pp=2, vpp=3), False, "pp · vpp is 6, expected at most the 4 layers"),
+        (DENSE, Layout(tp=2, dp=2, etp=2), True, "etp is 2, expected 1: the model has no experts"),
+        (DENSE, Layout(dp=2, etp=1), True, ""),
+        (MIXTURE, Layout(dp=2, ep=3), True, "ep is 3, expected a divisor of tp = 1"),
+        (DENSE, Layout(tp=0), True, "tp is 0"),
+        ("llama-3.1-8b", Layout(tp=3), True, "tp is 3, expected a divisor of n_heads = 32"),
+        ("qwen2.5-7b", Layout(tp=8), True, "tp is 8, expected a divisor of n_heads = 28"),
+        ("mixtral-8x7b", Layout(dp=16, ep=16), True, "ep is 16, expected a divisor of n_experts = 8"),
+        ("mixtral-8x7b", Layout(tp=4, ep=8), True, "ep is 8, expected a divisor of tp = 4, or a multiple"),
+        (MIXTURE.replace("F=96", "F=95"), Layout(tp=4, ep=2), False, "tp is 4, expected a divisor of d_ff = 95"),
+        (MIXTURE.replace("F=96", "F=95"), Layout(dp=4, ep=2, etp=2), False, "etp is 2, expected a divisor of d_ff"),
+    ],
+)
+def test_layouts_that_a_model_does_not_allow(source: str, layout: Layout, serving: bool, said: str) -> None:
+    faults = "; ".join(map(str, Sharding(load(source), serving).faults(layout)))
+    assert said in faults and bool(said) == bool(faults)
+
+
+@pytest.mark.parametrize("fixed", [{}, {"tp": 2}, {"pp": 4}, {"dp": 2}, {"ep": 4}, {"ep": 2, "etp": 2}, {"tp": 3}])
+@pytest.mark.parametrize(("source", "gpus"), [(DENSE, 8), (MIXTURE, 8), (DENSE, 6), ("t5-small", 4)])
+def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str, int]) -> None:
+    """Of all numbers: experts split like the rest or spread over a whole stage, unless it is said how."""
+    sharding, expected = Sharding(load(source), serving=True), set()
+    for tp, pp, dp in product(range(1, gpus + 1), repeat=3):
+        if tp * pp * dp != gpus or {"tp": tp, "pp": pp, "dp": dp} | fixed != fixed | {"tp": tp, "pp": pp, "dp": dp}:
+            continue
+        spread = {fixed["ep"]} if "ep" in fixed else {1, tp * dp} if source == MIXTURE else {1}
+        made = {Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=fixed.get("etp")) for ep in spread}
+        expected |= {one for one in made if not sharding.faults(one)}
+    found = list(sharding.layouts(gpus, fixed))
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "layout", "rows"),
+    [
+        (DENSE, Layout(tp=2), {"q": (0, "tp", 2, 1), "k": (0, "tp", 2, 1), "o": (1, "tp", 2, 1),
+                               "gate": (0, "tp", 2, 1), "down": (1, "tp", 2, 1), "norm": (None, "tp", 1, 2)}),
+        (DENSE, Layout(tp=4), {"tokens": (0, "tp", 4, 1), "projection": (0, "tp", 4, 1)}),  # 63 rows of 250
+        (DENSE, Layout(tp=8), {"q": (0, "tp", 8, 1), "k": (0, "tp", 4, 2), "o": (1, "tp", 8, 1)}),
+        (MIXTURE, Layout(tp=2), {"gate": (0, "etp", 2, 1), "router": (None, "tp", 1, 2), "down": (1, "etp", 2, 1)}),
+        (MIXTURE, Layout(tp=2, ep=2), {"gate": (None, "etp", 1, 1), "q": (0, "tp", 2, 1)}),
+    ],
+)  # fmt: skip
+def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[Any, ...]]) -> None:
+    """Of each: the dimension that is split, by which axis, into how many pieces, and how many ranks hold the same."""
+    found = {
+        one.entry.steps[-1].name.removeprefix("attention_"): one
+        for one in Sharding(load(source)).placements(layout)
+        if one.weight == "weight"
+    }
+    for name, row in rows.items():
+        one = found[name]
+        assert (one.dim, one.axis, one.pieces, one.alike) == row
+        for dim, (whole, held) in enumerate(zip(one.whole, one.held, strict=True)):
+            assert held == (-(-whole // one.pieces) if dim == one.dim else whole)
+        assert one.times == one.entry.times * (layout.ep if one.axis == "etp" else 1)

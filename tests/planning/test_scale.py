@@ -11,8 +11,18 @@ import pytest
 from command import Command
 from paths import DATA
 
+from txcalc import load
+from txcalc.errors import InputError, UnknownName
 from txcalc.planning.gradients import FLOPS
-from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, ask
+from txcalc.planning.scaling import (
+    LAWS,
+    ScalingLaw,
+    ScalingQuestion,
+    ask,
+    counted,
+    effective_amount,
+    laws as scaling_laws,
+)
 
 run = Command()
 GOPHER = 5.76e23
@@ -133,3 +143,119 @@ def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
     assert [row[5] for row in rows] == ["infinite", "6.16e269"]
     _, out, _ = run("scale", "--params", "1", "--train-tokens", "10", "--json")
     assert [law["asked"]["perplexity"] is None for law in json.loads(out)["laws"]] == [True, False, True]
+
+
+MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+
+DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+
+# E, A, B, α and β, what they were fitted to, and the 95 % intervals, as the papers' notebooks print them.
+PUBLISHED = {
+    "besiroglu": (1.81686, 482.00572, 2085.4342, 0.34781, 0.36585, (57_300_000, 16_200_000_000),
+                  (245_000_000, 318_000_000_000), None),
+    "chinchilla": (1.6934, 406.4, 410.7, 0.3392, 0.2849, (70_000_000, 16_000_000_000),
+                   (5_000_000_000, 500_000_000_000), None),
+    "muennighoff": (exp(0.6254804), exp(6.255414), exp(7.3049974), 0.3526596, 0.3526596, (0, 8_700_000_000),
+                    (0, 900_000_000_000), (15.387756, 5.309743)),
+}  # fmt: skip
+
+INTERVALS = {
+    "E": (1.769, 1.871), "A": (285.214, 743.626), "B": (1042.357, 5810.344), "alpha": (0.317, 0.373),
+    "beta": (0.331, 0.415),
+}  # fmt: skip
+
+HAND = ScalingLaw("plain", "", 1.0, 8.0, 2.0, 1.0, 1.0, (10, 20), (100, 200), "", "")
+
+HAND_REPEATED = HAND._replace(name="again", repeats=(4.0, 2.0))
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_constants_are_those_that_were_published(name: str) -> None:
+    one = LAWS[name]
+    assert (one.E, one.A, one.B, one.alpha, one.beta, one.params, one.tokens, one.repeats) == PUBLISHED[name]
+    assert one.interval == (INTERVALS if name == "besiroglu" else {})
+
+
+def test_a_law_by_hand() -> None:
+    """1 + 8/N + 2/D: N is twice the square root of C/6, D half of it."""
+    assert (HAND.ratio, HAND.loss(4, 8), HAND.optimum(6 * 100)) == (2, 1 + 2 + 0.25, (20, 5))
+    assert (HAND.tokens_for(20), HAND.params_for(5)) == (5, 20)
+    assert effective_amount(10, 30, 4) == 10 * (1 + 4 * (1 - exp(-0.5))) and effective_amount(10, 5, 4) == 10
+    # 30 tokens of which 10 are different; of 100 parameters 40 are the best for these.
+    seen, size = 10 * (1 + 4 * (1 - exp(-0.5))), 40 * (1 + 2 * (1 - exp(-0.75)))
+    assert HAND_REPEATED.loss(100, 30, 10) == pytest.approx(1 + 8 / size + 2 / seen)
+    assert HAND_REPEATED.loss(20, 30, 10) == pytest.approx(1 + 8 / 20 + 2 / seen)
+    assert HAND_REPEATED.loss(20, 30) == HAND_REPEATED.loss(20, 30, 50) == pytest.approx(1 + 8 / 20 + 2 / 30)
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "best"),
+    [
+        (ScalingQuestion(params=20, compute=600), (20, 5), (20, 5)),
+        (ScalingQuestion(tokens=20, compute=600), (5, 20), (20, 5)),
+        (ScalingQuestion(params=5, tokens=20), (5, 20), (20, 5)),
+        (ScalingQuestion(params=20), (20, 5), (20, 5)),
+        (ScalingQuestion(tokens=5), (20, 5), (20, 5)),
+        (ScalingQuestion(compute=600), (20, 5), (20, 5)),
+    ],
+)
+def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int], best: tuple[int, int]) -> None:
+    found = ask(HAND, question)
+    assert found.asked == (*asked, 1 + 8 / asked[0] + 2 / asked[1]) and found.compute == 600
+    assert found.best == (*best, 1 + 8 / 20 + 2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("question", "law", "words"),
+    [
+        (ScalingQuestion(params=10, tokens=100), HAND, []),
+        (ScalingQuestion(params=20, tokens=200), HAND, []),
+        (ScalingQuestion(params=9, tokens=100), HAND, ["plain: outside its fitted range: N = 9 (fitted to 10 to 20)"]),
+        (ScalingQuestion(params=21, tokens=201), HAND, ["N = 21 (fitted to 10 to 20) and D = 201 (fitted to 100 to"]),
+        (ScalingQuestion(params=10, tokens=176, unique=4), HAND_REPEATED, []),
+        (ScalingQuestion(params=10, tokens=180, unique=4), HAND_REPEATED, ["again: 45 epochs are outside", "up to 44"]),
+    ],
+)
+def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: ScalingLaw, words: list[str]) -> None:
+    said = "; ".join(ask(law, question).warnings)
+    assert all(word in said for word in words) and bool(words) == bool(said)
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (ScalingQuestion(), "give one or two of"),
+        (ScalingQuestion(1, 1, 6000), "any two of them fix the third"),
+        (ScalingQuestion(params=0, tokens=5), "--params is 0, expected a number above 0"),
+        (ScalingQuestion(compute=6000, unique=0), "--unique-tokens is 0"),
+        (ScalingQuestion(params=5, unique=5), "--unique-tokens with --params alone"),
+        (ScalingQuestion(tokens=5, unique=5), "--unique-tokens with --train-tokens alone"),
+        (ScalingQuestion(compute=6000, unique=5), ""),
+        (ScalingQuestion(params=5, tokens=7, unique=5), ""),
+        (ScalingQuestion(compute=5999), "at least 6,000 FLOPs"),
+        (ScalingQuestion(tokens=2000, compute=11_999), "at least 12,000 FLOPs"),
+        (ScalingQuestion(tokens=2000, compute=12_000), ""),
+        (ScalingQuestion(params=5, compute=6000), ""),
+    ],
+)
+def test_what_no_law_can_be_asked(question: ScalingQuestion, said: str) -> None:
+    faults = ""
+    try:
+        question.checked()
+    except InputError as error:
+        faults = "; ".join(map(str, error.faults))
+    assert said in faults and bool(said) == bool(faults)
+
+
+def test_laws_by_name() -> None:
+    everyone = ["besiroglu", "chinchilla", "muennighoff"]
+    assert [one.name for one in scaling_laws(None, None)] == everyone
+    assert [one.name for one in scaling_laws(" Chinchilla,besiroglu,chinchilla", None)] == everyone[1::-1]
+    assert [one.name for one in scaling_laws(None, 5)] == [one.name for one in scaling_laws("muennighoff", 5)]
+    for text, fault in (("kaplan", UnknownName), ("besiroglu,muennighoff", InputError)):
+        with pytest.raises(fault):
+            scaling_laws(text, 5)
+    assert counted(load(DENSE)) == load(DENSE).params
+    for source, said in ((MIXTURE, "describe dense models"), ("bert-base", "describe decoders")):
+        with pytest.raises(InputError, match=said):
+            counted(load(source))

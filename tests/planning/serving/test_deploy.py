@@ -25,8 +25,10 @@ from txcalc.planning.formats.names import covering, format_of
 from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage, Sharding
-from txcalc.planning.serving.deployment import Planner, largest, plan
+from txcalc.planning.serving.deployment import Planner, largest, notes_of_layout, plan
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.rank_memory import Caches, RankBytes
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -622,3 +624,64 @@ def test_a_prompt_that_fills_the_context_is_said_to_leave_no_answer() -> None:
     said = "prompts of 1,024 leave no room"
     notes = {n: deploy("gpt2", gpu="h100-sxm", prompt=n).notes for n in (1023, 1024)}
     assert [any(said in note for note in notes[n]) for n in (1023, 1024)] == [False, True]
+
+
+SMALL = load("D=256 L=1 h=4 F=256 V=50")
+
+CARD = hardware.load("h100-sxm")
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "deepseek-v3", "jamba-v0.1"])
+def test_a_shared_prefix_is_held_once(name: str) -> None:
+    """The first sequence holds all its pages, and every further one all but those of the prefix."""
+    model, card = load(name), hardware.load("h200")
+    for rank in Planner(model, card, engine(model, prefix=1000)).ranks(Layout()):
+        held = [rank.cache_bytes(4096, n) for n in range(4)]
+        own = rank.pages_bytes(4096) - rank.shared_bytes(4096)
+        assert held == [0, *(rank.pages_bytes(4096) + n * own for n in range(3))]
+        assert 0 < own < rank.pages_bytes(4096)
+
+
+def test_of_a_prefix_as_long_as_the_context_all_but_a_token_is_shared() -> None:
+    model = load("llama-3.1-8b")
+    (rank,) = Planner(model, hardware.load("h200"), engine(model, prefix=64, block=1)).ranks(Layout())
+    assert rank.shared_bytes(64) == 63 * rank.pages_bytes(1)
+
+
+def test_where_nothing_is_left_no_number_of_cards_suffices() -> None:
+    for left in (0, 1):
+        reserve = Reserve(Fraction(0), CARD.memory - left)
+        assert Planner(SMALL, CARD, engine(SMALL, reserve=reserve)).min_gpus(16, 1) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "tp", "where"),
+    [
+        ("vllm", 2, "split over tp"),
+        ("vllm", 1, "whole on every GPU"),
+        ("trtllm", 2, "whole on every GPU"),
+        ("llama.cpp", 2, "on the first GPU"),
+    ],
+)
+def test_where_an_engine_holds_towers_is_said(name: str, tp: int, where: str) -> None:
+    model, kept = load("qwen3.5-27b"), profile(name)
+    assert kept
+    planner = Planner(model, CARD, engine(model, memory=EngineMemory(kept, CARD, 4096)))
+    assert f"held {where}, " in " ".join(notes_of_layout(planner, Layout(tp=tp), 512, 512))
+
+
+def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
+    model = load("gpt2")
+    planner = Planner(model, CARD, engine(model))
+    for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
+        notes = " ".join(notes_of_layout(planner, Layout(), 512, longest))
+        assert ("limited by memory alone" in notes) == said and "beyond" not in notes
+    assert "a context of 1,025 is beyond" in " ".join(notes_of_layout(planner, Layout(), 1025, 1025))
+    assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024, 1025))
+
+
+def test_states_stay_as_wide_as_they_were() -> None:
+    for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
+        model = load(name)
+        notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
+        assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)

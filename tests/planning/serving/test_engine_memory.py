@@ -16,24 +16,27 @@ from typer.testing import CliRunner
 import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.names import weights_of
-from txcalc.planning.formats.weights import FORMATS
+from txcalc.planning.formats.quantised import native
+from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner, plan
-from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.engine import EngineConfig, engine, parse_reserve, reserve_of
 from txcalc.planning.serving.engine_memory import (
+    PCIE,
     EngineMemory,
     captured_sizes,
     rotary_table,
     step_elements,
     visible,
 )
-from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.engine_profiles import data, offloading, profile, unsupported
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
+from txcalc.units import parse_bytes
 
 GIB = 2**30
 LINES = {"weights": 0.005, "activations": 0.05, "graphs": 0.1, "cache": 0.04}  # what a log's line may differ by
@@ -711,3 +714,104 @@ def test_what_tensorrt_llm_leaves_free_by_hand() -> None:
     assert memory.rest(model, Layout(), 10**15, 0)["left free"] == 0
     graphed = kept("vllm@0.21", "h100-sxm").rest(model, Layout(), 0, 99)
     assert graphed == {"outside torch": 256 * 2**20, "rotary table": 131_072 * 128 * 2, "CUDA graphs": 99}
+
+
+SMALL = load("D=256 L=1 h=4 F=256 V=50")
+
+FOUR_LAYERS = "D=64 L=4 h=8 F=96 V=250"
+
+APART = load(FOUR_LAYERS, {"attention.d_v": 4})
+
+ALIKE = APART.set({"shared_layers": True})
+
+CARD = hardware.load("h100-sxm")
+
+
+def test_cuda_graphs_hold_layers_that_share_weights_each() -> None:
+    found = profile("vllm")
+    assert found
+    memory = EngineMemory(found, CARD, 8192)
+    sizes = {memory.graphs(model, model.ledger(), model.root) for model in (APART, ALIKE)}  # type: ignore[arg-type]
+    assert len(sizes) == 1 and sizes != {0}
+
+
+def test_what_an_engine_reserves_is_said() -> None:
+    """vLLM's share of the memory; others reserve none, and say so."""
+    for name in ("vllm", "llama.cpp", "sglang", "trtllm"):
+        found = profile(name)
+        assert found
+        reserve = reserve_of(EngineMemory(found, CARD, 8192))
+        ends = "'s gpu_memory_utilization" if reserve.of(10**9) else " reserves none"
+        assert (reserve.source == f"{found}{ends}") and bool(reserve.of(10**9)) == (name == "vllm")
+
+
+def test_an_engine_that_nothing_is_asked_of_is_the_default() -> None:
+    """A draft's has its weights in the format asked for, and no adapters."""
+    assert engine(SMALL) == EngineConfig(native(SMALL))
+    assert engine(SMALL, "fp8", adapters=(3, 8)).of(SMALL) == replace(engine(SMALL, "fp8"), rank=8)
+    for adapters, mend in (((0, 8), "(--adapters 16)"), ((8, 0), "(--adapter-rank 16)"), ((-1, 8), "65,536")):
+        with pytest.raises(InputError) as error:
+            engine(SMALL, adapters=adapters)
+        assert mend in str(error.value) and ("--adapter" in str(error.value)) == (0 in adapters)
+
+
+def test_a_card_that_is_just_large_enough_is_large() -> None:
+    """For vLLM; all of an unnamed card's memory is seen. A link as fast as the slots is none of its own."""
+    found, least = profile("vllm"), parse_bytes(data()["large"]["least"], "least")
+    assert found
+    for size, large in ((least - 1, False), (least, True)):
+        card = replace(CARD, name="another", vendor="another", memory=size)
+        one = EngineMemory(found, card, 8192)
+        assert one.large == large and visible(card) == size
+        assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
+    outside = [
+        EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0, 0)["outside torch"]
+        for link in (None, PCIE, PCIE + 1)
+    ]
+    assert outside[0] == outside[1] != outside[2]
+
+
+@pytest.mark.parametrize(("bits", "kept_"), [(7, False), (8, True), (16, True)])
+def test_experts_of_eight_bits_have_a_workspace(bits: int, kept_: bool) -> None:
+    found = profile("vllm@0.17")
+    assert found
+    memory, model = EngineMemory(found, CARD, 8192, 1, 10), load("D=512 L=2 h=8 F=128 V=50 E=4 k=3")
+    assert (memory.workspace(model.ledger(), Format("test", bits, LAYERS, "a test")) > 0) == kept_
+
+
+def test_all_of_a_card_cannot_be_kept_free() -> None:
+    assert parse_reserve("99%").of(1000) == 990 and parse_reserve("0%").of(1000) == 0
+    with pytest.raises(InputError, match="a share such as 10%"):
+        parse_reserve("100%")
+
+
+def test_adapters_have_ranks_up_to_4096() -> None:
+    assert engine(SMALL, adapters=(1, 4096)).adapters == 1
+    with pytest.raises(InputError, match="adapter rank is 4097, expected a whole number from 1 to 4,096"):
+        engine(SMALL, adapters=(1, 4097))
+
+
+def test_a_version_is_the_newest_known_where_a_later_one_is_asked_for() -> None:
+    newest = profile("vllm")
+    assert newest
+    for asked, said in ((newest.version, False), (f"{newest.version}.1", False), ("99", True)):
+        found = profile(f"vllm@{asked}")
+        assert found and bool(found.newest) == said, asked
+
+
+def test_a_format_that_an_engine_lacks_is_named_once() -> None:
+    """One of several types is named beside the mixture."""
+    faults = list[Fault]()
+    for name in ("sglang", "trtllm", "llama.cpp"):
+        found = profile(name)
+        assert found
+        faults += filter(None, (unsupported(found, form, CARD) for form in FORMATS.values()))
+        if mixed := unsupported(found, weights_of(SMALL, "Q4_K_M"), CARD):
+            assert "Q4_K_M, with q" in str(mixed)
+    assert faults and not any(", with" in str(fault) for fault in faults)
+
+
+def test_llama_cpp_keeps_layers_in_ram_where_no_engine_is_named() -> None:
+    assert (offloading("none"), offloading("llama.cpp")) == ("llama.cpp", "llama.cpp")
+    with pytest.raises(InputError, match=r"expected llama\.cpp: the others"):
+        offloading("vllm")

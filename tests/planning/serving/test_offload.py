@@ -286,3 +286,10 @@ def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
         for memory in (*needs, needs[1] - 1)
     ]
     assert found == [str(Offload(HOST, left)) for left in (1, 2, 3)]
+
+
+def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:
+    for peak in (None, 10**12):
+        said = " ".join(Offload(HostMemory(10**12, 10**11, peak), 3).notes())
+        assert ("arithmetic is not counted" in said) == (peak is None) and "GB/s" in said
+    assert not [*Offload(None, 3).notes()] and not [*Offload(HostMemory(10**12, 10**11)).notes()]

@@ -13,12 +13,12 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import LayoutCapacity, Planner, taken
+from txcalc.planning.serving.deployment import LayoutCapacity, Planner, largest, taken
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
-from txcalc.planning.serving.speed import serve, sizes
+from txcalc.planning.serving.speed import most_rate, serve, sizes
 
 run = Command("deploy")
 
@@ -270,3 +270,25 @@ def test_a_limit_that_is_just_met_is_kept() -> None:
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     assert Slo(0.5, 0.5).kept(point) and not Slo(0.49).kept(point) and not Slo(None, 0.49).kept(point)
+
+
+def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
+    """Of a layout of four, four and eight, and whole nodes; of twelve only its multiples."""
+    assert rentable(1, {"tp": 4})[:3] == [4, 8, 16] and rentable(1, {"tp": 16})[:3] == [16, 32, 48]
+    assert rentable(1, {"tp": 4, "dp": 3})[:3] == [12, 24, 36] and rentable(1, {})[:4] == [1, 2, 4, 8]
+    assert rentable(1, {"dp": 41})[-1] == 24 * 41 and rentable(1, {"dp": 8}) == [*range(8, 1025, 8)]
+
+
+@pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])
+def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: int) -> None:
+    assert largest(lambda n: n <= most, 500, near) == most and largest(lambda n: n <= 0, 500, near) == 0
+    assert largest(lambda n: True, most, min(near, most)) is None
+
+
+def test_the_highest_rate_is_rounded_down_to_three_digits() -> None:
+    assert most_rate(lambda rate: rate <= 3.33701, 0.1, 10.0) == pytest.approx(3.33)
+    assert most_rate(lambda rate: rate <= 0.0333701, 0.001, 10.0) == pytest.approx(0.0333)
+    assert most_rate(lambda rate: rate <= 333.701, 0.1, 1000.0) == 333
+    assert most_rate(lambda rate: rate <= 0.042, 0.05, 10.0) == 0.0
+    assert most_rate(lambda rate: True, 1.0, 1.01) == 1.01, "of one rate, that one"
+    assert most_rate(lambda rate: True, 1.0, 25.0) == pytest.approx(24.9, abs=0.11)

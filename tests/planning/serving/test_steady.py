@@ -504,3 +504,9 @@ def test_prompts_found_together_wait_for_half_of_the_others() -> None:
     for chunks, clients, waits in ((0.25, 10, 6), (0.25, 3, 2), (2, 10, 4.5), (2, 1, 0)):
         loop = Loop(demand._replace(chunks=chunks), clients)
         assert loop.polled_prompts(1e9) == clients and loop.polled_ahead(1e9) == pytest.approx(waits), (chunks, clients)
+
+
+def test_passes_of_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
+    """Of more than that, no more; of fewer, as many as come."""
+    demand = Demand(lambda n: 0.0, 0.25, 0.25, 1.0, 1)
+    assert [(open_(demand, rate, 8).lasts, open_(demand, rate, 8).rate) for rate in (3, 5)] == [(True, 3), (False, 4)]

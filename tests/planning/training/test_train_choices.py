@@ -19,12 +19,14 @@ from txcalc.planning.layout import read_layout
 from txcalc.planning.training import Layout, Recipe, largest, memory
 from txcalc.planning.training.answer import Training, train
 from txcalc.planning.training.estimates import LayerTable
+from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.inverse import fewer, fewest, last_within
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import memory_within, rank_columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.resolve import resolve_recipe
+from txcalc.planning.training.run import Terms, tokens_of
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
@@ -657,3 +659,28 @@ def test_shares_of_experts_tokens_are_gathered_beside_no_product() -> None:
     """A sum reads them. Of 33 tokens tp = 2 makes no sp, and the search costs the layers without the head."""
     few = txcalc.train("D=64 h=4 F=128 L=4 V=256 E=4 k=2", gpu="h100-sxm:4", framework="fsdp2", tokens=33)
     assert not few.failed
+
+
+SMALL = load("D=256 L=1 h=4 F=256 V=50")
+
+
+def test_a_run_may_have_a_deadline_where_it_is_known_which_run() -> None:
+    dated = Terms(1, deadline=5)
+    assert [tokens_of(SMALL, 7, None, dated), tokens_of(SMALL, None, None, Terms(1))] == [7, None]
+    assert tokens_of(SMALL, None, 6 * SMALL.active, dated) == 1
+    for tokens, compute in ((None, None), (0, None), (None, 6 * SMALL.active - 1), (1, 10**20)):
+        with pytest.raises(InputError):
+            tokens_of(SMALL, tokens, compute, dated)
+    with pytest.raises(InputError, match="train-tokens is 0, expected a number above 0"):
+        tokens_of(SMALL, 0, None)
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
+    """Of those that have pipelines: which of them have it is said, and no other."""
+    if not FRAMEWORKS[name].schedules:
+        return
+    for schedule in {one for each in FRAMEWORKS.values() for one in each.schedules} - {*FRAMEWORKS[name].schedules}:
+        having = [other for other, rules in FRAMEWORKS.items() if schedule in rules.schedules]
+        with pytest.raises(InputError, match=re.escape(f"({' or '.join(having)} has it)")):
+            Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))

@@ -32,12 +32,13 @@ from txcalc.planning.training.machine import (
     Message,
     latency,
     relayed,
+    ring,
 )
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime
-from txcalc.planning.training.parts import RankTree, in_letters
+from txcalc.planning.training.parts import RankTree, in_letters, rules_of
 from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, parse_days, run
@@ -1398,3 +1399,87 @@ def test_shared_experts_keep_what_the_router_keeps() -> None:
     cut = Layout(tp=2, sp=2, dp=2, ep=4)
     assert size(cut, False) - size(cut, True) == 64 * 5120 * 2
     assert {size(Layout(dp=4, ep=ep), again) for ep in (1, 4) for again in (True, False)} == {64 * 3 * 2 * 1536 * 2}
+
+
+FOUR_LAYERS = "D=64 L=4 h=8 F=96 V=250"
+
+APART = load(FOUR_LAYERS, {"attention.d_v": 4})
+
+ALIKE = APART.set({"shared_layers": True})
+
+CARD = hardware.load("h100-sxm")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"keep_scores": True}, {"recompute": "core"}, {"recompute": "core", "keep_scores": True},
+        {"layout": Layout(tp=2, sp=2)}, {"layout": Layout(cp=2)}, {"framework": "nanotron", "recompute": "blocks"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]) -> None:
+    found = []
+    for model in (APART, ALIKE):
+        timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
+        (piece,) = timer.pipeline.of_stage(0)
+        work = timer.work(piece, timer.kernels)
+        found.append((work.forward, work.again, kept(piece, timer.recipe, 64)))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("sp", "kind"), [(1, "all_reduce"), (2, "all_gather")])
+def test_a_frozen_table_s_gradient_is_not_gathered(sp: int, kind: str) -> None:
+    """Its sums go forward as before; no more than that: one collective of 32 positions' stream less where positions
+    are split. Learned positions beside a table add none."""
+    found, recipe = [], Recipe(Layout(tp=2, sp=sp), tokens=32, framework="megatron")
+    for source, changes in (
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {}),
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"positions.form": "learned", "positions.rows": 64}),
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"lora.rank": 4}),
+    ):
+        own = replace(recipe, frozen="bf16") if "lora.rank" in changes else recipe
+        found.append(collectives(Pipeline(load(source, changes), own).of_stage(0), own, 64)[kind])
+    plain, learned, frozen = found
+    less = (sp - 1, (sp - 1) * 32 * 64 * 2)
+    assert plain == learned and (plain.times - frozen.times, plain.bytes - frozen.bytes) == less
+
+
+def test_a_classifier_s_loss_is_of_one_position_of_each_picture() -> None:
+    recipe = Recipe(Layout(tp=2), micro_batch=3, tokens=197)
+    timer = StepTimer(load("vit-b"), recipe, Machine.of(CARD))
+    (piece,) = timer.pipeline.of_stage(0)
+    (message, when), *_ = timer.beside(piece)
+    assert (message, when) == (ring("all_reduce", Group(2, 2), 3 * 4 * 3.0, 3), "forward")
+
+
+def test_stages_are_cut_by_the_elements_of_their_matrices() -> None:
+    """nanotron's. All experts count, though a token meets one, and layers that share weights each: of 16 experts three
+    layers of 312,320 elements are past half of four and a head of 128,000."""
+    layout = Recipe(Layout(pp=2), tokens=32, accumulation=4, framework="nanotron")
+    assert 3 * 312_320 > (4 * 312_320 + 128_000) / 2 > 2 * 312_320
+    assert Pipeline(load("D=64 L=4 h=8 F=96 V=2000 E=16 k=1"), layout).sizes == [3, 1]
+    assert Pipeline(APART, layout).sizes == Pipeline(ALIKE, layout).sizes == [3, 1]
+    assert Pipeline(APART, replace(layout, layout=Layout())).sizes == [4]
+
+
+def test_gradients_are_of_what_learns() -> None:
+    """Of adapters' matrices, of each layer, whose rows two ranks share."""
+    model, recipe = load(FOUR_LAYERS, {"lora.rank": 4}), Recipe(Layout(fsdp=2), tokens=32, frozen="bf16")
+    adapters = [weight for entry in model.ledger() if entry.kind == "adapters" for weight in entry.leaf.weights()]
+    found = collectives(Pipeline(model, recipe).of_stage(0), recipe, 64)["reduce_scatter"]
+    assert found == (4, 4 * sum(weight.size for weight in adapters) * 4)
+
+
+def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
+    model = load(FOUR_LAYERS + " tied")
+    timer = StepTimer(model, Recipe(Layout(pp=3), tokens=32, accumulation=4, framework="megatron"), Machine.of(CARD))
+    sums = [timer.sent(timer.pipeline.of_stage(stage)).get("all_reduce", 0) for stage in range(3)]
+    assert sums == [250 * 64 * 4 + 6 * 64 * 4, 0, 250 * 64 * 4 + 6 * 64 * 4]
+
+
+def test_a_vocabulary_of_torch_s_is_cut_and_not_padded() -> None:
+    for framework, said in (("fsdp2", "is cut as torch.chunk cuts it"), ("nanotron", "is padded to 252")):
+        plan = memory(load(FOUR_LAYERS), Recipe(Layout(tp=4), tokens=32, framework=framework))
+        assert any(said in note for note in plan.notes), framework
+    assert [rules_of(Recipe(framework=name))["pads"] for name in ("fsdp2", "nanotron")] == [0, 1]

@@ -18,7 +18,9 @@ def run(
     emit: Annotated[
         str | None,
         Option(
-            "Print only the command that serves the plan: vllm, sglang, trtllm or dynamo.", "ENGINE", completes="served"
+            "Print only the command that serves the plan: vllm, sglang, trtllm, dynamo, llama.cpp or ollama.",
+            "ENGINE",
+            completes="served",
         ),
     ] = None,
 ) -> Any:

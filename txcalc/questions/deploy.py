@@ -243,8 +243,10 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
 
     @checked
     def to_command(self, engine: str) -> str:
-        """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` with several
-        deployments."""
+        """The command that serves the plan with vllm, sglang, trtllm, dynamo or llama.cpp, or ollama's Modelfile.
+
+        Errors: `InputError` with several deployments, and for a plan that the engine cannot run.
+        """
         return self.launch(engine)  # type: ignore[no-any-return]
 
     def _rows(self) -> list[dict[str, Any]]:
@@ -591,7 +593,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             if self.request.rate is not None:  # bursts run more requests than the average
                 sequences = min(plan.best.max_concurrency, SEQUENCES)
                 planned = replace(plan, concurrency=max(plan.concurrency, sequences))
-            return command(planned, engine, serving.apart if serving else None, self.request.speculation)
+            return command(planned, engine, serving.apart if serving else None, self.request)
 
         return launch
 

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
+import tomllib
+from argparse import ArgumentParser, Namespace
+from random import Random
+from typing import Any, NoReturn
 
 import pytest
 from command import Command
+from paths import TESTS
+
+from txcalc.planning.serving.launch import ENGINES
 
 emit = Command("deploy")
-
+FLAGS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "data/serving/flags.toml").read_text())
 
 LLAMA = ("llama-3.1-70b", "--gpu", "h100-sxm:8", "--tp", "4", "--context", "8k", "--concurrency", "32")
 
@@ -28,7 +38,9 @@ def test_a_dense_model_in_every_engines_words() -> None:
         "  --kv-cache-dtype fp8",
     ]
     _, out, _ = emit(*LLAMA, "--weights", "fp8", "--emit", "sglang")
-    assert out.startswith("# the checkpoint's weights are fp8\npython -m sglang.launch_server --model-path ")
+    assert out.startswith(
+        "python -m sglang.launch_server --model-path meta-llama/Llama-3.1-70B \\\n  --quantization fp8 \\\n"
+    )
     assert all(f"{flag} \\" in out for flag in ("--tp-size 4", "--dp-size 2", "--max-running-requests 16"))
     _, out, _ = emit(*LLAMA, "--emit", "trtllm")
     assert out.startswith("# 2 of these, each on 4 GPUs, behind a load balancer\ntrtllm-serve ")
@@ -101,13 +113,18 @@ def test_a_models_own_layer_drafts_in_every_engines_words() -> None:
 @pytest.mark.slow
 def test_dynamo_starts_the_workers_of_both_pools() -> None:
     code, out, _ = emit(*LLAMA[:3], "--concurrency", "32", "--prompt", "7k", "--answer", "1k", "--emit", "dynamo")
-    assert code == 0 and out.startswith("python -m dynamo.frontend\n# ") and "--disaggregation-mode" not in out
+    assert code == 0 and "\npython -m dynamo.frontend\n# " in out and "--disaggregation-mode" not in out
     apart = emit(
         *LLAMA[:2], "h100-sxm:16", "--prompt", "7k", "--answer", "1k", "--disaggregate", "8", "--emit", "dynamo"
     )
     assert apart[0] == 0
-    front, first, prefill, second, decode = re.split(r"\n(?=#|python)", apart[1].rstrip())
-    assert front == "python -m dynamo.frontend" and first.endswith("for prefill") and second.endswith("for decode")
+    said, front, first, prefill, second, decode = re.split(r"\n(?=#|python)", apart[1].rstrip())
+    assert (
+        said.startswith("# requests of more than 8,192 tokens are refused")
+        and front == "python -m dynamo.frontend"
+        and first.endswith("for prefill")
+        and second.endswith("for decode")
+    )
     for text, role in ((prefill, "prefill"), (decode, "decode")):
         assert text.startswith(
             "python -m dynamo.vllm \\\n  --model meta-llama/Llama-3.1-70B \\\n  --tensor-parallel-size "
@@ -129,3 +146,180 @@ def test_requests_at_random_may_all_run_at_once() -> None:
 def test_a_plan_that_fails_still_exits_with_one() -> None:
     code, out, err = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
     assert code == 1 and out.startswith("vllm serve ") and "note: misses a limit: TPOT" in err
+
+
+class Strict(ArgumentParser):
+    """A parser that raises."""
+
+    def error(self, message: str) -> NoReturn:
+        raise AssertionError(message)
+
+
+def parser(engine: str) -> ArgumentParser:
+    """The engine's own arguments, as flags.toml lists them."""
+    found = Strict(allow_abbrev=False)
+    found.add_argument("words", nargs="*")
+    for name, kind in FLAGS[engine]["flags"].items():
+        if kind == "set":
+            found.add_argument(name, action="store_true")
+        elif isinstance(kind, list):
+            found.add_argument(name, choices=kind)
+        else:
+            found.add_argument(name, type={"int": int, "float": float, "text": str}[kind])
+    return found
+
+
+def parsed(engine: str, out: str) -> Namespace:
+    """The command's arguments, read as a shell would read them and by the engine's parser."""
+    lines = out.replace("\\\n", "").splitlines()
+    command = next(line for line in lines if re.match(r"vllm serve|python -m sglang|trtllm-serve|llama-server", line))
+    return parser(engine).parse_args(shlex.split(command.partition(" -m ")[2] or command))
+
+
+def test_every_engine_has_its_flags_listed() -> None:
+    assert {*FLAGS} == {*ENGINES} - {"dynamo"} and all(table["source"] for table in FLAGS.values())
+    with pytest.raises(AssertionError, match="unrecognized arguments: --tp-size"):
+        parsed("vllm", "vllm serve M --tp-size 2")
+    with pytest.raises(AssertionError, match="invalid choice: 'fp7'"):
+        parsed("vllm", "vllm serve M --quantization fp7")
+
+
+def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
+    """It was a comment, false of a checkpoint in bf16, and no flag."""
+    one = ("llama-3.1-70b", "--gpu", "h200:1", "--weights", "fp8", "--context", "8k", "--emit")
+    out = emit(*one, "vllm")[1]
+    assert parsed("vllm", out).quantization == "fp8" and "#" not in out and "meta-llama/Llama-3.1-70B " in out
+    # SGLang has all weights in bf16 on the GPU at first: 131 GiB of 141.
+    assert parsed("sglang", emit(*one[:2], "h200:2", *one[3:], "sglang")[1]).quantization == "fp8"
+    for engine in ("sglang", "trtllm"):
+        out = emit(*one, engine)[1]
+        assert "${CHECKPOINT:?an FP8 checkpoint of meta-llama/Llama-3.1-70B}" in out and "quantization" not in out
+    out = emit("deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--emit", "vllm")[1]  # as it is published
+    assert out.startswith("vllm serve deepseek-ai/DeepSeek-V3 ") and "--quantization" not in out
+    out = emit("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16", "--emit", "vllm")[1]
+    assert parsed("vllm", out).dtype == "float16"
+
+
+@pytest.mark.parametrize(
+    ("weights", "kind"),
+    [("int4", "an AWQ or GPTQ (4 bits, groups of 128)"), ("awq", "an AWQ"), ("gptq", "a GPTQ"), ("int8", "an INT8")],
+)
+def test_weights_of_another_checkpoint_are_named_and_no_shell_runs_them(weights: str, kind: str) -> None:
+    """It said "the checkpoint's weights are int4" of one in bf16, and the command ran out of memory."""
+    code, out, _ = emit("llama-3.1-70b", "--gpu", "h200:1", "--weights", weights, "--context", "8k", "--emit", "vllm")
+    text = f"{kind} checkpoint of meta-llama/Llama-3.1-70B"
+    assert code == 0 and out.startswith(f"# set CHECKPOINT to {text}, which is published in bf16\nvllm serve ")
+    if shell := shutil.which("bash"):
+        script = f'vllm() {{ echo ran "$@"; }}\n{out}'
+        stopped = subprocess.run([shell, "-c", script], capture_output=True, text=True)
+        assert stopped.returncode and text in stopped.stderr and stopped.stdout == ""
+        ran = subprocess.run([shell, "-c", f"CHECKPOINT=x/y\n{script}"], capture_output=True, text=True)
+        assert ran.stdout.startswith("ran serve x/y --tensor-parallel-size 1 ")
+
+
+def test_a_model_that_was_changed_is_not_the_published_checkpoint() -> None:
+    out = emit("llama-3.1-8b", "--set", "L=40", "--gpu", "h100:1", "--emit", "vllm")[1]
+    assert '"${CHECKPOINT:?a checkpoint of llama-3.1-8b (as changed)}"' in out and "meta-llama" not in out
+    out = emit("D=512 h=8 L=6 F=2048", "--gpu", "l4:1", "--context", "1k", "--emit", "vllm")[1]
+    assert out.startswith("# set CHECKPOINT to a checkpoint of D=512 h=8 L=6 F=2048\n")
+
+
+def test_engine_and_format_agree_with_the_command() -> None:
+    gguf = ("qwen3-32b", "--gpu", "4090", "--context", "8k", "--weights", "Q4_K_M")
+    for argv, why in (
+        ((*gguf, "--engine", "llama.cpp", "--emit", "vllm"), "--engine is 'llama.cpp', expected vLLM, which"),
+        ((*gguf, "--emit", "sglang"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
+        ((*LLAMA, "--engine", "sglang", "--emit", "dynamo"), "--engine is 'SGLang', expected vLLM, which"),
+        ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),
+        ((*LLAMA, "--emit", "ollama"), "Ollama splits a model by layers, and the plan's layout is tp=4"),
+        ((*LLAMA[:2], "h100:1", "--emit", "vllm"), "the plan does not fit (its weights)"),
+        ((*gguf, "--adapters", "1", "--adapter-rank", "8", "--emit", "ollama"), "nothing for --adapters"),
+        ((*gguf, "--kv", "q5_1", "--emit", "ollama"), "expected a dtype of Ollama's cache: bf16, q8_0, q4_0"),
+    ):
+        code, out, err = emit(*argv)
+        assert (code, out) == (2, "") and why in " ".join(err.split()), err
+        assert err.count("\n") == 1
+
+
+def test_a_gguf_plan_is_served_by_llama_cpp_and_ollama() -> None:
+    plan = ("qwen3-32b", "--gpu", "4090", "--engine", "llama.cpp", "--weights", "Q4_K_M", "--context", "4k")
+    many = (*plan, "--concurrency", "2", "--kv", "q8_0", "--emit")
+    code, out, _ = emit(*many, "llama.cpp")
+    found = parsed("llama.cpp", out)
+    assert code == 0 and found.model == "${GGUF:?the Q4_K_M .gguf file of Qwen/Qwen3-32B}"
+    assert (found.ctx_size, found.parallel, found.n_gpu_layers, found.ubatch_size) == (8192, 2, 65, 512)
+    assert (found.cache_type_k, found.cache_type_v, found.flash_attn, found.split_mode) == (
+        "q8_0",
+        "q8_0",
+        "on",
+        "none",
+    )
+    code, out, _ = emit(*many, "ollama")
+    assert code == 0 and out.splitlines() == [
+        "# replace the file after FROM by the Q4_K_M .gguf file of Qwen/Qwen3-32B",
+        "# OLLAMA_NUM_PARALLEL=2 OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
+        "# ollama create NAME -f Modelfile && ollama run NAME",
+        "FROM ./REPLACE-WITH-THE-Q4_K_M-FILE-OF-Qwen3-32B.gguf",
+        "PARAMETER num_ctx 4096",
+        "PARAMETER num_batch 512",
+        "PARAMETER num_gpu 65",
+    ]
+    assert {line.split()[1] for line in out.splitlines() if line.startswith("PARAMETER")} <= {*FLAGS["ollama"]["flags"]}
+    experts = ("gpt-oss-120b", "--gpu", "4090", "--ram", "96GB@80GB/s", "--n-cpu-moe", "30", "--context", "8k")
+    assert parsed("llama.cpp", emit(*experts, "--emit", "llama.cpp")[1]).n_cpu_moe == 30
+    two = ("qwen3-32b", "--gpu", "4090:2", "--engine", "llama.cpp", "--weights", "Q8_0", "--pp", "2", "--context", "8k")
+    assert parsed("llama.cpp", emit(*two, "--emit", "llama.cpp")[1]).tensor_split == "1,1"
+
+
+def test_lengths_have_room_for_the_longest_request() -> None:
+    argv = ("llama-3.1-8b", "--gpu", "h100:1", "--prompt", "2k±1k", "--answer", "100..300", "--emit")
+    room = {"vllm": "max_model_len", "sglang": "context_length", "trtllm": "max_seq_len", "llama.cpp": "ctx_size"}
+    for engine, flag in room.items():
+        out = emit(*argv, engine)[1]
+        assert getattr(parsed(engine, out), flag) >= 3072 + 300 and "requests of more" not in out
+    out = emit("llama-3.1-8b", "--gpu", "h100:1", "--prompt", "2k", "--answer", "300", "--emit", "vllm")[1]
+    assert "# requests of more than 2,348 tokens are refused; where lengths differ, plan for a range" in out
+
+
+def test_a_reserve_in_bytes_is_a_share_of_the_card() -> None:
+    argv = ("llama-3.1-8b", "--gpu", "h100:1", "--context", "8k", "--reserve", "8GiB", "--emit", "vllm")
+    assert parsed("vllm", emit(*argv)[1]).gpu_memory_utilization == 0.899  # of 79.65 GiB; it was vLLM's own 0.9
+
+
+@pytest.mark.slow
+def test_forty_drawn_plans_are_accepted_and_hold_format_layout_and_lengths() -> None:
+    random, accepted = Random(40), 0
+    while accepted < 40:
+        model = random.choice(["llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gpt-oss-20b", "gemma-3-12b", "gpt2"])
+        engine = random.choice([*FLAGS])
+        card, number = random.choice(["h100", "h200", "l40s", "4090"]), random.choice([1, 2, 4])
+        weights = random.choice(["native", "fp8", "int4", "bf16", "Q4_K_M", "Q8_0"])
+        prompt, answer = random.choice([("256±100", "64"), ("512", "32..200")])
+        argv = [model, "--gpu", f"{card}:{number}", "--weights", weights, "--prompt", prompt, "--answer", answer]
+        if random.random() < 0.5:
+            argv += ["--engine", engine.replace("ollama", "llama.cpp")]
+        code, out, err = emit(*argv, "--concurrency", str(random.choice([1, 8, 40])), "--emit", engine)
+        if code == 2:
+            assert err.startswith("txcalc: ") and err.count("\n") == 1 and out == ""
+            continue
+        if engine == "ollama":
+            accepted += 1
+            continue
+        found, accepted = parsed(engine, out), accepted + 1
+        least = (356 if "±" in prompt else 512) + (64 if answer == "64" else 200)
+        names = ("max_model_len", "context_length", "max_seq_len", "ctx_size")
+        assert next(getattr(found, name) for name in names if name in found) >= least
+        if engine in ("vllm", "sglang"):
+            tp, pp, dp = (
+                (found.tensor_parallel_size, found.pipeline_parallel_size, found.data_parallel_size)
+                if engine == "vllm"
+                else (found.tp_size, found.pp_size, found.dp_size)
+            )
+            assert tp * (pp or 1) * (dp or 1) == number
+        fills = "CHECKPOINT" in out or "GGUF" in out
+        if engine == "llama.cpp":
+            assert fills and (weights in ("native", "bf16") or weights in found.model)
+        elif weights == "int4":
+            assert fills
+        elif weights == "fp8":
+            assert fills or found.quantization == "fp8"

@@ -1,10 +1,11 @@
 """The command that serves a plan with an engine: parallelism, lengths, concurrency, memory, drafts and adapters as
 planned.
 
-Flags are those of the engines' own documentation: vLLM's engine arguments and features/spec_decode (docs.vllm.ai),
-SGLang's server arguments and advanced_features/speculative_decoding (docs.sglang.io), TensorRT-LLM's `trtllm-serve`,
-features/speculative-decoding and features/lora (nvidia.github.io/TensorRT-LLM), Dynamo's launch scripts of vLLM workers
-(ai-dynamo/dynamo, examples/backends/vllm/launch, 11bc2e8). Newer versions may rename some.
+Flags are those of the engines' own parsers and documentation; tests/data/serving/flags.toml lists them, with sources.
+vLLM: engine arguments and features/spec_decode (docs.vllm.ai). SGLang: server arguments and
+advanced_features/speculative_decoding (docs.sglang.io). TensorRT-LLM: `trtllm-serve`, features/speculative-decoding and
+features/lora (nvidia.github.io/TensorRT-LLM). Dynamo: launch scripts of vLLM workers (ai-dynamo/dynamo,
+examples/backends/vllm/launch, 11bc2e8). llama.cpp: tools/server. Ollama: docs/modelfile.
 """
 
 from __future__ import annotations
@@ -12,22 +13,24 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.num import ceil_div
+from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
-from txcalc.planning.serving.engine_profiles import profile, unsupported
-from txcalc.planning.serving.points import SpeculativeDecoding
+from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.serving.engine_profiles import EngineProfile, profile, unsupported
+from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile
+from txcalc.planning.serving.launch_weights import Served, is_gguf, repository_of, served
+from txcalc.planning.serving.points import Request, SpeculativeDecoding
 
 if TYPE_CHECKING:
     from txcalc.model import Model
-
-Flags = list[tuple[str, object]]
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has kernels for (vllm/config/lora.py)
 # Names of the draft methods in vLLM, SGLang and TensorRT-LLM.
@@ -43,22 +46,20 @@ ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's workers hand caches on
 
 
-def command(plan: Plan, engine: str, pools: Pools | None = None, guess: SpeculativeDecoding | None = None) -> str:
+def command(plan: Plan, engine: str, pools: Pools | None = None, request: Request | None = None) -> str:
     """Shell lines: comments on what no flag covers, then the command, one flag per line; for `pools`, the commands of
-    both. `guess`: the number of tokens that the plan's draft proposes.
+    both. `request`: whose draft proposes tokens, and whose lengths are said.
 
-    Errors: `UnknownName` for an unknown engine; `InputError` for a plan that the engine's flags cannot express.
+    Errors: `UnknownName` for an unknown engine; `InputError` for a plan that does not fit, of another engine, or that
+    the engine's flags cannot express.
     """
     if engine not in ENGINES:
         raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
     written = ENGINES[engine]
     layout, held = plan.best.layout, plan.planner.engine
-    served = profile(engine if written.write else "vllm")  # dynamo's workers are vLLM
-    if served and (lacking := unsupported(served, held.weights, plan.planner.accelerator, held.kv)):
-        raise InputError("--emit", [lacking])
-    comments = []
-    if held.asked != "native":
-        comments.append(f"# the checkpoint's weights are {held.weights.name}")
+    guess = request.speculation if request else None
+    known = _checked(plan, engine)
+    comments = [f"# the flags are those of {written.version}, the plan is of {known}"] if known.asked else []
     if guess and plan.planner.draft is None:
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of what was said before")
     if held.adapters:
@@ -67,18 +68,72 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (held.gathers or held.interval > 1) and written.gathers is not held.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
+    if (longest := _longest(request)) and longest == plan.context:
+        comments.append(
+            f"# requests of more than {longest:,} tokens are refused; where lengths differ, plan for a range"
+            " (--prompt 2k±1k)"
+        )
+    weights = written.weights(plan)
     if written.write is None:
-        return "\n".join([*comments, *_dynamo(plan, pools, guess)])
+        return "\n".join([*comments, *_said(weights), *_dynamo(plan, weights, pools, guess)])
     if pools:
         raise InputError(
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
-    start, flags = written.write(plan, guess)
+    start, flags = written.write(plan, weights, guess)
     if written.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
-    return "\n".join([*comments, _lines(start, flags)])
+    return "\n".join([*comments, *_said(weights), _lines(start, flags)])
+
+
+def _checked(plan: Plan, engine: str) -> EngineProfile:
+    """The engine and version that runs the plan. Errors: `InputError` for a plan that does not fit, of another engine,
+    or in formats that the engine does not have on the accelerator, or only as .gguf files."""
+    held, written = plan.planner.engine, ENGINES[engine]
+    planned = held.memory.profile if held.memory else None
+    runs = profile(written.runs or engine)
+    assert runs is not None
+    if planned and planned.engine != runs.engine:
+        expected = f"{runs.rules.title}, which --emit {engine} starts"
+        raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
+    chosen = planned or runs
+    if lacking := unsupported(chosen, held.weights, plan.planner.accelerator, held.kv):
+        raise InputError("--emit", [lacking])
+    if not written.gguf and is_gguf(held.weights):
+        expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
+        raise InputError("--emit", [Fault("--weights", held.weights.name, expected, "--emit llama.cpp")])
+    if not plan.best.serves:
+        raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}), so that no command runs it"])
+    return chosen
+
+
+def _streamed(plan: Plan) -> Served:
+    """vLLM quantises layer by layer: as of the version whose flags are known here."""
+    memory = plan.planner.engine.memory
+    return served(plan, online=True, streams=not (memory and memory.profile.asked))
+
+
+def _whole(plan: Plan) -> Served:
+    """SGLang quantises when all weights are on the GPU."""
+    return served(plan, online=True, streams=False)
+
+
+def _as_stored(plan: Plan) -> Served:
+    return served(plan, online=False, streams=False)
+
+
+def _said(weights: Served) -> list[str]:
+    return [f"# {weights.comment}"] if weights.comment else []
+
+
+def _longest(request: Request | None) -> int:
+    """Tokens of every request where prompts and answers have one length each that was given; 0: they differ."""
+    if not request or not request.traffic or not request.told:
+        return 0
+    prompts, answers = request.traffic.prompts, request.traffic.answers
+    return prompts.high + answers.high if prompts.low == prompts.high and answers.low == answers.high else 0
 
 
 class CommandStyle(NamedTuple):
@@ -86,13 +141,21 @@ class CommandStyle(NamedTuple):
 
     adapters        what the user has to do about adapters
     write           start and flags; None: several commands (dynamo)
+    version         whose flags they are
+    weights         the checkpoint, and what is done with it while it is loaded
+    gguf            it serves .gguf files
+    runs            the engine that runs the plan, where it is another's front end
     without_towers  it has a flag that leaves out a model's towers
     gathers         which wait it has a flag for: True --gather, False --poll, None neither
     one_copy        a command starts one copy of the model, unless copies share experts
     """
 
     adapters: str
-    write: Callable[[Plan, SpeculativeDecoding | None], tuple[str, Flags]] | None
+    write: Callable[[Plan, Served, SpeculativeDecoding | None], tuple[str, Flags]] | None
+    version: str
+    weights: Callable[[Plan], Served]
+    gguf: bool = False
+    runs: str = ""
     without_towers: bool = False
     gathers: bool | None = None
     one_copy: bool = False
@@ -102,7 +165,7 @@ def _lines(start: str, flags: Flags) -> str:
     return " \\\n  ".join([start, *(flag if value is None else f"{flag} {value}" for flag, value in flags)])
 
 
-def _dynamo(plan: Plan, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
+def _dynamo(plan: Plan, weights: Served, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
     """The commands of a front end and its workers: one pool, or one for prefill and one for decode."""
     found = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
@@ -111,23 +174,12 @@ def _dynamo(plan: Plan, pools: Pools | None, guess: SpeculativeDecoding | None) 
         copies = 1 if layout.sharing > 1 else layout.dp  # a worker is all copies that share experts
         worker = layout if copies == 1 else layout.alone
         each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
-        flags: Flags = [("--model", _model(plan)), *_vllm_flags(plan, worker, each, guess)]
+        flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
         found.append(f"# {copies} of these, each on {worker.gpus} GPUs{f', for {role}' if role else ''}")
         found.append(_lines("python -m dynamo.vllm", flags))
     return found
-
-
-def _model(plan: Plan) -> str:
-    return _repository(plan.planner.model, "MODEL")
-
-
-def _repository(model: Model, otherwise: str) -> str:
-    """The repository of the weights on the hub, where the description names one."""
-    source = str(model.spec["source"])
-    found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
-    return shlex.quote(found[1] or found[2]) if found else otherwise
 
 
 def _method(plan: Plan, engine: int) -> str:
@@ -155,7 +207,9 @@ def _at_once(draft: Model | None) -> bool:
 def _drafter(plan: Plan) -> str:
     """The repository of a separate draft model; "" for other drafts."""
     draft, model = plan.planner.draft, plan.planner.model
-    return "" if draft is None or draft is model.predictor else _repository(draft, "DRAFT")
+    if draft is None or draft is model.predictor:
+        return ""
+    return repository_of(draft) or f"REPLACE-WITH-A-CHECKPOINT-OF-{re.sub(r'[^A-Za-z0-9.]+', '-', draft.name)}"
 
 
 def _shared(plan: Plan) -> bool:
@@ -168,9 +222,24 @@ def _refuse(plan: Plan, engine: str) -> InputError:
 
 
 def _kept(plan: Plan) -> list[str]:
-    """The fraction of memory that the engine may use; nothing where the reserve is an absolute size."""
-    share = plan.planner.engine.reserve.share
-    return [f"{float(1 - share):g}"] if share else []
+    """The fraction of the memory that the engine sees and may use, where the plan keeps anything else free."""
+    planner = plan.planner
+    seen = visible(planner.accelerator) if planner.engine.memory else planner.accelerator.memory
+    kept = planner.engine.reserve
+    share = float(1 - kept.share) if kept.share else (seen - kept.of(seen)) * 1000 // seen / 1000
+    return [f"{share:g}"]
+
+
+def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
+    """The engine's word for the dtype of the cache; nothing where it is that of the activations. Errors: `InputError`
+    where the engine has none."""
+    engine = plan.planner.engine
+    if engine.cache_bits == engine.activation_bits:
+        return []
+    if (kv := plain(engine.kv)) not in words:
+        expected = f"a dtype of {name}'s cache: that of the activations, or {', '.join(words)}"
+        raise InputError("--emit", [Fault("--kv", engine.kv, expected)])
+    return [words[kv]]
 
 
 def _share(part: int, *others: int) -> str:
@@ -178,9 +247,15 @@ def _share(part: int, *others: int) -> str:
     return f"{part / (part + sum(others)):.3g}"
 
 
-def _vllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _vllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout = plan.best.layout
-    return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, _running(plan, layout), guess)
+    return f"vllm serve {weights.checkpoint}", _vllm_flags(plan, weights, layout, _running(plan, layout), guess)
+
+
+def _loaded(weights: Served) -> Flags:
+    """What vLLM and SGLang do with the weights while they load them."""
+    flags = (("--dtype", weights.dtype), ("--quantization", weights.quantization))
+    return [(flag, value) for flag, value in flags if value]
 
 
 def _running(plan: Plan, layout: Layout) -> int:
@@ -192,12 +267,14 @@ def _running(plan: Plan, layout: Layout) -> int:
     return min(share, most) if most else share
 
 
-def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDecoding | None) -> Flags:
+def _vllm_flags(
+    plan: Plan, weights: Served, layout: Layout, sequences: int, guess: SpeculativeDecoding | None
+) -> Flags:
     """Those of a layout whose copies each run `sequences` at most."""
     engine = plan.planner.engine
     if layout.ep not in (1, layout.tp * layout.dp):
         raise _refuse(plan, "vLLM")
-    flags: Flags = [("--tensor-parallel-size", layout.tp)]
+    flags: Flags = [*_loaded(weights), ("--tensor-parallel-size", layout.tp)]
     if layout.pp > 1:
         flags.append(("--pipeline-parallel-size", layout.pp))
     if layout.dp > 1:
@@ -209,8 +286,10 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDe
     flags += [("--gpu-memory-utilization", share) for share in _kept(plan)]
     if plan.planner.model.text_only:
         flags.append(("--language-model-only", None))
-    if engine.cache_bits == 8:
-        flags.append(("--kv-cache-dtype", "fp8"))
+    flags += [
+        ("--kv-cache-dtype", word)
+        for word in _cache(plan, {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}, "vLLM")
+    ]
     if guess:
         if layout.pp > 1:
             raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
@@ -226,12 +305,12 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDe
     return flags
 
 
-def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _sglang(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine, shared = plan.best.layout, plan.planner.engine, _shared(plan)
     together = layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
-    flags: Flags = [("--tp-size", together if shared else layout.tp)]
+    flags: Flags = [*_loaded(weights), ("--tp-size", together if shared else layout.tp)]
     if layout.pp > 1:
         flags.append(("--pp-size", layout.pp))
     if layout.dp > 1:
@@ -241,7 +320,9 @@ def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     if layout.ep > 1:
         flags.append(("--ep-size", layout.ep))
     sequences = _running(plan, layout) * (layout.dp if shared else 1)
-    flags += [("--context-length", plan.context), ("--max-running-requests", sequences)]
+    # It keeps a few tokens of the context for itself (managers/tp_worker.py: max_req_input_len = context - 6).
+    context = max(plan.context, min(plan.context + 6, plan.planner.model.context or plan.context + 6))
+    flags += [("--context-length", context), ("--max-running-requests", sequences)]
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
     flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
     held = plan.best.fullest
@@ -249,8 +330,8 @@ def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     flags.append(("--mem-fraction-static", _share(held.weights + held.pool, kept, held.rest, held.peak)))
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
-    if engine.cache_bits == 8:
-        flags.append(("--kv-cache-dtype", "fp8_e4m3"))
+    words = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "fp4": "fp4_mx_block16"}
+    flags += [("--kv-cache-dtype", word) for word in _cache(plan, words, "SGLang")]
     if guess:
         method = _method(plan, 1)
         if shared and method in ("STANDALONE", "NGRAM"):
@@ -266,10 +347,10 @@ def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     if engine.adapters:
         flags += [("--enable-lora", None), ("--max-loras-per-batch", engine.adapters)]
         flags += [("--max-lora-rank", engine.rank), ("--lora-target-modules", "all")]
-    return f"python -m sglang.launch_server --model-path {_model(plan)}", flags
+    return f"python -m sglang.launch_server --model-path {weights.checkpoint}", flags
 
 
-def _trtllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _trtllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.planner.engine
     if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
@@ -282,18 +363,20 @@ def _trtllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     held = plan.best.fullest
     kept = engine.reserve.of(held.memory) + held.rank.rest.get("left free", 0)
     flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(held.pool, kept))]
-    start = f"trtllm-serve {_model(plan)}"
-    if options := _options(plan, guess):
+    start = f"trtllm-serve {weights.checkpoint}"
+    if options := _options(plan, weights, guess):
         flags.append(("--extra_llm_api_options", "options.yaml"))
         start = "\n".join(["cat > options.yaml <<'END'", *options, "END", start])
     return start, flags
 
 
-def _options(plan: Plan, guess: SpeculativeDecoding | None) -> list[str]:
+def _options(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> list[str]:
     """Options that TensorRT-LLM only reads from a file."""
     engine, lines = plan.planner.engine, []
-    if engine.cache_bits == 8:
-        lines += ["kv_cache_config:", "  dtype: fp8"]
+    if weights.dtype:
+        lines.append(f"dtype: {weights.dtype}")
+    for word in _cache(plan, {"fp8": "fp8", "fp4": "nvfp4"}, "trtllm-serve"):
+        lines += ["kv_cache_config:", f"  dtype: {word}"]
     if _shared(plan):
         lines.append("enable_attention_dp: true")
         if engine.gathers:
@@ -315,10 +398,45 @@ def _options(plan: Plan, guess: SpeculativeDecoding | None) -> list[str]:
 
 
 ENGINES = {
-    "vllm": CommandStyle("name each adapter: --lora-modules NAME=PATH …", _vllm, without_towers=True),
-    "sglang": CommandStyle("name each adapter: --lora-paths NAME=PATH …", _sglang, gathers=False),
-    "trtllm": CommandStyle("each request names its adapter: lora_request", _trtllm, gathers=True, one_copy=True),
+    "vllm": CommandStyle(
+        "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _streamed, without_towers=True
+    ),
+    "sglang": CommandStyle(
+        "name each adapter: --lora-paths NAME=PATH …", _sglang, "SGLang 0.5.23", _whole, gathers=False
+    ),
+    "trtllm": CommandStyle(
+        "each request names its adapter: lora_request",
+        _trtllm,
+        "TensorRT-LLM 1.2",
+        _as_stored,
+        gathers=True,
+        one_copy=True,
+    ),
     "dynamo": CommandStyle(
-        "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)", None, without_towers=True
+        "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)",
+        None,
+        "vLLM 0.33",
+        _streamed,
+        runs="vllm",
+        without_towers=True,
+    ),
+    "llama.cpp": CommandStyle(
+        "name each adapter: --lora FILE",
+        llama_server,
+        "llama.cpp of 2026-11",
+        gguf_file,
+        gguf=True,
+        without_towers=True,
+        one_copy=True,
+    ),
+    "ollama": CommandStyle(
+        "",
+        modelfile,
+        "Ollama of 2026-11",
+        gguf_path,
+        gguf=True,
+        runs="llama.cpp",
+        without_towers=True,
+        one_copy=True,
     ),
 }

@@ -1,0 +1,145 @@
+"""The commands that serve a plan from a .gguf file: llama.cpp's `llama-server`, and a Modelfile for Ollama."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from txcalc.errors import Fault, InputError
+from txcalc.num import ceil_div
+from txcalc.planning.formats.names import NATIVE
+from txcalc.planning.formats.weights import plain
+from txcalc.planning.serving.deployment import Plan
+from txcalc.planning.serving.launch_weights import Served, name_of, to_fill_in
+from txcalc.planning.serving.offload import count, divides
+from txcalc.planning.serving.points import SpeculativeDecoding
+
+Flags = list[tuple[str, object]]
+
+BATCH = 2048  # llama.cpp's default of tokens that a request hands on at once; a step has `--ubatch-size` of them
+CACHES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
+CACHES_OF_OLLAMA = ("q8_0", "q4_0")
+
+
+def gguf_file(plan: Plan) -> Served:
+    """The plan's .gguf file for a shell: the one that was read, or one to fill in."""
+    if path := _read(plan):
+        return Served(shlex.quote(path))
+    text = f"the {_type(plan)} .gguf file of {name_of(plan.planner.model)}"
+    return Served(to_fill_in("GGUF", text), comment=f"set GGUF to {text}")
+
+
+def gguf_path(plan: Plan) -> Served:
+    """The same for a Modelfile."""
+    if path := _read(plan):
+        return Served(path)
+    model, kind = name_of(plan.planner.model), _type(plan)
+    name, word = re.sub(r"[^A-Za-z0-9.]+", "-", model.rpartition("/")[2]), re.sub(r"[^A-Z0-9_]+", "-", kind)
+    comment = f"replace the file after FROM by the {kind} .gguf file of {model}"
+    return Served(f"./REPLACE-WITH-THE-{word}-FILE-OF-{name}.gguf", comment=comment)
+
+
+def _read(plan: Plan) -> str:
+    """The .gguf file that the model was read from, where the plan has its weights; "": none."""
+    model = plan.planner.model
+    file = model.checkpoint.held if model.checkpoint else None
+    known = file and file.form == "gguf" and not file.partial
+    return file.where if file and known and plan.planner.engine.asked == NATIVE and not model.changed else ""
+
+
+def _type(plan: Plan) -> str:
+    """The type of the .gguf file, as its name has it: Q4_K_M, BF16."""
+    return plan.planner.engine.weights.name.upper()
+
+
+def llama_server(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+    """Start and flags of `llama-server`. Its context is of all slots together."""
+    engine, layout, model = plan.planner.engine, plan.best.layout, plan.planner.model
+    slots = _slots(plan, "llama.cpp")
+    flags: Flags = [("--ctx-size", plan.context * slots), ("--parallel", slots)]
+    flags += [("--batch-size", max(BATCH, engine.chunk)), ("--ubatch-size", engine.chunk)]
+    flags += [("--n-gpu-layers", layers) for layers in _gpu_layers(plan)]
+    if engine.offload and engine.offload.experts > engine.offload.layers:
+        flags.append(("--n-cpu-moe", engine.offload.experts))
+    if layout.pp > 1:
+        flags += [("--split-mode", "layer"), ("--tensor-split", ",".join(["1"] * layout.pp))]
+    else:
+        flags.append(("--split-mode", "none"))
+    flags.append(("--flash-attn", "off" if engine.memory and engine.memory.score_bytes else "on"))
+    if word := _cache(plan, CACHES, "llama.cpp"):
+        flags += [("--cache-type-k", word), ("--cache-type-v", word)]
+    if model.multimodal and not model.text_only:
+        flags.append(("--mmproj", to_fill_in("MMPROJ", f"the projector's .gguf file of {name_of(model)}")))
+    if guess:
+        flags += _draft(plan, guess)
+    return f"llama-server --model {weights.checkpoint}", flags
+
+
+def modelfile(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+    """The lines of a Modelfile, with what the server itself has to be started with as comments."""
+    engine, model = plan.planner.engine, plan.planner.model
+    slots = _slots(plan, "Ollama")
+    lacking = {
+        "--draft": guess,
+        "--adapters": engine.adapters,
+        "--n-cpu-moe": engine.offload and engine.offload.experts > engine.offload.layers,
+    }
+    if flags := [flag for flag, asked in lacking.items() if asked]:
+        raise InputError("--emit", [f"a Modelfile has nothing for {', '.join(flags)} (--emit llama.cpp)"])
+    start = {"OLLAMA_NUM_PARALLEL": str(slots), "OLLAMA_FLASH_ATTENTION": "1"}
+    if word := _cache(plan, CACHES_OF_OLLAMA, "Ollama"):
+        start["OLLAMA_KV_CACHE_TYPE"] = word
+    if plan.best.layout.pp > 1:
+        start["OLLAMA_SCHED_SPREAD"] = "1"
+    lines = [f"# {' '.join(f'{key}={value}' for key, value in start.items())} ollama serve"]
+    lines += ["# ollama create NAME -f Modelfile && ollama run NAME"]
+    lines.append(f"FROM {weights.checkpoint}")
+    if model.multimodal and not model.text_only:
+        lines.append("FROM ./REPLACE-WITH-THE-PROJECTOR.gguf")
+    lines += [f"PARAMETER num_ctx {plan.context}", f"PARAMETER num_batch {engine.chunk}"]
+    lines += [f"PARAMETER num_gpu {layers}" for layers in _gpu_layers(plan)]
+    return "\n".join(lines), []
+
+
+def _slots(plan: Plan, name: str) -> int:
+    """Sequences at once of a copy. Errors: `InputError` for a layout that llama.cpp does not have."""
+    layout = plan.best.layout
+    if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
+        raise InputError("--emit", [f"{name} splits a model by layers, and the plan's layout is {layout} (--tp 1)"])
+    memory = plan.planner.engine.memory
+    share: int = ceil_div(plan.concurrency, layout.dp)
+    most = memory.at_once if memory else None
+    return min(share, most, plan.best.max_concurrency) if most else min(share, plan.best.max_concurrency)
+
+
+def _gpu_layers(plan: Plan) -> list[int]:
+    """Layers on the GPU as llama.cpp counts them, the head being one; nothing where they are not counted."""
+    model, offload = plan.planner.model, plan.planner.engine.offload
+    if not divides(model):
+        return []
+    return [0 if offload and offload.head else count(model) + 1 - (offload.layers if offload else 0)]
+
+
+def _cache(plan: Plan, known: tuple[str, ...], name: str) -> str:
+    """The dtype of a narrow cache; "": it has 16 bits. Errors: `InputError` for one that there is not."""
+    engine = plan.planner.engine
+    if engine.cache_bits == 16:
+        return ""
+    if (kv := plain(engine.kv)) not in known:
+        raise InputError("--emit", [Fault("--kv", engine.kv, f"a dtype of {name}'s cache: bf16, {', '.join(known)}")])
+    return kv
+
+
+def _draft(plan: Plan, guess: SpeculativeDecoding) -> Flags:
+    """Speculative decoding by a model of its own, or by the model's own layer. Errors: `InputError` for other
+    drafts."""
+    draft, model = plan.planner.draft, plan.planner.model
+    if draft is None or draft.spec["drafting"] != "in-turn" or draft.spec["stacks"][""]["features"]:
+        name = draft.name if draft else "n-grams"
+        raise InputError("--emit", [f"no flags of llama.cpp's are known here for a draft such as {name}"])
+    if draft is model.predictor:
+        flags: Flags = [("--spec-type", "draft-mtp")]
+    else:
+        file = to_fill_in("DRAFT", f"the .gguf file of {name_of(draft)}")
+        flags = [("--spec-type", "draft-simple"), ("--spec-draft-model", file)]
+    return [*flags, ("--spec-draft-n-max", guess.tokens)]

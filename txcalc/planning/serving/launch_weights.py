@@ -1,0 +1,117 @@
+"""The weights that an engine's command names: the checkpoint as published, one quantised while it is loaded, or one
+that the user has to fill in.
+
+A checkpoint to fill in is written as `"${CHECKPOINT:?which one}"`: while the variable is not set, a shell prints which
+one and does not run the command.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.planning.formats.names import NATIVE, weights_of
+from txcalc.planning.formats.weights import GGML, Format, Mixed
+from txcalc.planning.serving.deployment import Plan, Planner
+
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
+# Kinds of checkpoints by format.
+KINDS = {
+    "fp8": "an FP8",
+    "fp8-block": "an FP8 (blocks of 128x128)",
+    "int8": "an INT8",
+    "int4": "an AWQ or GPTQ (4 bits, groups of 128)",
+    "int4-g64": "an AWQ or GPTQ (4 bits, groups of 64)",
+    "int4-g32": "an AWQ or GPTQ (4 bits, groups of 32)",
+    "nf4": "a bitsandbytes NF4",
+    "mxfp4": "an MXFP4",
+    "nvfp4": "an NVFP4",
+}
+
+
+class Served(NamedTuple):
+    """Weights in a command: the checkpoint as the shell reads it, and what is done with it while it is loaded: the
+    dtype, or the quantisation, it gets there ("": as it is); `comment`: what the user has to do."""
+
+    checkpoint: str
+    dtype: str = ""
+    quantization: str = ""
+    comment: str = ""
+
+
+def served(plan: Plan, online: bool, streams: bool) -> Served:
+    """The weights of a plan for an engine that loads checkpoints of the hub. `online`: it quantises to FP8 while it
+    loads; `streams`: layer by layer, without room for all weights as published."""
+    model, held = plan.planner.model, plan.planner.engine
+    published = published_format(model)
+    repository = repository_of(model)
+    same = held.asked == NATIVE or (published is not None and held.weights.name == published.name)
+    if same:
+        return Served(repository) if repository else _missing(model, "a")
+    if repository and published and published.name in DTYPES:
+        if held.weights.name in DTYPES:
+            return Served(repository, dtype=DTYPES[held.weights.name])
+        if held.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
+            return Served(repository, quantization="fp8")
+    return _missing(model, kind_of(held.asked, held.weights), published)
+
+
+def published_format(model: Model) -> Format | None:
+    """The format of the weights as published; None: it is not known."""
+    try:
+        return weights_of(model, NATIVE)
+    except InputError:
+        return None
+
+
+def is_gguf(form: Format) -> bool:
+    """Whether only a .gguf file holds a format: a type or a mixture of llama.cpp that no other quantiser has."""
+    stored = {one.name for row in form.table.values() for one in row.values() if one} if isinstance(form, Mixed) else ()
+    return any(name in GGML and name not in KINDS for name in (form.name.lower(), *stored))
+
+
+def kind_of(asked: str, form: Format) -> str:
+    """The kind of a checkpoint, with its article: by the quantiser that was asked for, or by its format."""
+    method = asked.strip().upper()
+    return {"AWQ": "an AWQ", "GPTQ": "a GPTQ"}.get(method) or KINDS.get(form.name, f"a {form.name}")
+
+
+def repository_of(model: Model) -> str:
+    """The repository of a model's weights on the hub, quoted for a shell; "" where its description names none, or was
+    changed since."""
+    source = str(model.spec["source"])
+    found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
+    return shlex.quote(found[1] or found[2]) if found and not model.changed else ""
+
+
+def to_fill_in(variable: str, text: str) -> str:
+    """A word that a shell refuses to expand while the variable is not set, with the text as its message."""
+    return f'"${{{variable}:?{_plain(text)}}}"'
+
+
+def name_of(model: Model) -> str:
+    """The model's repository, or its own name, in letters that a shell leaves alone."""
+    return _plain(repository_of(model) or model.name + (" (as changed)" if model.changed else ""))
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^\w./:,=()+ -]", "_", text, flags=re.ASCII)
+
+
+def _missing(model: Model, kind: str, published: Format | None = None) -> Served:
+    text = f"{kind} checkpoint of {name_of(model)}"
+    beside = f", which is published in {published.name}" if published and not model.changed else ""
+    return Served(to_fill_in("CHECKPOINT", text), comment=f"set CHECKPOINT to {_plain(text)}{_plain(beside)}")
+
+
+def _loads_wide(plan: Plan, published: Format) -> bool:
+    """Whether each GPU of the layout holds its share of the weights as published."""
+    planner = plan.planner
+    config = replace(planner.engine, weights=published, asked=NATIVE)
+    ranks = Planner(planner.model, planner.accelerator, config).ranks(plan.best.layout)
+    return all(rank.weights_bytes <= planner.usable for rank in ranks)

@@ -458,7 +458,8 @@ def test_formulas_of_every_stage_are_what_train_counts(
         leaves = [(leaf, activations.recomputed(piece, recipe)) for piece in pieces for leaf in piece.leaves]
         assert found["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)
         assert found["training"] == sum(
-            leaf.flops(layout) * (passes(leaf.entry) + Fraction(leaf.again(recompute, again), len(leaf.layers) or 1))
+            leaf.flops(layout)
+            * (passes(leaf.entry) + Fraction(leaf.recomputed_in(recompute, again), len(leaf.layers) or 1))
             for leaf, again in leaves
         )
         cores = [leaf for leaf, _ in leaves if leaf.entry.kind == "attention_core" and layout.cp > 1]

@@ -150,7 +150,7 @@ def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
     recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
     (piece,) = Pipeline(build(TINY["mpnet"], "mpnet"), recipe).pieces
     (bias,) = (held for held in piece.leaves if held.entry.name == "relative_bias")
-    assert bias.split and not bias.between
+    assert bias.split and not bias.on_residual
     found = collectives([piece], recipe, 32)
     without = piece._replace(leaves=tuple(held for held in piece.leaves if held is not bias))
     assert found["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]

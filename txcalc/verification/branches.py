@@ -71,13 +71,13 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     styles: dict[str, Any] = {}
     alone = without_tp_style(piece)
     for held in piece.leaves:
-        made = None if held.branch in alone and not held.between else _style(held, piece, recipe, between)
+        made = None if held.branch in alone and not held.on_residual else _style(held, piece, recipe, between)
         for path in paths(held.entry.steps) if made else ():
             styles[path] = made
         if made and held.widened and held.layers:
             ins, outs = (between, None), (Replicate(), None)
             styles |= dict.fromkeys(owners(held), PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs))
-    return styles, [held for held in piece.leaves if held.branch in alone and not held.between]
+    return styles, [held for held in piece.leaves if held.branch in alone and not held.on_residual]
 
 
 def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> Any:
@@ -86,7 +86,7 @@ def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> A
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
     axes = [axis for _, _, axis in held.axes()]
-    if held.between and held.entry.leaf.matrix is None:
+    if held.on_residual and held.entry.leaf.matrix is None:
         normed = axes and held.entry.leaf.role == "norm" and recipe.layout.sp > 1
         return SequenceParallel(use_local_output=True) if normed else None
     if held.entry.leaf.role == "table" and axes == [0]:
@@ -137,7 +137,7 @@ def split(
     shares = built(rank, recipe, next(net.parameters()).device)
     mesh = meshes["tp"]
     routed = {path for held in apart if held.entry.routed for path in owners(held)}
-    sent = {path for held in apart if held.sent for path in owners(held)}
+    sent = {path for held in apart if held.dispatched for path in owners(held)}
     every = dict.fromkeys(path for held in apart for path in owners(held))
     for path in every:
         if path not in routed:  # experts are modules of their own, each as wide as its weights
@@ -173,7 +173,7 @@ def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
             for core in map(net.get_submodule, paths(held.entry.steps)):
                 core.n_heads, core.first = whole.heads, own.heads * mesh.get_local_rank()
         biases = held.entry.leaf.role == "table" and [axis for _, _, axis in held.axes()] == [1]
-        beside = held.between and held.entry.leaf.weights() and held.entry.leaf.role not in ("norm", "table")
+        beside = held.on_residual and held.entry.leaf.weights() and held.entry.leaf.role not in ("norm", "table")
         if (biases and not held.layers) or (beside and between != Replicate()):
             distributed(net, held, mesh)
             for path in paths(held.entry.steps):

@@ -59,7 +59,7 @@ def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> None
     all experts, each computes the tokens routed to its own."""
     ep, etp = meshes["ep"], meshes["etp"]
     experts = [held for held in piece.leaves if held.entry.routed]
-    for path, sent in dict.fromkeys((path, held.sent) for held in experts for path in owners(held)):
+    for path, sent in dict.fromkeys((path, held.dispatched) for held in experts for path in owners(held)):
         module: Any = net.get_submodule(path)
         if not hasattr(module, "through"):
             raise NoParallel(f"{path}: experts of attention over the ranks of ep are modelled, and not run")

@@ -1189,7 +1189,7 @@ def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: fl
         moved = 0.0
         for leaf in piece.leaves:
             if leaf.entry.leaf.role != "product" and leaf.entry.kind != "attention_core":
-                cut = leaf.cut(layout)
+                cut = leaf.token_shards(layout)
                 weights = 0 if leaf.entry.leaf.row is not None else leaf.entry.leaf.params * leaf.entry.times
                 elements = sum(float(op.traffic.activations) for op in leaf.entry.operations) * float(leaf.entry.runs)
                 moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0

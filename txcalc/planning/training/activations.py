@@ -111,7 +111,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     width = recipe.compute_bytes
     if recipe.rules.eager:
         elements, width = _eager(held, elements, width)
-    elif recipe.rules.joint:
+    elif recipe.rules.fused_qkv:
         elements += _joint(held)
     if _packed(held, recipe):
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
@@ -121,7 +121,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
         rows = 0
     share = _share(held, recipe)
     return int(ceil_div(elements * entry.runs * width, share)) + int(
-        ceil_div(rows * entry.runs * STATISTIC, held.cut(recipe.layout))
+        ceil_div(rows * entry.runs * STATISTIC, held.token_shards(recipe.layout))
     )
 
 
@@ -158,4 +158,4 @@ def _share(held: RankLeaf, recipe: Recipe) -> int:
     """The number of tp ranks that split a leaf's saved rows: those that it computes, or the input of a sharded product
     where the framework gathers it again."""
     layout = recipe.layout
-    return layout.sp if held.column and recipe.gathers_again and not held.entry.routed else held.cut(layout)
+    return layout.sp if held.column and recipe.gathers_again and not held.entry.routed else held.token_shards(layout)

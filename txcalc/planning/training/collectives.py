@@ -110,8 +110,8 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
             if held.entry.routed:
                 partial = cut is None
             elif exact:
-                styled = held.between or held.branch not in alone
-                partial = (apart and held.between) or per_head(held) or (cut is None and not styled)
+                styled = held.on_residual or held.branch not in alone
+                partial = (apart and held.on_residual) or per_head(held) or (cut is None and not styled)
             else:
                 partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
             if partial:
@@ -158,7 +158,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     alone = without_tp_style(piece) if numbers else set()
     ends = {held.branch: i for i, held in enumerate(piece.leaves) if held.branch in alone}  # joined as a whole
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
-    sent = {held.branch for held in piece.leaves if held.sent}
+    sent = {held.branch for held in piece.leaves if held.dispatched}
 
     for number, held in enumerate(piece.leaves):
         times, again, kinds = 0, None, pair
@@ -208,7 +208,7 @@ def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
     first, last = dict[Any, int](), dict[Any, int]()
     for number, held in enumerate(piece.leaves):
         expert = held.entry.routed and held.entry.leaf.matrix is not None
-        if held.sent and (held.entry.routed or not held.split or not apart):
+        if held.dispatched and (held.entry.routed or not held.split or not apart):
             continue
         if expert or (_inside_a_branch(held) and held.column and next(held.axes())[2] == 0):
             first.setdefault(held.branch, number)
@@ -251,7 +251,7 @@ def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None
     for held in piece.leaves:
         if not held.entry.routed:
             continue
-        if not held.sent or held.branch in branches or held.entry.leaf.matrix is None:
+        if not held.dispatched or held.branch in branches or held.entry.leaf.matrix is None:
             continue
         branches.add(held.branch)
         copies, more = len(held.layers), len(numbers.intersection(held.layers))
@@ -263,7 +263,7 @@ def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None
             add(kind, 2 * copies + more, arrived)
         if layout.tp > 1 and layout.sp == 1:
             stream = piece.work.positions * width * recipe.compute_bytes
-            beside = any(leaf.sent and leaf.split and not leaf.entry.routed for leaf in piece.leaves)
+            beside = any(leaf.dispatched and leaf.split and not leaf.entry.routed for leaf in piece.leaves)
             add("all_reduce", copies, stream)
             add("all_gather", copies * (2 if beside else 1), stream)
             add("reduce_scatter", copies if beside else 0, stream)
@@ -279,7 +279,7 @@ def _loss(held: RankLeaf, recipe: Recipe, rows: int, add: Add) -> None:
 
 
 def _inside_a_branch(held: RankLeaf) -> bool:
-    return bool(held.layers) and not held.between and bool(held.entry.leaf.weights())
+    return bool(held.layers) and not held.on_residual and bool(held.entry.leaf.weights())
 
 
 def per_head(held: RankLeaf) -> bool:

@@ -46,11 +46,11 @@ def waits(
     Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
     gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered."""
     rules, lost = recipe.rules, machine.lost
-    begun = 1 / recipe.layout.tp if rules.begins and machine.overlap else 0.0
+    begun = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
     there, back = join.passes
     if kind == "reduce_scatter":
         return there * seconds, back * lost(seconds, begun * beside.inputs)
-    hides = float(machine.overlap and kind in rules.hides)
+    hides = float(machine.overlap and kind in rules.hidden_backward)
     forward = lost(seconds, begun * beside.forward) if kind == "all_gather" else seconds
     again = lost(seconds, hides * beside.inputs) if gathered_again(join, recipe) else 0.0
     return there * forward, back * lost(seconds, hides * beside.weights) + again

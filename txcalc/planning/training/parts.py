@@ -60,7 +60,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
         numbers = layers_again(piece, recipe)
         for leaf in piece.leaves:
             of_step = leaf.flops(layout) * recipe.accumulation
-            repeated = ceil_div(of_step * leaf.again(recipe.recompute, numbers), len(leaf.layers) or 1)
+            repeated = ceil_div(of_step * leaf.recomputed_in(recipe.recompute, numbers), len(leaf.layers) or 1)
             again[leaf.entry.kind] += repeated
             flops[leaf.entry.kind] += ceil_div(of_step * passes(leaf.entry), 1) + repeated
         for kind, size in kept_by_kind(piece, recipe, width_of(model)).items():

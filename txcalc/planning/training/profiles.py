@@ -59,7 +59,7 @@ QUEUE = 1024
 
 def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
     """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such."""
-    if not recipe.rules.lends:
+    if not recipe.rules.record_stream:
         return 0
     layout = recipe.layout
     return ahead(recipe, pieces, layout.pp - pieces[0].number if layout.pp > 1 else 2) + _joined(recipe, pieces, state)
@@ -81,7 +81,7 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
                     found += message + message // recipe.layout.sp
-    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.lends) // layers
+    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.record_stream) // layers
 
 
 def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:

@@ -92,7 +92,7 @@ class Recipe(Struct, frozen=True):
     @property
     def gathers_again(self) -> bool:
         """Whether a split product saves only its slice of the input, and gathers the rest again in backward."""
-        return self.rules.regather if self.regather is None else self.regather
+        return self.rules.resave_inputs if self.regather is None else self.regather
 
     @property
     def rules(self) -> Framework:
@@ -281,7 +281,7 @@ class Recipe(Struct, frozen=True):
     @property
     def least(self) -> int:
         """The fewest micro-batches that the pipeline's schedule allows."""
-        pp, behind = self.layout.pp, self.rules.behind
+        pp, behind = self.layout.pp, self.rules.min_microbatch_gap
         own = {"gpipe": 1, "1f1b": 1 if behind is None else max(1, pp - behind), "dualpipev": 2 * pp}
         return own.get(self.schedule, pp) if pp > 1 else 1
 

@@ -29,23 +29,23 @@ from txcalc.planning.training.recipe import BEHIND, V_SHAPED, Recipe
 class RankLeaf(NamedTuple):
     """A leaf as one rank of tp holds it.
 
-    entry     its ledger entry on the rank
-    whole     the leaf before it is split
-    between   it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
-    layers    numbers of the layers it is part of; () outside all layers
-    beside    it belongs to a tower, whose weights are held but which is not run
-    sent      it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
-    sequence  with cp: its entry for whole sequences, whose work the ranks share evenly
-    products  for a collective: the split products that read what it gathers or produce what it reduces
-    passes    for a collective: how many times it runs per forward and per backward
+    entry        its ledger entry on the rank
+    whole        the leaf before it is split
+    on_residual  it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
+    layers       numbers of the layers it is part of; () outside all layers
+    beside       it belongs to a tower, whose weights are held but which is not run
+    dispatched   it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
+    sequence     with cp: its entry for whole sequences, whose work the ranks share evenly
+    products     for a collective: the split products that read what it gathers or produce what it reduces
+    passes       for a collective: how many times it runs per forward and per backward
     """
 
     entry: Entry
     whole: Leaf
-    between: bool
+    on_residual: bool
     layers: tuple[int, ...]
     beside: bool = False
-    sent: bool = False
+    dispatched: bool = False
     sequence: Entry | None = None
     products: tuple[RankLeaf, ...] = ()
     passes: tuple[int, int] = (1, 1)
@@ -88,13 +88,13 @@ class RankLeaf(NamedTuple):
         """Whether its weights have gradients."""
         return self.entry.gradient in ("both", "weights")
 
-    def cut(self, layout: Layout) -> int:
+    def token_shards(self, layout: Layout) -> int:
         """Over how many ranks of tp the positions it processes are sharded; experts' `runs` include this already."""
-        if self.sent and not self.entry.routed and self.entry.kind != "shared_experts":
+        if self.dispatched and not self.entry.routed and self.entry.kind != "shared_experts":
             return layout.tp
-        return layout.sp if self.between else 1
+        return layout.sp if self.on_residual else 1
 
-    def again(self, recompute: str, numbers: frozenset[int]) -> int:
+    def recomputed_in(self, recompute: str, numbers: frozenset[int]) -> int:
         """In how many layers backward recomputes it; `numbers` are the layers whose blocks are recomputed. An attention
         core outside all layers counts as one."""
         if recompute == "core":
@@ -364,7 +364,7 @@ def _held(
     sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
     wide = [None] * len(held) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
     for leaf, over in zip(held, wide, strict=True):
-        yield leaf._replace(sent=leaf.branch in sending, sequence=over)
+        yield leaf._replace(dispatched=leaf.branch in sending, sequence=over)
 
 
 def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:

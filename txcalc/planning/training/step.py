@@ -223,7 +223,7 @@ class StepTimer(Messages):
                 branches.add(held.branch)
                 assert entry.work is not None
                 width, rows = float(entry.leaf.matrix[0]), float(entry.work.positions)
-                came = rows * len(held.layers) / (self.recipe.layout.tp if held.sent else 1)
+                came = rows * len(held.layers) / (self.recipe.layout.tp if held.dispatched else 1)
                 yield held, 2 * (came + rows * float(entry.runs)) * width * self.element
 
     def _core(self, held: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
@@ -274,7 +274,7 @@ class StepTimer(Messages):
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
         width = bits_of(self.kernels.dtype(entry.leaf.matrix)) / 8 if entry.leaf.matrix else self.element
-        return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
+        return flops, elements * self.element + weights * width, starts, held.token_shards(self.recipe.layout)
 
     def _scores(self, held: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
@@ -282,7 +282,7 @@ class StepTimer(Messages):
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """Share of its forward that is recomputed."""
-        return held.again(self.recipe.recompute, numbers) / (len(held.layers) or 1)
+        return held.recomputed_in(self.recipe.recompute, numbers) / (len(held.layers) or 1)
 
     # The whole step.
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from txcalc.cli.command import UsageError, spelt
-from txcalc.cli.output import fitted
+from txcalc.cli.command import UsageError, user_spelling
+from txcalc.cli.output import wrap_stderr
 from txcalc.errors import TxcalcError, nearest
 
 # Order of the help.
@@ -29,7 +29,7 @@ NAMES = (
 
 
 # Names that people try.
-MEANT = {
+ALIASES = {
     **dict.fromkeys(("list", "ls", "models"), "presets"), "gpus": "presets --hardware", "version": "--version",
     "help": "-h", "explain": "formula", "params": "show", "flops": "show", "memory": "deploy", "serve": "deploy",
     "cost": "deploy", "plot": "show MODEL --plot -",
@@ -71,8 +71,8 @@ class Commands(TyperGroup):
         if name not in NAMES and not name.startswith("-"):
             from txcalc.sources.presets import names
 
-            like = [] if name in names() else [name] if name in MEANT else nearest(name, [*NAMES, *MEANT])
-            mend = " or ".join(dict.fromkeys(MEANT.get(each, each) for each in like)) or f"show {name}"
+            like = [] if name in names() else [name] if name in ALIASES else nearest(name, [*NAMES, *ALIASES])
+            mend = " or ".join(dict.fromkeys(ALIASES.get(each, each) for each in like)) or f"show {name}"
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)
 
@@ -88,7 +88,7 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except TxcalcError as error:
-            typer.echo(fitted("txcalc: ", spelt(str(error))), err=True)
+            typer.echo(wrap_stderr("txcalc: ", user_spelling(str(error))), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

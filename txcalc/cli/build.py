@@ -94,7 +94,7 @@ def build(name: str) -> Any:
         plots_over = bool(force and not values.get("out"))
         place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
-        values |= {key: options.once(flag, values[key]) for key, flag in once.items()}
+        values |= {key: options.single_value(flag, values[key]) for key, flag in once.items()}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
         changes = parse_changes(taken.get("--set")) | options.adapters(taken.get("--lora"))
         if "changes" in values:

@@ -9,12 +9,12 @@ from typing import Any
 import typer
 from typer.core import TyperCommand
 
-from txcalc.cli.output import fitted
+from txcalc.cli.output import wrap_stderr
 from txcalc.questions.options import GROUPS
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 # Options that a user may mean by one that the command lacks.
-INSTEAD = {
+SUGGESTIONS = {
     "--tokens": ("--context", "--prompt", "--answer"),
     "--context": ("--tokens", "--past"),
     "--batch": ("--concurrency", "--micro-batch", "--global-batch"),
@@ -28,8 +28,7 @@ INSTEAD = {
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
-_spelt: dict[str, str] = {}  # options as the user spelled them
-LENGTHS_BY_CONTEXT = ("kv", "compare")  # their --tokens means --context
+_spelling: dict[str, str] = {}  # options as the user spelled them
 
 
 class Command(TyperCommand):
@@ -39,71 +38,73 @@ class Command(TyperCommand):
     renamed: Mapping[str, str] = {}  # earlier names of options
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        _spelt.clear()
+        flags = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        _spelling.clear()
         try:
-            return super().parse_args(ctx, self._whole([self._now(arg, known) for arg in args]))
+            return super().parse_args(ctx, self._join_descriptions([self._present_name(arg, flags) for arg in args]))
         except UsageError as error:
             example = (self.help or "").partition("Example: ")[2].strip()
-            said = " ".join(error.format_message().split())
-            if not example or "Example: " in said:
+            message = " ".join(error.format_message().split())
+            if not example or "Example: " in message:
                 raise
-            if self.name == "show" and "unexpected extra argument" in said:
-                said = f"{said.rstrip('.')}: compare shows models side by side"
-            asked = getattr(error, "option_name", "")  # of click's NoSuchOption
-            meant = INSTEAD.get(asked) or INSTEAD.get(self.renamed.get(asked, ""), ())
-            if instead := [other for other in meant if other in known]:
-                said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
-            raise UsageError(fitted("Error: ", f"{said}\nExample: {example}").removeprefix("Error: "), ctx) from None
+            if self.name == "show" and "unexpected extra argument" in message:
+                message = f"{message.rstrip('.')}: compare shows models side by side"
+            typed = getattr(error, "option_name", "")  # of click's NoSuchOption
+            candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())
+            if suggestions := [flag for flag in candidates if flag in flags]:
+                message = f"No such option: {typed} ({self.name} has {' and '.join(suggestions)})"
+            text = wrap_stderr("Error: ", f"{message}\nExample: {example}").removeprefix("Error: ")
+            raise UsageError(text, ctx) from None
 
-    def _whole(self, args: list[str]) -> list[str]:
+    def _join_descriptions(self, args: list[str]) -> list[str]:
         """Joins unquoted inline descriptions (`D=512 h=8 plain`); a repeated size begins the next one."""
         from txcalc.sources.inline import WORDS
 
-        alone = {
+        switches = {
             name
             for param in self.params
             if getattr(param, "is_flag", False)
             for name in (*param.opts, *param.secondary_opts)
         }
-        found: list[str] = []
-        inside: set[str] = set()  # the sizes of the description so far
-        free = True  # no option waits for its value
+        joined: list[str] = []
+        sizes: set[str] = set()  # of the description so far
+        expects_value = False  # of the option before
         for arg in args:
-            size = re.match(r"([A-Za-z_]\w*)=[^\s=]+$", arg) if free else None
-            goes_on = size[1] not in inside if size else arg in WORDS
-            if inside and free and goes_on:
-                found[-1] += f" {arg}"
+            size = None if expects_value else re.match(r"([A-Za-z_]\w*)=[^\s=]+$", arg)
+            continues = size[1] not in sizes if size else arg in WORDS
+            if sizes and continues and not expects_value:
+                joined[-1] += f" {arg}"
             else:
-                found.append(arg)
-                inside = set()
+                joined.append(arg)
+                sizes = set()
             if size:
-                inside.add(size[1])
-            free = not arg.startswith("-") or "=" in arg or arg in {*alone, "-"}
-        return found
+                sizes.add(size[1])
+            expects_value = arg.startswith("-") and "=" not in arg and arg not in {*switches, "-"}
+        return joined
 
-    def _now(self, arg: str, known: set[str]) -> str:
+    def _present_name(self, arg: str, flags: set[str]) -> str:
+        """An option by its present name, if it is typed by an earlier one."""
         name, equals, value = arg.partition("=")
         new = self.renamed.get(name)
-        if name in known or new not in known or (name == "--tokens" and self.name not in LENGTHS_BY_CONTEXT):
+        if name in flags or new not in flags:
             return arg
-        _spelt[new] = name
+        _spelling[new] = name
         return f"{new}{equals}{value}"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in GROUPS}}
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in GROUPS}}
         for param in self.get_params(ctx):
             group = self.groups.get(param.opts[0], "Output")
             if record := param.get_help_record(ctx):
-                whole = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
-                groups["Arguments" if param.param_type_name == "argument" else group].append((record[0], whole))
-        for group, records in groups.items():
+                unbroken = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
+                sections["Arguments" if param.param_type_name == "argument" else group].append((record[0], unbroken))
+        for group, records in sections.items():
             if records:
                 with formatter.section(group):
                     formatter.write_dl(records)
         formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
 
 
-def spelt(text: str) -> str:
+def user_spelling(text: str) -> str:
     """A message with options as the user spelled them."""
-    return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
+    return re.sub(r"--[\w-]+", lambda flag: _spelling.get(flag[0], flag[0]), text)

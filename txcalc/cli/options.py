@@ -64,7 +64,7 @@ def models(
     return found
 
 
-def once(flag: str, given: Sequence[str] | None) -> str | None:
+def single_value(flag: str, given: Sequence[str] | None) -> str | None:
     """The value of an option that nobody means twice. Errors: `InputError` where it is given twice."""
     if given and len(given) > 1:
         raise InputError(flag, ["is given twice"])

@@ -135,10 +135,10 @@ def _styled(lines: Iterable[Line]) -> str:
 def print_notes(notes: Iterable[str]) -> None:
     """Notes on stderr; equal ones about several things (`NAME: …`) are joined."""
     for note in folded(notes):
-        typer.echo(fitted("note: ", note), err=True)
+        typer.echo(wrap_stderr("note: ", note), err=True)
 
 
-def fitted(label: str, text: str) -> str:
+def wrap_stderr(label: str, text: str) -> str:
     """A labelled message. If standard error is a terminal, it is wrapped to that and stands beside its label."""
     text = printable(text)
     if not sys.stderr.isatty():

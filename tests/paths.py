@@ -9,4 +9,4 @@ ROOT = TESTS.parent
 DATA = TESTS / "data"
 HF = DATA / "hf"
 GOLDEN = TESTS / "golden"
-EVIDENCE = TESTS / "evidence"
+SCRIPTS = ROOT / "scripts"

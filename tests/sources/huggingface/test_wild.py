@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from command import typed
-from paths import EVIDENCE, HF
+from paths import HF, SCRIPTS
 from tiny import QWEN3
 
 from txcalc import load
@@ -19,7 +19,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.families import REFUSED as NOT_READ
 
-judge = runpy.run_path(str(EVIDENCE / "configs.py"))["judge"]
+judge = runpy.run_path(str(SCRIPTS / "configs.py"))["judge"]
 
 WILD: dict[str, dict[str, Any]] = json.loads((HF / "wild.json").read_text())
 
@@ -379,10 +379,10 @@ def test_unlimited_ocr_has_ten_heads_of_keys_where_it_does_not_say() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [60, pytest.param(240, marks=pytest.mark.nightly)])
 def test_mutants_are_those_of_transformers_or_refused(number: int) -> None:
-    """A short run of `tests/evidence/mutants.py`; a long one is made by hand."""
+    """A short run of `scripts/mutants.py`; a long one is made by hand."""
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    mutants = runpy.run_path(str(EVIDENCE / "mutants.py"))
+    mutants = runpy.run_path(str(SCRIPTS / "mutants.py"))
     outcomes = list(mutants["outcomes"](mutants["tiny"](), range(number), 20261122))
     assert [one for one in outcomes if one.verdict == mutants["DIFFER"]] == []
     assert sum(one.verdict == mutants["AGREE"] for one in outcomes) > number // 4

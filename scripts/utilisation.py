@@ -1,4 +1,4 @@
-"""Published utilisations beside those that txcalc computes from the same rates: `python tests/evidence/utilisation.py`.
+"""Published utilisations beside those that txcalc computes from the same rates: `python scripts/utilisation.py`.
 
 A line for each source: how many rows, the largest and the median difference. Data: `tests/data/training/`.
 """
@@ -17,7 +17,7 @@ from txcalc.model import Model
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.utilisation import utilisation
 
-DATA = Path(__file__).parents[1] / "data" / "training"
+DATA = Path(__file__).parents[1] / "tests" / "data" / "training"
 MPT = {  # width, layers, heads: llm-foundry (8c8dd48), scripts/train/yamls/pretrain
     "mpt-125m": (768, 12, 12),
     "mpt-350m": (1024, 24, 16),

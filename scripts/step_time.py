@@ -1,4 +1,4 @@
-"""Measured training speeds beside predicted ones: `python tests/evidence/step_time.py [SOURCE …] [--rows | --cells]`.
+"""Measured training speeds beside predicted ones: `python scripts/step_time.py [SOURCE …] [--rows | --cells]`.
 
 For each source (models with experts by themselves) and accelerator: rows, the median of predicted ÷ measured seconds,
 the median and the 90th percentile of the absolute error, and how many floors are above the measurement (none may be).

@@ -1,6 +1,6 @@
 """How fast txcalc is: start-up against a trivial typer app, peak memory, modules loaded, sweeps, one ledger.
 
-    python tests/bench.py [RUNS]
+    python scripts/bench.py [RUNS]
 
 Figures to look at, not a test: they depend on the machine and on what else it does. Processes are interleaved, and
 the least of many runs is the one that was disturbed least.

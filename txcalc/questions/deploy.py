@@ -26,10 +26,12 @@ from txcalc.questions.deployment import (
     AcceleratorInfo,
     Degrees,
     EngineInfo,
+    FewestGpus,
     LayoutFit,
     Point,
     Speed,
     StageMemory,
+    UnsuitedReplica,
     Workload,
 )
 from txcalc.questions.model_info import ModelInfo
@@ -199,6 +201,10 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
 
     cache_tokens   that the cache of one replica holds
     limit          what does not fit, or would be the first not to
+    min_gpus       the fewest GPUs that hold the load in memory
+    fewest_gpus    the fewest that serve it within the limits; None: none do
+    unsuited       if more GPUs do not mend a missed limit: the replica that comes closest
+    times_cheapest  of several of a model that serve the load: cost per hour, over that of the cheapest
     layouts        best first, by `rule`
     memory         of each GPU of every distinct stage
     largest        the largest load that fits or, if a rate is too high, is within the limits
@@ -218,6 +224,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     max_concurrency: int
     max_context: int | None
     min_gpus: int | None
+    fewest_gpus: FewestGpus | None
     layout: Degrees
     rule: str
     layouts: tuple[LayoutFit, ...]
@@ -227,6 +234,8 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     largest_that_fits: Point | None = None
+    unsuited: UnsuitedReplica | None = None
+    times_cheapest: float | None = None
     plan_notes: tuple[str, ...] = ()
     detail: bool = False
     launch: Any = None
@@ -321,7 +330,8 @@ def deploy(
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
         o.GPU.more(
-            "Without N: the fewest that fit. With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
+            "Without N: the fewest that serve the load within the limits. With a price per GPU-hour: h100-sxm:8@2.5. "
+            "Repeatable.",
             value="NAME[:N][@PRICE]",
             repeats=True,
         ),
@@ -425,7 +435,24 @@ def deploy(
     if all(isinstance(each, Refusal) for each in deployments):
         raise InputError("deploy", dict.fromkeys(each.refused for each in deployments if isinstance(each, Refusal)))
     # The type says one deployment: of several only `deployments` is there.
-    return cast(Deploy, DeployComparison(deployments=tuple(deployments)))
+    return cast(Deploy, DeployComparison(deployments=_costs_compared(deployments)))
+
+
+def _costs_compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
+    """The deployments, those of a model that serve the load with their cost over that of the cheapest."""
+    costs = {
+        i: each.speed.cost_per_hour
+        for i, each in enumerate(deployments)
+        if isinstance(each, Deploy) and not each.failed and each.speed and each.speed.cost_per_hour is not None
+    }
+
+    def compared(i: int, each: Deploy | Refusal) -> Deploy | Refusal:
+        if i not in costs or isinstance(each, Refusal):
+            return each
+        peers = [cost for j, cost in costs.items() if deployments[j].model == each.model]
+        return replace(each, times_cheapest=costs[i] / min(peers)) if len(peers) > 1 else each
+
+    return tuple(compared(i, each) for i, each in enumerate(deployments))
 
 
 Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour
@@ -567,6 +594,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             max_concurrency=best.max_concurrency,
             max_context=plan.max_context,
             min_gpus=plan.min_gpus,
+            fewest_gpus=deployment.fewest_gpus(plan),
             layout=Degrees.of(best.layout),
             rule=plan.rule,
             layouts=deployment.layout_fits(plan),
@@ -576,6 +604,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             assumptions=tuple(model.assumptions),
             notes=(*model.notes, *notes),
             largest_that_fits=fitting,
+            unsuited=None if self.disaggregated else deployment.unsuited(plan),
             plan_notes=tuple(notes),
             detail=self.detail,
             draw=_picture(plan, serving) if alone else None,

@@ -139,7 +139,8 @@ def _load_by_gpus(serving: Serving) -> Panel:
     plan, limits = serving.plan, serving.limits
     least, node = plan.min_gpus or 1, plan.planner.accelerator.node
     states: dict[int, Steady] = {}
-    for number in takewhile(lambda n: n <= TIMES * least, rentable(least, plan.fixed, node)):
+    counts = sorted({serving.chosen.gpus, *rentable(least, plan.fixed, node)})
+    for number in takewhile(lambda n: n <= max(TIMES * least, serving.chosen.gpus), counts):
         try:
             best = arrange(
                 plan.planner, serving.request, plan.context, plan.concurrency, number, plan.fixed, limits

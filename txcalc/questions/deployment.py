@@ -57,6 +57,29 @@ class LayoutFit(Degrees, kw_only=True):
     cache_bytes: int
 
 
+class FewestGpus(Answer):
+    """The fewest GPUs that serve the load within the limits: `needed` in replicas of any size, `rented` in replicas
+    that can be rented, which have `replica` GPUs each."""
+
+    needed: int
+    rented: int
+    replica: int
+
+
+class ReplicaLatency(Answer):
+    """Mean latencies of one replica with a number of users, in seconds."""
+
+    users: int
+    ttft_s: float | None
+    tpot_s: float | None
+
+
+class UnsuitedReplica(Degrees, kw_only=True):
+    """The replica that comes closest to the limits: it misses one with one user, or with two."""
+
+    latencies: tuple[ReplicaLatency, ...]
+
+
 class AcceleratorInfo(Answer):
     """The accelerator: its memory, the reserve of engine and driver, and the sources of its figures."""
 
@@ -422,6 +445,20 @@ def accelerator_info(plan: Plan) -> AcceleratorInfo:
     return AcceleratorInfo(
         kind.name, kind.memory, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
     )
+
+
+def fewest_gpus(plan: Plan) -> FewestGpus | None:
+    return FewestGpus(plan.fewest.needed, plan.fewest.rented, plan.fewest.replica) if plan.fewest else None
+
+
+def unsuited(plan: Plan) -> UnsuitedReplica | None:
+    """Why no number of these GPUs serves the load within the limits."""
+    replica = plan.unsuited
+    if replica is None:
+        return None
+    states = enumerate((replica.alone, replica.two), 1)
+    latencies = (ReplicaLatency(users, state.ttft, state.tpot) for users, state in states if state)
+    return UnsuitedReplica.of(replica.layout, latencies=tuple(latencies))  # type: ignore[no-any-return]
 
 
 def workload(plan: Plan, request: Request) -> Workload:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcalc.planning.links import NODE
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
-from txcalc.questions.deployment import StageMemory
+from txcalc.questions.deployment import FewestGpus, StageMemory
 from txcalc.render import serving
 from txcalc.render.report import MEMORY_SIGNS, Report, Table, TableCell, column, exact, percent
 from txcalc.units import iec
 
 BAR = 40  # characters of the memory bar
 LAYOUTS = 10  # shown
+DEAR = 3  # times the cost of the cheapest from which a plan is named as dear
 
 
 def report(answer: Deploy | DeployComparison, form: str) -> Report:
@@ -31,6 +33,10 @@ def _header(answer: Deploy) -> list[str]:
     verdicts = [line for line in (verdict(answer), serving.verdict(answer, speed) if speed else None) if line]
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first
+    if answer.unsuited and speed and not speed.meets_limits:
+        verdicts.insert(0, serving.unsuited(answer.unsuited, speed.limits))
+    if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
+        verdicts.append(f"{fewest.needed} GPUs would do, but {_rented(fewest)}")
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
@@ -45,6 +51,12 @@ def _header(answer: Deploy) -> list[str]:
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
         f"reserve {gpu.reserve} ({gpu.reserve_source})",
     ]
+
+
+def _rented(fewest: FewestGpus) -> str:
+    """Why more GPUs are rented than needed."""
+    size = "1, 2, 4 or all GPUs of a node" if fewest.replica <= NODE else "whole nodes"
+    return f"{fewest.rented} are rented: a replica takes {size}"
 
 
 def _in_ram(answer: Deploy) -> list[str]:
@@ -84,6 +96,9 @@ def comparison(answer: DeployComparison) -> Report:
         gpus, model = f"{each.layout.gpus} × {each.gpu.name}", each.model.name
         label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}")
         fits = TableCell(each.fits, "yes" if each.fits else "no", "green" if each.fits else "red")
+        if each.unsuited and each.speed and not each.speed.meets_limits:
+            fits = TableCell(each.fits, "not suited", "red")
+            notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.limits)}"] = None
         figures = serving.row(each.speed) if each.speed else [None] * (3 + priced)
         rows.append((label, fits, str(each.layout), each.max_concurrency, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
@@ -97,24 +112,41 @@ def comparison(answer: DeployComparison) -> Report:
         *((TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()),
     )
     timed = (each for each in answer.deployments if isinstance(each, Deploy) and each.speed)
-    header = next((serving.shared(each, each.speed) for each in timed if each.speed), [])
+    header = [*_dear(answer), *next((serving.shared(each, each.speed) for each in timed if each.speed), [])]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
+
+
+def _dear(answer: DeployComparison) -> list[str]:
+    """Plans that cost several times the cheapest."""
+    return [
+        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × the cheapest"
+        for each in answer.deployments
+        if isinstance(each, Deploy) and each.times_cheapest and each.times_cheapest >= DEAR
+    ]
 
 
 def _limits(answer: Deploy) -> Table:
     work, context = answer.workload, answer.max_context
+    within = " within the limits" if answer.speed and answer.speed.limits else ""
     rows: list[tuple[Any, Any]] = [
         (column("most sequences", "", f"max concurrency at {work.context:,} tokens"), answer.max_concurrency),
         (
             column("longest context", "", f"max context with {serving.sequences(work.concurrency)}"),
             "not limited by memory" if context is None else context,
         ),
-        ("min GPUs for this load", "more than tried" if answer.min_gpus is None else answer.min_gpus),
+        ("fewest GPUs that hold it in memory", "more than tried" if answer.min_gpus is None else answer.min_gpus),
+        (f"fewest that serve this load{within}", _fewest(answer)),
         ("limited by", answer.limit),
     ]
     if answer.engine.profile and answer.cache_tokens is not None:
         rows.insert(1, ("cache capacity per replica, tokens", answer.cache_tokens))
     return Table("Limits", ("limit", "value"), rows)
+
+
+def _fewest(answer: Deploy) -> int | str:
+    if answer.fewest_gpus is None:
+        return "not suited" if answer.unsuited else "more than tried"
+    return answer.fewest_gpus.rented
 
 
 def _bars(answer: Deploy) -> Table:

@@ -10,7 +10,16 @@ from txcalc.ledger import KINDS
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
-from txcalc.questions.deployment import Disaggregated, LatencyLimits, PartTime, Point, Simulation, Speed, SteadyState
+from txcalc.questions.deployment import (
+    Disaggregated,
+    LatencyLimits,
+    PartTime,
+    Point,
+    Simulation,
+    Speed,
+    SteadyState,
+    UnsuitedReplica,
+)
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
 
@@ -84,6 +93,19 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
         if limit is not None and mean is not None and mean > limit
     ]
     return f"misses a limit: {' and '.join(missed)}" + ("" if pools else f"; {_within(answer, speed)}")
+
+
+def unsuited(replica: UnsuitedReplica, limits: LatencyLimits) -> str:
+    """Why no number of these GPUs is enough: the latencies of one replica with one user and with two."""
+    texts = []
+    for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
+        limit = getattr(limits, key)
+        times = [(each.users, getattr(each, key)) for each in replica.latencies]
+        if limit is not None and times[-1][1] is not None and times[-1][1] > limit:
+            means = (f"{seconds(time)} with {users} user{'' if users == 1 else 's'}" for users, time in times)
+            texts.append(f"{name} is {' and '.join(means)}, the limit {seconds(limit)}")
+    number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
+    return f"not suited: on {number} {'; '.join(texts)}. More replicas do not mend it"
 
 
 def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:

@@ -20,6 +20,7 @@ from txcalc.num import ceil_div
 from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.engine import EngineConfig, multiplies
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import Offload, OffloadRequest
@@ -283,9 +284,38 @@ RULE = (
 )
 
 
+class Fewest(Struct, frozen=True):
+    """The fewest accelerators that serve a load within its limits.
+
+    needed   in replicas of any size
+    rented   in replicas that can be rented, of `replica` accelerators each
+    """
+
+    needed: int
+    rented: int
+    replica: int
+
+
+class Unsuited(NamedTuple):
+    """A replica that misses a limit with as few users as are worth one: the closest to the limits.
+
+    alone   its steady state with one user
+    two     with two; None: one is too many already
+    """
+
+    layout: Layout
+    alone: Steady
+    two: Steady | None
+
+
 class Plan(Struct, frozen=True, eq=False):
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
-    the `fixed` degrees."""
+    the `fixed` degrees.
+
+    min_gpus   the fewest that hold the load in memory
+    fewest     the fewest that serve it within the limits; None: none do
+    unsuited   why no number of these accelerators does
+    """
 
     planner: Planner
     context: int
@@ -296,6 +326,8 @@ class Plan(Struct, frozen=True, eq=False):
     notes: tuple[str, ...]
     rule: str = RULE
     fixed: Mapping[str, int] = field(default_factory=dict)
+    fewest: Fewest | None = None
+    unsuited: Unsuited | None = None
 
     @property
     def best(self) -> LayoutCapacity:

@@ -205,6 +205,11 @@ class Slo(NamedTuple):
         late = self.tpot is not None and (not steady.timed or (steady.tpot is not None and steady.tpot > self.tpot))
         return steady.lasts and not slow and not late
 
+    def excess(self, steady: Steady) -> float:
+        """The largest ratio of a mean to its limit."""
+        means = (self.ttft, steady.ttft), (self.tpot, steady.tpot)
+        return max((mean / limit for limit, mean in means if limit and mean is not None), default=0.0)
+
 
 class OperatingPoint(Throughput):
     """A layout at a number of concurrent sequences.

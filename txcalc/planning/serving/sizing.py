@@ -1,8 +1,14 @@
 """The number of accelerators that a load needs within limits, and the layout that serves it best.
 
-Without a number, the fewest that clouds rent: a part of a node (1, 2, 4 or 8), or whole nodes. Twice as many never
-serve less, so the search finds the first sufficient power of two, and then tries all numbers since the one before. Of
-the layouts that fit, the best meets the limits and has the shortest end-to-end time at the load; if none sustains a
+Without a number, the fewest that serve the load within the limits, in replicas that can be rented: each is a part of a
+node (1, 2, 4 or 8 accelerators), or whole nodes. More replicas never serve less, so the fewest of a kind are found by
+bisection. A replica spans nodes only where one node does not hold it. Experts that are spread over replicas make these
+one: for them the search finds the first sufficient power of two, and then tries all numbers since the one before.
+
+An accelerator is suited if some replica is within the limits with two users (with one, where memory holds no more or
+requests come at a rate). Of one that is not, no number of replicas is proposed.
+
+Of the layouts that fit, the best meets the limits and has the shortest end-to-end time at the load; if none sustains a
 rate, the one with the highest throughput.
 """
 
@@ -14,10 +20,22 @@ from math import ceil, inf
 from msgspec.structs import replace
 
 from txcalc.errors import InputError
+from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import MOST_GPUS, LayoutCapacity, Plan, Planner, check, choices, planned, taken
+from txcalc.planning.serving.deployment import (
+    MOST_GPUS,
+    Fewest,
+    LayoutCapacity,
+    Plan,
+    Planner,
+    Unsuited,
+    check,
+    choices,
+    planned,
+    taken,
+)
 from txcalc.planning.serving.points import Request, Slo, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
@@ -35,6 +53,20 @@ def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> li
     return [n for n in counts if n >= least]
 
 
+def units(node: int | None, held: Mapping[str, int]) -> list[int]:
+    """Numbers of accelerators that one replica may take, ascending: parts of a node, then whole nodes; and what the
+    given tp and pp take, though no cloud rents it so."""
+    given = taken({axis: ways for axis, ways in held.items() if axis != "dp"})
+    whole = min(node or NODE, NODE)
+    rented = (*(n for n in (1, 2, 4) if n < whole), *range(whole, MOST_GPUS + 1, whole))
+    return sorted({given, *(n for n in rented if n % given == 0)})
+
+
+def unit(layout: Layout) -> int:
+    """The accelerators of one replica, with those that share its experts."""
+    return layout.gpus // layout.dp * min(layout.sharing, layout.dp)
+
+
 def arrange(
     planner: Planner,
     asked: Request,
@@ -49,27 +81,28 @@ def arrange(
 
     Errors: those of `deployment.plan`.
     """
-    held, sizing = fixed or {}, _Sizing(planner, asked, context, concurrency, limits or Slo())
+    held, sizing = fixed or {}, _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed or {})
     check(context, concurrency, gpus, held)
     least = planner.min_gpus(context, concurrency, held)
-    counts = [gpus] if gpus else rentable(least, held, planner.accelerator.node) if least else []
-    found = sizing.first(counts, held) if counts else None
-    if found is None:
-        number = gpus or least or taken(held)
-        found = choices(planner, number, context, concurrency, held)
-    best = found[0]
+    fewest = sizing.fewest(least) if least else None
+    layouts = sizing.ranked(gpus) if gpus else sizing.smallest(fewest, least) if least else None
+    if layouts is None:
+        layouts = choices(planner, gpus or least or taken(held), context, concurrency, held)
+    best = layouts[0]
     if sizing.timed and best.fits and asked.rate is not None:
-        steady = sizing.load(best)
+        steady = sizing.load(best.layout)
         full = best.max_concurrency if steady.lasts else concurrency
         inside = min(ceil(steady.inside), best.max_concurrency) if steady.timed else full
         most = max(concurrency, inside)
         if most != concurrency:
-            order = {choice.layout: i for i, choice in enumerate(found)}
+            order = {choice.layout: i for i, choice in enumerate(layouts)}
             again = choices(planner, best.layout.gpus, context, most, held)
-            found = sorted(again, key=lambda choice: order[choice.layout])
+            layouts = sorted(
+                (choice for choice in again if choice.layout in order), key=lambda choice: order[choice.layout]
+            )
             concurrency = most
-    made = planned(planner, context, concurrency, found, least, *([RULE] if sizing.timed else []))
-    return replace(made, fixed=held)
+    plan = planned(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
+    return replace(plan, fixed=held, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
 
 
 def fewer_users(
@@ -85,75 +118,200 @@ def fewer_users(
 
 
 class _Sizing:
-    """Layouts of ever more accelerators, each with its steady state."""
+    """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 
-    def __init__(self, planner: Planner, asked: Request, context: int, concurrency: int, limits: Slo) -> None:
+    def __init__(
+        self,
+        planner: Planner,
+        asked: Request,
+        context: int,
+        concurrency: int,
+        limits: Slo,
+        fixed: Mapping[str, int],
+    ) -> None:
         self.planner, self.asked, self.context, self.concurrency = planner, asked, context, concurrency
-        self.timer, self.limits = Timer(planner, asked, context), limits
+        self.timer, self.limits, self.fixed = Timer(planner, asked, context), limits, fixed
         self.timed = True
+        self.units = units(planner.accelerator.node, fixed)
         self._loads: dict[Layout, Steady] = {}
+        self._lightest: dict[Layout, Steady] = {}  # of a replica with as few users as are worth one
 
-    def load(self, choice: LayoutCapacity) -> Steady:
+    def load(self, layout: Layout) -> Steady:
         """Its steady state. Errors: `InputError` where it cannot be timed."""
-        if choice.layout not in self._loads:
+        if layout not in self._loads:
             if self.asked.rate is None:
-                self._loads[choice.layout] = self.timer.steady(choice.layout, self.concurrency)
+                self._loads[layout] = self.timer.steady(layout, self.concurrency)
             else:
-                self._loads[choice.layout] = self.timer.open(choice.layout, self.asked.rate)
-        return self._loads[choice.layout]
+                self._loads[layout] = self.timer.open(layout, self.asked.rate)
+        return self._loads[layout]
 
-    def first(self, counts: list[int], held: Mapping[str, int]) -> list[LayoutCapacity] | None:
-        """The layouts of the first count on which the load is served within limits, best first; of the first on which
-        it fits where there is none; None: none fits, or there are no layouts."""
-        known: dict[int, list[LayoutCapacity] | None] = {}
+    @property
+    def bounded(self) -> bool:
+        """Whether the time at the load decides on the number."""
+        return self.timed and bool(self.limits or self.asked.rate)
 
-        def of(i: int) -> list[LayoutCapacity] | None:
-            if i not in known:
-                known[i] = self._ranked(counts[i], held)
-            return known[i]
-
-        def enough(i: int) -> bool:
-            found = of(i)
-            return found is not None and found[0].fits and self._met(found[0])
-
-        start = next((i for i in range(len(counts)) if of(i)), None)
-        if start is None:
+    def fewest(self, least: int) -> Fewest | None:
+        """The fewest that serve the load within the limits, of at least as many as hold it; None: none do."""
+        try:
+            rented = self._rented(least)
+        except InputError:  # a peak is not known: nothing can be timed
+            self.timed = False
+            rented = self._rented(least)
+        if rented is None:
             return None
-        if not self.timed or enough(start) or not (self.limits or self.asked.rate):
-            return of(start)
-        low = start  # known to be too few
-        for high in (i for i in range(start + 1, len(counts)) if counts[i].bit_count() == 1):
-            if enough(high):
+        replicas, size = rented
+        smaller = max((n for n in self.units if n < size), default=0)
+        counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
+        needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
+        return Fewest(needed, replicas * size, size)
+
+    def smallest(self, fewest: Fewest | None, least: int) -> list[LayoutCapacity] | None:
+        """The layouts of the fewest, best first; where none serve the load within the limits, of the fewest that hold
+        it; None: there are none."""
+        if fewest:
+            rented = self._of(fewest.rented)
+            return rented or self.ranked(fewest.rented)
+        rate, limits = self.asked.rate, self.limits
+        self.limits, self.asked = Slo(), replace(self.asked, rate=None)
+        try:
+            held = self._rented(least)
+        finally:
+            self.limits, self.asked = limits, replace(self.asked, rate=rate)
+        return (self._of(held[0] * held[1]) or self.ranked(held[0] * held[1])) if held else None
+
+    def unsuited(self) -> Unsuited | None:
+        """The replica that comes closest to the limits with the fewest users that are worth one, if none is within
+        them."""
+        if not self.limits or not self._lightest or any(map(self.limits.kept, self._lightest.values())):
+            return None
+
+        def excess(layout: Layout) -> float:
+            return self.limits.excess(self._lightest[layout])
+
+        layout = min(self._lightest, key=excess)
+        alone = self.timer.steady(layout, 1)
+        return Unsuited(layout, alone, self.timer.steady(layout, 2) if self.limits.kept(alone) else None)
+
+    def _rented(self, least: int) -> tuple[int, int] | None:
+        """The fewest replicas, and the accelerators of each; None: none serve the load within the limits."""
+        best = self._replicated(least, MOST_GPUS, 2)
+        if best is None or not self.bounded:
+            return best
+        return self._replicated(least, best[0] * best[1] - 1, 1) or best
+
+    def _replicated(self, least: int, most: int, users: int) -> tuple[int, int] | None:
+        """The same of at most `most` accelerators, each replica having as many `users` if memory allows."""
+        best: tuple[int, int] | None = None
+        largest = inf
+        for size in self.units:
+            if size > min(most, largest):
+                break
+            for replica in self.planner.layouts(size, {**self.fixed, "dp": 1}):
+                if not self.planner.max_concurrency(replica, self.context):
+                    continue
+                largest = min(largest, max(2 * size, NODE, self.units[0]))
+                if count := self._replicas(replica, most // size, users):
+                    best, most = (count, size), count * size - 1
+        if self.planner.sharding.has_experts:
+            counts = [n for n in rentable(least, self.fixed, self.planner.accelerator.node) if n <= most]
+            best = self._spread(counts, users) or best
+        return best
+
+    def _replicas(self, replica: Layout, most: int, users: int) -> int | None:
+        """The fewest replicas that serve the load within the limits; None: more than `most`, or none."""
+        given = self.fixed.get("dp")
+        hold = ceil_div(self.concurrency, self.planner.max_concurrency(replica, self.context))
+        if replica.ep > 1 and "ep" not in self.fixed:  # replicas of their own experts are not planned
+            most = min(most, 1)
+        if self.bounded and self.asked.rate is None:
+            most = min(most, max(hold, ceil_div(self.concurrency, users)))
+        if given is not None:
+            hold, most = max(hold, given), min(most, given)
+        if hold > most:
+            return None
+        if users > 1 and self.limits and not self._kept_lightly(replica, hold, users):
+            return None
+
+        def enough(count: int) -> bool:
+            return self._serves(replica.replace(dp=count))
+
+        if enough(hold):
+            return hold
+        if not enough(most):
+            return None
+        low, high = hold, most
+        step = hold
+        while low + step < high and not enough(low + step):
+            low, step = low + step, 2 * step
+        high = min(high, low + step)
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if enough(middle) else (middle, high)
+        return high
+
+    def _kept_lightly(self, replica: Layout, hold: int, users: int) -> bool:
+        """Whether it is within the limits with these users, or as few as memory allows; at a rate with one request."""
+        if not self.timed:
+            return True
+        if not self.timer.known(replica):
+            return False
+        if replica not in self._lightest:
+            users = 1 if self.asked.rate else min(users, ceil_div(self.concurrency, hold))
+            self._lightest[replica] = self.timer.steady(replica, users)
+        return self.limits.kept(self._lightest[replica])
+
+    def _serves(self, layout: Layout) -> bool:
+        """Whether the load fits and is served within the limits."""
+        if not self.planner.fits(layout, self.context, self.concurrency):
+            return False
+        return not self.bounded or (self.timer.known(layout) and self.limits.kept(self.load(layout)))
+
+    def _enough(self, number: int, replicas: int) -> bool:
+        """Whether as many replicas serve the load on a number that may not be rented."""
+        layouts = self.planner.layouts(number, self.fixed)
+        return any(self._serves(layout) for layout in layouts if layout.gpus == unit(layout) * replicas)
+
+    def _spread(self, counts: list[int], users: int) -> tuple[int, int] | None:
+        """One replica of all accelerators, whose experts are spread over them, of the first count that is enough."""
+
+        def enough(number: int) -> bool:
+            layouts = [layout for layout in self.planner.layouts(number, self.fixed) if unit(layout) == number]
+            return any(self._worth(layout, users) and self._serves(layout) for layout in layouts)
+
+        low = -1  # known to be too few
+        for high in (i for i, n in enumerate(counts) if i in (0, len(counts) - 1) or n.bit_count() == 1):
+            if enough(counts[high]):
                 break
             low = high
         else:
-            return of(start)
-        return of(next((i for i in range(low + 1, high) if enough(i)), high))
+            return None
+        return 1, counts[next((i for i in range(low + 1, high) if enough(counts[i])), high)]
 
-    def _met(self, choice: LayoutCapacity) -> bool:
-        if not self.timed:
+    def _worth(self, layout: Layout, users: int) -> bool:
+        """Whether every copy has as many users, if memory allows."""
+        if not self.bounded or self.asked.rate is not None:
             return True
-        steady = self._quiet(choice)
-        return steady is not None and self.limits.kept(steady)
+        each = self.planner.max_concurrency(layout, self.context) // layout.dp
+        return layout.dp <= ceil_div(self.concurrency, max(1, min(users, each)))
 
-    def _quiet(self, choice: LayoutCapacity) -> Steady | None:
-        """Its steady state; None: it holds no sequence, or needs a link that is not known."""
-        return self.load(choice) if choice.serves and self.timer.known(choice.layout) else None
+    def _of(self, number: int) -> list[LayoutCapacity]:
+        """The layouts of a number whose replicas can be rented, best first."""
+        return [choice for choice in self.ranked(number) or () if unit(choice.layout) in self.units]
 
-    def _ranked(self, number: int, held: Mapping[str, int]) -> list[LayoutCapacity] | None:
+    def ranked(self, number: int) -> list[LayoutCapacity] | None:
         """The layouts of a number of accelerators, best first; None: there are none."""
         try:
-            found = choices(self.planner, number, self.context, self.concurrency, held)
+            layouts = choices(self.planner, number, self.context, self.concurrency, self.fixed)
         except InputError:
             return None
         try:
-            return sorted(found, key=self._rank) if self.timed else found
+            return sorted(layouts, key=self._rank) if self.timed else layouts
         except InputError:  # a peak is not known: nothing can be timed
             self.timed = False
-            return found
+            return layouts
 
     def _rank(self, choice: LayoutCapacity) -> tuple[bool, bool, float, float]:
-        steady = self._quiet(choice)
-        if steady is None:
+        if not (choice.serves and self.timer.known(choice.layout)):
             return not choice.fits, True, inf, 0.0
+        steady = self.load(choice.layout)
         return not choice.fits, not self.limits.kept(steady), steady.e2e, -steady.rate

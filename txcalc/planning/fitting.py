@@ -12,10 +12,12 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
+from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, with_engine
 from txcalc.planning.serving.engine_memory import EngineMemory, visible
+from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, unsupported
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Offload, OffloadRequest, divides
 from txcalc.planning.serving.rank_memory import RankBytes
@@ -49,6 +51,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens_per_s     of the sequence; None: the bandwidth is not known
     in_ram           what is in the host's RAM, and the bytes left there (below 0: lacking)
     best             of several formats of the model on these accelerators, the one to take
+    engine           whose memory it is, where one is named or runs the format on these accelerators
     """
 
     model: str
@@ -67,6 +70,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     ram_free_bytes: int | None = None
     refused: str | None = None
     best: bool = False
+    engine: str = ""
 
     @classmethod
     def refusal(cls, model: Model, weights: str, asked: str, gpu: str, context: int, why: str) -> ModelFit:
@@ -112,13 +116,14 @@ class FormatFits:
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
     def on(self, card: CardSet, timed: bool = True) -> ModelFit:
-        """Several accelerators: tensor parallel where their link is known, else by layers, as llama.cpp splits them;
-        the other way where the model cannot be split so. `timed`: with its speed."""
+        """Several accelerators: tensor parallel where their link is known, else, and in llama.cpp, by layers; the other
+        way where the model cannot be split so. `timed`: with its speed."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
-            layout = self._laid(_split(self.sharding, card.number, bool(kind and kind.link)))
+            tensor_parallel = bool(kind and kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
+            layout = self._laid(_split(self.sharding, card.number, tensor_parallel))
         except InputError as error:
             return ModelFit.refusal(model, name, engine.asked, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
@@ -145,6 +150,7 @@ class FormatFits:
             tokens_per_s=1 / seconds if seconds else None,
             in_ram=str(offload) if host else None,
             ram_free_bytes=ram_free,
+            engine=str(engine.memory.profile) if engine.memory else "",
         )
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:
@@ -215,6 +221,27 @@ def step(
     return None
 
 
+class CardEngine(NamedTuple):
+    """The engine on a card.
+
+    memory    what it takes there; None: none is known
+    named     it is named; else it runs what only .gguf files hold, and on `personal` cards all that it has
+    """
+
+    memory: EngineMemory | None
+    named: bool
+    personal: bool = False
+
+    def of(self, form: Format, kv: str) -> EngineMemory | None:
+        """The engine that runs a format; None: that of none counts."""
+        if self.named or self.memory is None:
+            return self.memory
+        profile, card = self.memory.profile, self.memory.accelerator
+        if is_gguf(form):
+            return None if unsupported(profile, form, card) else self.memory
+        return self.memory if self.personal and not unsupported(profile, form, card, kv) else None
+
+
 class FitRequest(NamedTuple):
     """The request for every model on every card; `ladder`: stop at the first format that fits."""
 
@@ -250,16 +277,19 @@ class ModelFits:
             raise known
         return known
 
-    def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
+    def on(self, card: CardSet, engines: CardEngine) -> list[ModelFit]:
         """The model on a card in every format, offloading to RAM where needed and possible."""
         model, asked = self.model, self.asked
         fits = []
         for name in asked.formats:
             try:
                 form = self.within(name)
-                if memory:
+                if memory := engines.of(form.engine.weights, asked.kv):
                     engine = with_engine(form.engine, model, memory, asked.reserve)
                     form = FormatFits(model, engine, asked.context, form.sharding)
+                elif is_mlx(form.engine.weights) and card.accelerator and card.accelerator.unified:
+                    plain = replace(form.engine, chunk=MLX_CHUNK, reserve=asked.reserve or Reserve.none())
+                    form = FormatFits(model, plain, asked.context, form.sharding)
                 fit = form.on(card)
                 if self.host and card.apart and not fit.fits:
                     fit = fits_with_ram(model, form.engine, self.host, asked.context, card)
@@ -271,6 +301,8 @@ class ModelFits:
         choice = best(fits)
         return [replace(fit, best=True) if fit is choice else fit for fit in fits]
 
+
+MLX_CHUNK = 2048  # tokens of a step of mlx-lm, which reserves nothing (generate.py, prefill_step_size)
 
 # Formats that are tried in turn unless some are given: as published, and those of most .gguf files.
 LADDER = ("native", "Q8_0", "Q4_K_M")

@@ -10,11 +10,26 @@ from typing import Annotated
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
-from txcalc.planning.fitting import LADDER, CardSet, FitRequest, ModelFit, ModelFits, checked_context, reserved
+from txcalc.planning.fitting import (
+    LADDER,
+    CardEngine,
+    CardSet,
+    FitRequest,
+    ModelFit,
+    ModelFits,
+    checked_context,
+    reserved,
+)
 from txcalc.planning.formats.names import known_format
 from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
-from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import offloading, profile as profile_of
+from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible
+from txcalc.planning.serving.engine_profiles import (
+    EngineProfile,
+    is_personal,
+    offloading,
+    personal_engine,
+    profile as profile_of,
+)
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
@@ -22,19 +37,26 @@ from txcalc.questions.arguments import length, models, names
 from txcalc.questions.phrases import accelerators
 from txcalc.sources import build
 from txcalc.sources.presets import every as every_preset, is_own
-from txcalc.units import bits_of, parse_bytes
+from txcalc.units import bits_of, iec, parse_bytes
 
 MOST_REFUSALS = 3  # notes on formats that are refused
 
 
 class Cards(Answer):
-    """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve."""
+    """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve.
+
+    engine          whose reserve it is; "": of none, as some rows are of none
+    visible_bytes   of unified memory, what the system gives the GPU, and how it gives `more`
+    """
 
     name: str
     number: int
     memory_bytes: int
     reserve_bytes: int
     title: str
+    engine: str = ""
+    visible_bytes: int | None = None
+    more: str = ""
 
 
 class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
@@ -80,7 +102,10 @@ def fit(
     kv: Annotated[str, o.KV] = "bf16",
     block: Annotated[o.Length, o.BLOCK] = 16,
     chunk: Annotated[o.Length, o.CHUNK] = 8192,
-    engine: Annotated[str, o.ENGINE] = "none",
+    engine: Annotated[
+        str | None,
+        o.ENGINE.more("Default: llama.cpp for GGUF formats, and for all that it runs on a GeForce, a Radeon or a Mac."),
+    ] = None,
     reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None,
     ram: Annotated[str | None, o.RAM] = None,
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
@@ -105,7 +130,9 @@ def fit(
     tokens = checked_context(length(context, "--context"))
     formats = tuple(dict.fromkeys(known_format(name) for name in (LADDER if weights is None else names(weights))))
     host = parse_offload(ram, None, None, None)
-    profile = profile_of(offloading(engine) if host else engine)
+    named = engine is not None or host is not None
+    asked = "none" if engine is None else engine
+    profile = profile_of(offloading(asked) if host else asked) if named else personal_engine()
     bits_of(kv, "--kv")  # refused here where there is no such dtype
     kept = parse_reserve(reserve) if reserve is not None else None
     if memory is not None:
@@ -115,29 +142,43 @@ def fit(
         cards = list({card.name: card for card in sets}.values())  # one given twice is one column
     numbers = length(block, "--block"), length(chunk, "--chunk")
     request = FitRequest(kv, *numbers, kept, tokens, formats, weights is None, host)
-    memories = [
-        EngineMemory(profile, card.accelerator, tokens) if profile and card.accelerator else None for card in cards
-    ]
-    reserves = [reserved(kept or reserve_of(each), each, card) for each, card in zip(memories, cards, strict=True)]
+    engines = [_engine_on(card, profile, tokens, named) for card in cards]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
     for model in models(sources, text_only) if sources else presets(text_only):
         fits = ModelFits(model, request)
-        for row, card, engine_memory in zip(rows, cards, memories, strict=True):
-            row += fits.on(card, engine_memory)
+        for row, card, of_card in zip(rows, cards, engines, strict=True):
+            row += fits.on(card, of_card)
         left_out += [(model.name, note) for note in model.left_out]
     shown = {row.model for row in chain(*rows) if row.fits or sources or every}
     notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
+    if memory is not None:
+        said = f"--memory {memory} is {iec(cards[0].memory)}, all of it for the model"
+        notes.append(f"{said}: of a card the driver keeps some, and the engine may (--gpu names it)")
     notes += [note for name, note in left_out if name in shown]
     best_alone = weights is None or len(cards) > 1
+    shown_as = [
+        one.memory if one.named or all(row.engine or row.refused for row in own if row.best or not best_alone) else None
+        for one, own in zip(engines, rows, strict=True)
+    ]
+    reserves = [reserved(kept or reserve_of(each), each, card) for each, card in zip(shown_as, cards, strict=True)]
     notes += refusals([row for row in chain(*rows) if row.best or not best_alone])
     return Fit(
         memory_bytes=cards[0].memory,
         reserve_bytes=reserves[0],
         context=tokens,
         cards=tuple(
-            Cards(card.name, card.number, card.memory, size, card.title)
-            for card, size in zip(cards, reserves, strict=True)
+            Cards(
+                name=card.name,
+                number=card.number,
+                memory_bytes=card.memory,
+                reserve_bytes=size,
+                title=card.title,
+                engine=str(each.profile) if each else "",
+                visible_bytes=visible(card.accelerator) if card.accelerator and card.accelerator.unified else None,
+                more=gives_more(card.accelerator) if card.accelerator and card.accelerator.unified else "",
+            )
+            for card, size, each in zip(cards, reserves, shown_as, strict=True)
         ),
         rows=tuple(chain(*rows)),
         formats=formats,
@@ -145,6 +186,16 @@ def fit(
         only_fits=not (sources or every),
         notes=tuple(notes),
     )
+
+
+def _engine_on(card: CardSet, profile: EngineProfile | None, context: int, named: bool) -> CardEngine:
+    """The engine on a card, or on a bare memory, of which an engine that is named has no figures."""
+    one = card.accelerator
+    if profile is None or (named and one is None):
+        return CardEngine(None, named)
+    bare = Accelerator(card.title, card.title, card.memory, 1, {}, None, None, {})
+    memory = EngineMemory(profile, one or bare, context)
+    return CardEngine(memory, named, one is not None and is_personal(one))
 
 
 def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:

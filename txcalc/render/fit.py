@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.fitting import ModelFit
-from txcalc.questions.fit import Fit
+from txcalc.questions.fit import Cards, Fit
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import iec, three
 
@@ -47,11 +47,28 @@ def report(answer: Fit, form: str) -> Report:
 
 
 def _cards(answer: Fit) -> list[str]:
-    return [
-        f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory_bytes)}"
-        f"{' each' if card.number > 1 else ''}, of which {iec(card.reserve_bytes)} reserved"
-        for card in answer.cards
-    ]
+    """Of each kind of accelerator its memory, what of it is not for the model, and by whose rule."""
+    lines = []
+    for card in answer.cards:
+        times, each = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
+        held = f"{iec(card.reserve_bytes)} reserved"
+        if card.visible_bytes is not None:
+            more = f" ({card.more})" if card.more else ""
+            held = f"the system gives the GPU {iec(card.visible_bytes)}{more}"
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}, of which {held}")
+        lines += _by_engine(answer, card)
+    return lines
+
+
+def _by_engine(answer: Fit, card: Cards) -> list[str]:
+    """Which formats are judged by an engine on a card: all, or those named."""
+    rows = [row for row in answer.rows if row.gpu == card.name and (row.best or not answer.one_row_per_card)]
+    judged = [row for row in rows if row.engine]
+    if not judged:
+        return []
+    formats = dict.fromkeys(row.weights for row in judged)
+    which = "memory" if len(judged) == len(rows) else f"memory of {', '.join(formats)}"
+    return [f"{which} as {judged[0].engine} takes it"]
 
 
 def _room(row: ModelFit, with_format: bool = False) -> TableCell:

@@ -39,6 +39,12 @@ def visible(accelerator: Accelerator) -> int:
     return _visible(accelerator.name, accelerator.vendor, accelerator.memory)
 
 
+def gives_more(accelerator: Accelerator) -> str:
+    """How a system gives the GPU more of a unified memory, or what it takes of it; "": nothing is known."""
+    of_vendor = data()["visible_else"].get(accelerator.vendor, {})
+    return str(data()["visible"].get(accelerator.name, of_vendor).get("more", ""))
+
+
 @cache
 def _visible(name: str, vendor: str, memory: int) -> int:
     if found := data()["visible"].get(name):

@@ -25,6 +25,7 @@ class EngineRules(NamedTuple):
     divides   it loads no rows that end within a group, nor shards that do within a tile (vllm-project/vllm issues 17569
               and 21695; sgl-project/sglang issues 3345 and 26107)
     offloads  it computes what the host holds there: the table of tokens, layers, experts
+    stages    it splits a model over GPUs by layers, linked or not
     alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
     streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
     """
@@ -37,6 +38,7 @@ class EngineRules(NamedTuple):
     pads: bool = False
     divides: bool = False
     offloads: bool = False
+    stages: bool = False
     alike: bool = False
     streams: bool = True
 
@@ -45,7 +47,7 @@ ENGINES = {
     "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True, divides=True),
     "sglang": EngineRules("SGLang", fixed=True, divides=True),
     "trtllm": EngineRules("TensorRT-LLM"),
-    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True, streams=False),
+    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, stages=True, alike=True, streams=False),
 }
 
 
@@ -164,6 +166,39 @@ def offloading(text: str) -> str:
     return text
 
 
+def is_gguf(form: Format) -> bool:
+    """Whether only a .gguf file holds a format."""
+    return any(map(_own_type, _stored(form)))
+
+
+def is_mlx(form: Format) -> bool:
+    """Whether only mlx-lm runs a format."""
+    return any(name.startswith("mlx-") for name in _stored(form))
+
+
+def _stored(form: Format) -> list[str]:
+    """The names of a format's own formats, or its own."""
+    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
+    return sorted({one.name for one in stored if one})
+
+
+def _own_type(name: str) -> bool:
+    """Whether a format is a type of llama.cpp's that no other engine has."""
+    return name in GGML and name not in ("mxfp4", "nvfp4")
+
+
+def personal_engine() -> EngineProfile:
+    """The engine of people's own machines."""
+    found = profile(data()["personal"]["engine"])
+    assert found is not None
+    return found
+
+
+def is_personal(accelerator: Accelerator) -> bool:
+    """Whether a card is of people's own machines."""
+    return accelerator.unified or accelerator.name in data()["personal"]["cards"]
+
+
 def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
     """A fault where an engine's version has no kernels for a format of weights or cache on a card, naming the engines
     that have; None: it has."""
@@ -172,10 +207,8 @@ def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | 
         others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
         fix = ", ".join(others) or "--engine none"
         return Fault("--engine", chosen.rules.title, f"an engine that runs{on}", fix)
-    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
-    for each in sorted({one.name for one in stored if one}):
-        own = each in GGML and each not in ("mxfp4", "nvfp4")  # of llama.cpp's types those that no other has
-        kind = "gguf" if own else each.partition("-g")[0]  # groups are of any size
+    for each in _stored(form):
+        kind = "gguf" if _own_type(each) else each.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
             said = form.name if form.name.lower() == each else f"{form.name}, with {each}"

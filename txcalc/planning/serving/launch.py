@@ -24,9 +24,9 @@ from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_memory import visible
-from txcalc.planning.serving.engine_profiles import EngineProfile, profile, unsupported
+from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile
-from txcalc.planning.serving.launch_weights import Served, is_gguf, repository_of, served
+from txcalc.planning.serving.launch_weights import Served, repository_of, served
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.formats.names import NATIVE, weights_of
-from txcalc.planning.formats.weights import GGML, Format, Mixed
+from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.deployment import Plan, Planner
 
 DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
@@ -67,12 +67,6 @@ def published_format(model: Model) -> Format | None:
         return weights_of(model, NATIVE)
     except InputError:
         return None
-
-
-def is_gguf(form: Format) -> bool:
-    """Whether only a .gguf file holds a format: a type or a mixture of llama.cpp that no other quantiser has."""
-    stored = {one.name for row in form.table.values() for one in row.values() if one} if isinstance(form, Mixed) else ()
-    return any(name in GGML and name not in KINDS for name in (form.name.lower(), *stored))
 
 
 def kind_of(asked: str, form: Format) -> str:

@@ -212,6 +212,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             assert (package / place).read_text().count(old) == 1, old
             edited(package / place, lambda text, old=old, new=new: text.replace(old, old + new))  # type: ignore[misc]
 
+    # A format of the cache, which an engine has.
+    edited(package / "units.py", lambda text: text.replace("CACHE_BITS = {", 'CACHE_BITS = {"toy6": Fraction(13, 2),'))
+    kv = 'kv.fp8 = { "" = "0.3" }\n'
+    edited(home / "presets/engines.toml", lambda text: text.replace(kv, kv + 'kv.toy6 = { "" = "0.9" }\n', 1))
     # A command with an option.
     (package / "questions/norms.py").write_text(QUESTION)
     (package / "render/norms.py").write_text(TABLE)
@@ -287,6 +291,12 @@ def test_an_output_format_is_written(run: Run) -> None:
     assert " | " in run("show", "gpt2", "--format", "headlines")
 
 
+def test_a_format_of_the_cache_is_counted_and_planned(run: Run) -> None:
+    asked = ("llama-3.1-8b", "--context", "1k", "--kv", "toy6", "--json")
+    assert json.loads(run("kv", *asked, "--batch", "1"))["rows"][0]["bytes"] == 32 * 2 * 8 * 128 * 1024 * 13 // 16
+    assert json.loads(run("deploy", *asked, "--gpu", "h100", "--engine", "vllm"))["fits"]
+
+
 def test_a_command_with_an_option_answers_and_is_shown(run: Run) -> None:
     assert [row["copies"] for row in json.loads(run("norms", "gpt2", "--least", "2", "--json"))["rows"]] == [12, 12]
     assert "final_norm" in run("norms", "gpt2") and "--least N" in run("norms", "-h")
@@ -302,4 +312,4 @@ def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
 def test_every_recipe_is_followed() -> None:
     named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
     known = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
-    assert named == known | {"A command", "An output format"}
+    assert named == known | {"A command", "A format of the cache", "An output format"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -1011,3 +1012,46 @@ def test_lists_of_names() -> None:
     assert listed([["model.layers.1", "model.layers.2"]], "quant_block_list") == [r"re:model\.layers\."]
     assert names("decoder.layers.0.attention.q")[0] == "self_attn.q_proj"
     assert names("layers.4.mixer.odd") == ("4.mixer.odd",)
+
+
+def packed_by_awq(group: int, rows: int, columns: int) -> list[tuple[int, int]]:
+    groups = columns // group
+    return [(columns * rows // 8, 32), (groups * rows // 8, 32), (groups * rows, 16)]
+
+
+# Tensors of a matrix (rows, columns) as its packer makes them, each with the bits of an element:
+# AutoAWQ's WQLinear_GEMM (qweight and qzeros of int32, eight numbers each; scales of fp16), bitsandbytes' Linear4bit
+# (packed bytes, absmax of fp32 for 64) and Linear8bitLt (SCB of fp32 a row), DeepSeek-V3's weight_scale_inv of fp32 for
+# 128 × 128, OCP's mxfp4 as gpt-oss stores it (blocks and scales of bytes), ModelOpt's nvfp4 (packed bytes, weight_scale
+# of fp8 for 16, weight_scale_2 of fp32), vLLM's fp8 on loading (weight_scale of fp32).
+PACKED: dict[str, Callable[[int, int], list[tuple[int, int]]]] = {
+    "int4": partial(packed_by_awq, 128), "int4-g64": partial(packed_by_awq, 64), "int4-g32": partial(packed_by_awq, 32),
+    "nf4": lambda rows, columns: [(rows * columns // 2, 8), (rows * columns // 64, 32)],
+    "int8": lambda rows, columns: [(rows * columns, 8), (rows, 32)],
+    "fp8": lambda rows, columns: [(rows * columns, 8), (1, 32)],
+    "fp8-block": lambda rows, columns: [(rows * columns, 8), (-(-rows // 128) * -(-columns // 128), 32)],
+    "mxfp4": lambda rows, columns: [(rows * columns // 32 * 16, 8), (rows * columns // 32, 8)],
+    "nvfp4": lambda rows, columns: [(rows * columns // 2, 8), (rows * columns // 16, 8), (1, 32)],
+    "bf16": lambda rows, columns: [(rows * columns, 16)],
+    "fp16": lambda rows, columns: [(rows * columns, 16)],
+    "fp32": lambda rows, columns: [(rows * columns, 32)],
+}  # fmt: skip
+
+
+@pytest.mark.drawn(quick=1000)
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in GGML or name in PACKED])
+def test_a_matrix_has_the_bits_of_its_packers_tensors(name: str) -> None:
+    for rows, columns in ((128, 256), (384, 640), (8, 128)):
+        tensors = PACKED[name](rows, columns)
+        assert FORMATS[name].matrix_bits(Weight("weight", (rows, columns))) == sum(n * bits for n, bits in tensors)
+
+
+@pytest.mark.drawn(quick=1000)
+@pytest.mark.parametrize("name", GGML)
+def test_a_ggml_type_has_the_block_of_gguf_s_own_package(name: str) -> None:
+    constants = pytest.importorskip("gguf.constants")
+    kind = getattr(constants.GGMLQuantizationType, name.upper(), None)
+    if kind is None:
+        pytest.skip("newer than this version of gguf")
+    block, size = constants.GGML_QUANT_SIZES[kind]
+    assert GGML[name].matrix_bits(Weight("weight", (3, 2 * block))) == 3 * 2 * 8 * size

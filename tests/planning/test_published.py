@@ -279,3 +279,12 @@ def test_the_comparison_can_fail() -> None:
         value: comparison(Fraction(value), record) for value in (46_702_792_704, 46_760_000_000, 46_602_792_704)
     }
     assert list(verdicts.values()) == ["rounded", "truncated", "disagrees"]
+
+
+def test_the_training_state_of_show_is_that_of_train() -> None:
+    """A rank of DeepSpeed that holds everything, tied tables once."""
+    ranks = txcalc.train("gpt2", gpu="a100-80gb-sxm", framework="deepspeed", layout="dp=1", tokens=128).ranks
+    held = ranks[0].bytes
+    parameters, gradients, *optimizer = (share.bytes for share in training_state(txcalc.load("gpt2").params))
+    found = parameters, gradients, sum(optimizer)
+    assert found == (held["parameters"], held["gradients"], held["optimizer"])

@@ -141,7 +141,7 @@ class CommandStyle(NamedTuple):
 
     adapters        what the user has to do about adapters
     write           start and flags; None: several commands (dynamo)
-    version         whose flags they are
+    version         whose flags they are; a commit where no release was read
     weights         the checkpoint, and what is done with it while it is loaded
     gguf            it serves .gguf files
     runs            the engine that runs the plan, where it is another's front end
@@ -407,7 +407,7 @@ ENGINES = {
     "trtllm": CommandStyle(
         "each request names its adapter: lora_request",
         _trtllm,
-        "TensorRT-LLM 1.2",
+        "TensorRT-LLM 00209af",
         _as_stored,
         gathers=True,
         one_copy=True,
@@ -423,7 +423,7 @@ ENGINES = {
     "llama.cpp": CommandStyle(
         "name each adapter: --lora FILE",
         llama_server,
-        "llama.cpp of 2026-11",
+        "llama.cpp 00dc805",
         gguf_file,
         gguf=True,
         without_towers=True,
@@ -432,7 +432,7 @@ ENGINES = {
     "ollama": CommandStyle(
         "",
         modelfile,
-        "Ollama of 2026-11",
+        "Ollama 071c82b",
         gguf_path,
         gguf=True,
         runs="llama.cpp",

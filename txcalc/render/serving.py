@@ -42,7 +42,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
     alone = _alone(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
     if achievable.tpot_s is not None:
         alone += f"; {_alone('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
-    return [f"unloaded: {alone}"]
+    return [f"alone: {alone}"]
 
 
 def _alone(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
@@ -85,7 +85,7 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
     if not limits:
         return None
     if speed.meets_limits:
-        return f"meets the limits: {_limits(limits)}{', with disaggregated prefill and decode' if pools else ''}"
+        return _met(speed, steady) + (", with disaggregated prefill and decode" if pools else "")
     pairs = (("TTFT", steady.ttft_s.mean, limits.ttft_s), ("TPOT", steady.tpot_s.mean, limits.tpot_s))
     missed = [
         f"{name} {seconds(mean)}, {mean / limit:,.{int(mean < 100 * limit)}f} × the limit of {seconds(limit)}"
@@ -106,6 +106,21 @@ def unsuited(replica: UnsuitedReplica, limits: LatencyLimits) -> str:
             texts.append(f"{name} is {' and '.join(means)}, the limit {seconds(limit)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not mend it"
+
+
+def _met(speed: Speed, steady: SteadyState) -> str:
+    """The means that are within the limits, and the share of simulated requests that is."""
+    limits, run = speed.limits, speed.simulation
+    pairs = (("TTFT", steady.ttft_s.mean, limits.ttft_s), ("TPOT", steady.tpot_s.mean, limits.tpot_s))
+    means = [
+        f"mean {name} {_seconds(mean)} ≤ {seconds(limit)}"
+        for name, mean, limit in pairs
+        if limit is not None and mean is not None
+    ]
+    share = f"{100 * run.within_limits:.0f} % of requests within" if run else "percentiles not checked (--simulate)"
+    if not means:  # a limit of TPOT, where there is none
+        return f"meets the limits: {_limits(limits)}"
+    return f"meets the limits: {' and '.join(means)}" + ("" if speed.disaggregated else f"; {share}")
 
 
 def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
@@ -253,7 +268,7 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
             text = cell(batch) if batch else TableCell(None, "never")
             rows.append((f"ridge-point batch, {name}", None, None, text, None))
-    return Table("Speed", ("", "at the load", "unloaded", "floor", "bound"), rows)
+    return Table("Speed", ("", "at the load", "step alone", "floor", "bound"), rows)
 
 
 def _rates(name: str, *values: float | None) -> tuple[Any, ...]:

@@ -9,4 +9,4 @@ ROOT = TESTS.parent
 DATA = TESTS / "data"
 HF = DATA / "hf"
 GOLDEN = TESTS / "golden"
-SCRIPTS = ROOT / "scripts"
+SCRIPTS = ROOT / "tests" / "scripts"

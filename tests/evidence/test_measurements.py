@@ -392,4 +392,4 @@ def test_its_times_are_predicted_as_today(path: Path) -> None:
     """Measurements stay; what stands beside them is what the library says now."""
     again = read(path)
     assert gpu_script.predict_again(again) == len(figures(path, "time")) + len(figures(path, "speed of training")) + 1
-    assert again == read(path), f"python scripts/gpu.py --again {path}"
+    assert again == read(path), f"python tests/scripts/gpu.py --again {path}"

@@ -1,4 +1,4 @@
-"""Measured servers against the steady state: `scripts/servers.py` on every row, by class.
+"""Measured servers against the steady state: `tests/scripts/servers.py` on every row, by class.
 
 No kernel was fitted to these rows, an engine's own few numbers were (`presets/engines.toml`). The bounds are what is
 reached, rounded up: a change that makes a class worse by a few per cent shows.

@@ -75,7 +75,7 @@ def test_small_configs_are_shown_with_their_marks(number: int, draw: Random) -> 
 @pytest.mark.slow
 def test_every_preset_inherits() -> None:
     lacking = [name for name in names() if inherited(load(name), "flops") is None]
-    assert lacking == [], "run: python scripts/make_theorems.py"
+    assert lacking == [], "run: python tests/scripts/make_theorems.py"
 
 
 @pytest.mark.slow
@@ -90,7 +90,7 @@ def test_configs_that_transformers_makes_by_itself_inherit(draw: Random) -> None
         for _, model in make_theorems.read("", name, described)
         if any(map(theorems.missing, units(model))) and not isinstance(model.root, TowerStack)
     ]
-    assert lacking == [], "run: python scripts/make_theorems.py"
+    assert lacking == [], "run: python tests/scripts/make_theorems.py"
 
 
 @pytest.mark.parametrize("changes", [{"L": 7}, {"F": 1000}, {"V": 99}, {"h": 64}, {"d_h": 64}, {"D": 640}])
@@ -478,7 +478,7 @@ def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyPatch, draw: Random) -> None:
-    """One, drawn by the seed, whole each night; `python scripts/make_theorems.py --again` proves all."""
+    """One, drawn by the seed, whole each night; `python tests/scripts/make_theorems.py --again` proves all."""
     kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
     key = draw.choice(sorted(kept))
     if not whole:

@@ -1,4 +1,4 @@
-"""Utilisation both ways: every published figure that `scripts/utilisation.py` prints, within what it claims."""
+"""Utilisation both ways: every published figure that `tests/scripts/utilisation.py` prints, within what it claims."""
 
 from __future__ import annotations
 

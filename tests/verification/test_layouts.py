@@ -92,7 +92,7 @@ def test_experts_of_attention_are_not_run_over_ep() -> None:
 @pytest.mark.drawn(quick=8)
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
-    """Every rank as `python scripts/layouts.py --keep` measured it, with torch's own sharding."""
+    """Every rank as `python tests/scripts/layouts.py --keep` measured it, with torch's own sharding."""
     ((source, layout, more),) = (one for one in CASES if title(*one) == case)
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)

@@ -187,7 +187,7 @@ COMBINED = json.loads((DATA / "combined.json").read_text("utf-8"))
 
 @pytest.mark.parametrize("own", COMBINED, ids=range(len(COMBINED)))
 def test_saved_elements_of_combinations_no_preset_has(own: dict[str, Any]) -> None:
-    """What random descriptions refuted: see scripts/structures.py."""
+    """What random descriptions refuted: see tests/scripts/structures.py."""
     layers = {} if "decoder" in own else {"n_layers": 1}
     shared = {"d_model": 16, "vocab_size": 17, "attention": {"n_heads": 4}, "feed_forward": {"d_ff": 20}}
     assert failed(verify(build(shared | layers | own, "drawn"), ["saved"], lengths="points")) == []
@@ -768,7 +768,7 @@ def test_every_preset_is_proved_as_it_is_now() -> None:
         for name in names()
     }
     assert {name: quantities for name, quantities in lacking.items() if quantities} == {}, (
-        "run: python scripts/make_theorems.py --further; txcalc verify MODEL --oracle training --record"
+        "run: python tests/scripts/make_theorems.py --further; txcalc verify MODEL --oracle training --record"
     )
 
 

@@ -56,12 +56,12 @@ def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
     """6·N + 12·L·D·T per token of a training step; N is every parameter, embeddings too. With activation checkpointing
     the hardware's FLOPs are 4/3 of it.
 
-    Source   mosaicml/llm-foundry (8c8dd48), scripts/train/benchmarking/README.md: MFU and HFU
+    Source   mosaicml/llm-foundry (8c8dd48), tests/scripts/train/benchmarking/README.md: MFU and HFU
     """
     describes("llm-foundry", model, ledger, recurrent=False, latent=False)
     width = only_stack(model)["d_model"]
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
-    source = "mosaicml/llm-foundry, scripts/train/benchmarking"
+    source = "mosaicml/llm-foundry, tests/scripts/train/benchmarking"
     return trained("llm-foundry", "6·N + 12·L·D·T per token", source, [*weights(ledger, 3), core])
 
 

@@ -284,7 +284,7 @@ def test_prompts_without_flash_attention_slow_down_as_measured() -> None:
     ],
 )
 def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float) -> None:
-    """Rows that nothing was fitted to: prompts within 25 %, generation within 12 % (scripts/llamacpp.py has all,
+    """Rows that nothing was fitted to: prompts within 25 %, generation within 12 % (tests/scripts/llamacpp.py has all,
     and those that are not)."""
     found = rate("llama-3.1-8b", card, weights, prompt)
     assert found == pytest.approx(measured, rel=0.25 if prompt else 0.12)

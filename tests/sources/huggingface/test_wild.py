@@ -379,7 +379,7 @@ def test_unlimited_ocr_has_ten_heads_of_keys_where_it_does_not_say() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [60, pytest.param(240, marks=pytest.mark.nightly)])
 def test_mutants_are_those_of_transformers_or_refused(number: int) -> None:
-    """A short run of `scripts/mutants.py`; a long one is made by hand."""
+    """A short run of `tests/scripts/mutants.py`; a long one is made by hand."""
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
     mutants = runpy.run_path(str(SCRIPTS / "mutants.py"))

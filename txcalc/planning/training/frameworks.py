@@ -26,7 +26,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     pads                    the vocabulary is padded to a multiple of `pads` · tp
     min_microbatch_gap      1F1B needs at least stages − `min_microbatch_gap` micro-batches; None: any number
     source                  where the rules are found
-    caution                 known errors of its rules against its runs (scripts/train_memory.py)
+    caution                 known errors of its rules against its runs (tests/scripts/train_memory.py)
     dtensor                 PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like
                             `torch.chunk`, nothing is padded or repeated
     stacks                  the experts of a rank are one tensor (experts, out, in) of each projection

@@ -1,6 +1,6 @@
 """Types that are read by what transformers' classes were seen to run, each size a formula of the config's keys.
 
-`traced_types.json` has the rows (`scripts/recorded.py` makes them): of every class the keys whose sizes vary,
+`traced_types.json` has the rows (`tests/scripts/recorded.py` makes them): of every class the keys whose sizes vary,
 those that must have one value, those that change nothing, and the leaves.
 """
 

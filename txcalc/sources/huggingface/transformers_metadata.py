@@ -1,6 +1,6 @@
 """What transformers' code says about a model type: its classes, the keys it names, the sizes it takes unless told.
 
-The tables beside this file are made by `scripts/release.py` from one release of transformers; nothing of it is
+The tables beside this file are made by `tests/scripts/release.py` from one release of transformers; nothing of it is
 imported here.
 """
 

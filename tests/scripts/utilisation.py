@@ -1,4 +1,4 @@
-"""Published utilisations beside those that txcalc computes from the same rates: `python scripts/utilisation.py`.
+"""Published utilisations beside those that txcalc computes from the same rates: `python tests/scripts/utilisation.py`.
 
 A line for each source: how many rows, the largest and the median difference. Data: `tests/data/training/`.
 """
@@ -17,8 +17,8 @@ from txcalc.model import Model
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.utilisation import utilisation
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "training"
-MPT = {  # width, layers, heads: llm-foundry (8c8dd48), scripts/train/yamls/pretrain
+DATA = Path(__file__).parents[2] / "tests" / "data" / "training"
+MPT = {  # width, layers, heads: llm-foundry (8c8dd48), tests/scripts/train/yamls/pretrain
     "mpt-125m": (768, 12, 12),
     "mpt-350m": (1024, 24, 16),
     "mpt-760m": (1536, 24, 12),
@@ -29,7 +29,7 @@ MPT = {  # width, layers, heads: llm-foundry (8c8dd48), scripts/train/yamls/pret
     "mpt-30b": (7168, 48, 56),
     "mpt-70b": (8192, 80, 64),
 }
-NANOTRON = {  # huggingface/nanotron, scripts/scaling_benchmarks.py of the playbook
+NANOTRON = {  # huggingface/nanotron, tests/scripts/scaling_benchmarks.py of the playbook
     "1B": "D=2048 L=16 h=32 h_kv=32 F=8192 V=131072 tied",
     "3B": "D=3072 L=28 h=32 h_kv=32 F=8192 V=131072 tied",
     "8B": "D=4096 L=32 h=32 h_kv=32 F=14336 V=131072 untied",
@@ -72,7 +72,7 @@ def mpt(name: str, tokens: int) -> str:
 def foundry() -> Iterator[Figure]:
     """MFU and HFU in percent, by llm-foundry's own convention, over the dense peak of the products' dtype. The printed
     rate lacks its fraction, half a token a second on average, with which both were computed (061f2c7c,
-    scripts/train/benchmarking/collect_results.py: 'Throughput (T/s/GPU)': int(…))."""
+    tests/scripts/train/benchmarking/collect_results.py: 'Throughput (T/s/GPU)': int(…))."""
     for row in rows("llm-foundry.csv"):
         model, found = counted(
             mpt(row["model"], int(row["tokens"])), "llm-foundry", int(row["tokens"]), row["recompute"], 1

@@ -1,6 +1,6 @@
 """How fast txcalc is: start-up against a trivial typer app, peak memory, modules loaded, sweeps, one ledger.
 
-    python scripts/bench.py [RUNS]
+    python tests/scripts/bench.py [RUNS]
 
 Figures to look at, not a test: they depend on the machine and on what else it does. Processes are interleaved, and
 the least of many runs is the one that was disturbed least.
@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SHOW = [sys.executable, "-m", "txcalc", "show", "llama-3.1-8b"]
 TRAIN = [sys.executable, "-m", "txcalc", "train", "llama-3.1-8b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8"]
 HEAVY = ("torch", "numpy", "sympy", "pydantic", "huggingface_hub", "transformers")

@@ -1,4 +1,4 @@
-"""How many config.json files of a folder are read right: `python scripts/configs.py FOLDER`.
+"""How many config.json files of a folder are read right: `python tests/scripts/configs.py FOLDER`.
 
 FOLDER holds `truth.json` (a list of records with `name`, `params_total`, and perhaps `segment`) and
 `configs/NAME.json`. Each file is *right* (its unique parameters equal the record's), *refused*, *stopped* (refused for

@@ -1,7 +1,7 @@
 """All that is to be measured on a machine with a CUDA device, which needs no network:
 
     pip wheel --no-deps -w WHEELS fvcore iopath yacs portalocker tabulate termcolor tqdm tomli_w   # where there is one
-    python scripts/gpu.py WHEELS --gpu h100-sxm --out presets/measurements/h100.json
+    python tests/scripts/gpu.py WHEELS --gpu h100-sxm --out presets/measurements/h100.json
 
 PyTorch, NumPy, SymPy, typer, rich, msgspec, PyYAML and Pillow have to be there. In this order, and what an earlier run
 of the same command has measured is not measured again:
@@ -30,7 +30,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NEEDED = ("torch", "numpy", "sympy", "typer", "rich", "fvcore", "iopath", "yacs", "yaml", "PIL", "tomli_w")
 EXACT = ("parameters", "bytes", "fvcore", "flops", "training")
 SMALL = (

@@ -1,4 +1,4 @@
-"""Marks beside runs: `python scripts/marks.py [--number 300] [--seed 1]`.
+"""Marks beside runs: `python tests/scripts/marks.py [--number 300] [--seed 1]`.
 
 Presets and the tests' descriptions with random sizes, and random descriptions (the tests' strategies), at random
 workloads, batch and lengths of 1 among them. The module of each runs on the meta device at that very workload. A figure
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from structures import drawn
 from tiny import TINY

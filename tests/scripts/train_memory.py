@@ -1,4 +1,4 @@
-"""Predicted and measured memory of training runs: `python scripts/train_memory.py [--rows]`.
+"""Predicted and measured memory of training runs: `python tests/scripts/train_memory.py [--rows]`.
 
 Every row of `tests/data/training/memory.csv` is predicted from its model, layout and recipe alone. The rules are read
 off the frameworks' sources, but for what nanotron's rows of 1B and 3B chose: that a stage may end at just its share of
@@ -37,7 +37,7 @@ from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "training" / "memory.csv"
+DATA = Path(__file__).parents[2] / "tests" / "data" / "training" / "memory.csv"
 NANOTRON = {
     "1B": "D=2048 L=16 h=32 F=8192 V=131072 tied", "3B": "D=3072 L=28 h=32 F=8192 V=131072 tied",
     "8B": "D=4096 L=32 h=32 F=14336 V=131072", "80B": "D=8192 L=80 h=64 F=28672 V=131072",

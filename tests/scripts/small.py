@@ -1,4 +1,4 @@
-"""The truth of the small configs: `python scripts/small.py [NAME…]`, and of towers: `--towers [NAME…]`.
+"""The truth of the small configs: `python tests/scripts/small.py [NAME…]`, and of towers: `--towers [NAME…]`.
 
 tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from txcalc.verification.inputs import blank, inputs_of
 from txcalc.verification.via import instantiate, measure
 
-FOLDER = Path(__file__).parents[1] / "tests" / "data" / "hf"
+FOLDER = Path(__file__).parents[2] / "tests" / "data" / "hf"
 
 
 def truth(

@@ -1,4 +1,4 @@
-"""What transformers makes of some types, as formulas of their keys: `python scripts/recorded.py [TYPE…]`.
+"""What transformers makes of some types, as formulas of their keys: `python tests/scripts/recorded.py [TYPE…]`.
 
 `recorded_types.json` says of which, with settings of keys that are no others' (null: the default), and the quotients
 that must be whole where only their product is a size.

@@ -1,4 +1,4 @@
-"""FLOPs and parameters of towers beside transformers' own modules: `python scripts/tower_flops.py`.
+"""FLOPs and parameters of towers beside transformers' own modules: `python tests/scripts/tower_flops.py`.
 
 CASES are small ones of each kind (tests/verification/test_tower_flops.py). The script runs towers of the configs in
 tests/data/hf at their own sizes; what is equal is kept in presets/theorems.json, by which `show` says that
@@ -210,7 +210,7 @@ OF: dict[Run, tuple[str, int, str]] = {
     edged: ("vision", 18 * 30, ""),
     waves: ("acoustic", 64, "acoustic_"),
 }
-SMALL = json.loads((Path(__file__).parents[1] / "tests" / "data" / "hf" / "towers.json").read_text())
+SMALL = json.loads((Path(__file__).parents[2] / "tests" / "data" / "hf" / "towers.json").read_text())
 
 
 def changed(name: str, key: str = "vision_config", **changes: Any) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def _of_tower(name: str, kind: str, modules: str) -> bool:
 
 def published() -> dict[str, dict[str, Any]]:
     """Multimodal configs of real sizes."""
-    data = Path(__file__).parents[1] / "tests" / "data" / "hf"
+    data = Path(__file__).parents[2] / "tests" / "data" / "hf"
     files = [json.loads((data / f"{name}.json").read_text()) for name in ("configs", "wild")]
     found = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
     named = ("llava llava-1.5-7b", "mistral3 mistral-small-3.1-24b", "qwen2_5_vl qwen2.5-vl-7b")

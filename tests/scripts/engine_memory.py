@@ -1,5 +1,5 @@
 """vLLM's start-up logs (tests/data/vllm_memory.json) beside what is predicted, line by line: `python
-scripts/engine_memory.py`. GiB; a constant of the version is the same for every model."""
+tests/scripts/engine_memory.py`. GiB; a constant of the version is the same for every model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from txcalc.planning.serving.engine_profiles import profile
 from txcalc.units import parse_bytes
 
 GIB = 2**30
-DATA = Path(__file__).parents[1] / "tests" / "data"
+DATA = Path(__file__).parents[2] / "tests" / "data"
 LOGS = json.loads((DATA / "vllm_memory.json").read_text())["rows"]
 SWEEP_SOURCE = "github.com/jgchn/llm-d-planner (a95e9f6), accuracy/results/v0.19.0/results_raw.csv: 49 models on H100"
 

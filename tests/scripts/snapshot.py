@@ -1,8 +1,8 @@
 """What txcalc prints as JSON for every preset and every config it reads, one file a command, and what two such folders
 differ in: a change of structure must leave every byte as it was.
 
-    python scripts/snapshot.py FOLDER [--presets]        writes the folder (of presets alone)
-    python scripts/snapshot.py BEFORE AFTER              says which files differ, exit code 1 if any does
+    python tests/scripts/snapshot.py FOLDER [--presets]        writes the folder (of presets alone)
+    python tests/scripts/snapshot.py BEFORE AFTER              says which files differ, exit code 1 if any does
 
 Not a test: run it before and after a change. Refusals are kept too, with their exit code, and tracebacks, which are
 named.
@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from txcalc.cli import app
 from txcalc.sources import presets
 
-CONFIGS = Path(__file__).parents[1] / "tests" / "data" / "hf" / "configs.json"
+CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "hf" / "configs.json"
 COMMANDS = {
     "show": ("show",),
     "long": ("show", "--tokens", "4096", "--batch", "2", "--attention", "masked", "--logits", "last"),

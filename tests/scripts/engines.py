@@ -1,4 +1,4 @@
-"""An engine's own share of latencies, fitted: `python scripts/engines.py [ENGINE …]`.
+"""An engine's own share of latencies, fitted: `python tests/scripts/engines.py [ENGINE …]`.
 
 The numbers of `[latency]` in `presets/engines.toml` are engines' own, so that only servers tell them: those of
 `servers.py`, TPOT first (`step_s`, `sequence_s`, `together`), then TTFT (`own_s`, `steps`). The best of a grid is what

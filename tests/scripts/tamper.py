@@ -1,4 +1,4 @@
-"""Wrong formulas that keep their mark: `python scripts/tamper.py [--drawn 60] [--seed 1]`, some four minutes.
+"""Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, some four minutes.
 
 Each tamper is an edit of a source file: those of `TAMPERS`, by hand, and others drawn from all of `parts/`, the ledger
 and the rules of gradients (an operator, a constant or a letter is another). A process of its own runs with it, and asks
@@ -21,7 +21,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "txcalc"
 MODELS = (
     "gpt2", "llama-3.1-8b", "mistral-7b", "gemma-3-4b", "mixtral-8x7b", "deepseek-v3", "t5-small", "whisper-large-v3",

@@ -2,8 +2,8 @@
 each class of transformers at its type's own sizes the smallest ones that they are the sum of (`evidence.splits`), with
 parameters and FLOPs alone.
 
-    python scripts/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
-    python scripts/make_theorems.py --check [--part 3/10]
+    python tests/scripts/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
+    python tests/scripts/make_theorems.py --check [--part 3/10]
 
 What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
 parameters and forward FLOPs (training, saved activations, decoding, masks). Structures that cannot be proved are
@@ -28,7 +28,7 @@ from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from tiny import TINY
 
@@ -43,7 +43,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.presets import names
 
-HELD = Path(__file__).parents[1] / "tests" / "data" / "hf"
+HELD = Path(__file__).parents[2] / "tests" / "data" / "hf"
 # What people change with --set, and what sizes of one family differ in.
 VARIANTS: tuple[dict[str, Any], ...] = (
     {"h_kv": 1}, {"attention.window": 4096}, {"attention.window": None}, {"head.tied": True}, {"head.tied": False},

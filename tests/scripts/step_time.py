@@ -1,4 +1,4 @@
-"""Measured training speeds beside predicted ones: `python scripts/step_time.py [SOURCE …] [--rows | --cells]`.
+"""Measured training speeds beside predicted ones: `python tests/scripts/step_time.py [SOURCE …] [--rows | --cells]`.
 
 For each source (models with experts by themselves) and accelerator: rows, the median of predicted ÷ measured seconds,
 the median and the 90th percentile of the absolute error, and how many floors are above the measurement (none may be).
@@ -54,7 +54,7 @@ def rows() -> tuple[Row, ...]:
 
 def foundry() -> Iterator[Row]:
     """Composer with FSDP. DEFAULT: weights in fp32, gathered in 16 bits, gradients reduced in fp32; PURE: all bf16.
-    FlashAttention in Triton (scripts/train/benchmarking/submit_benchmarks.py: --attn_impl), and its cross-entropy
+    FlashAttention in Triton (tests/scripts/train/benchmarking/submit_benchmarks.py: --attn_impl), and its cross-entropy
     (llm-foundry 8c8dd48, models/mpt/modeling_mpt.py: loss_fn = "fused_crossentropy")."""
     for row in published.rows("llm-foundry.csv"):
         gpus, micro, batch, tokens = (int(row[key]) for key in ("gpus", "micro_batch", "global_batch", "tokens"))

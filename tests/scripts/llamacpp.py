@@ -1,9 +1,9 @@
 """llama.cpp's measured speeds beside what is predicted, and the fits of `presets/efficiency/` that are of its kernels.
 
-`python scripts/llamacpp.py` compares tests/data/serving/consumer.csv, of which nothing was fitted to; with
+`python tests/scripts/llamacpp.py` compares tests/data/serving/consumer.csv, of which nothing was fitted to; with
 `--lowered` its M1 Max has the clock that its own first two prompts say: what is off there, and no prediction. Then
 hopper.csv, to which `presets/efficiency/hopper.toml` is fitted.
-`python scripts/llamacpp.py --fit apple` fits apple.csv (NumPy): a share of the bandwidth for each chip, one
+`python tests/scripts/llamacpp.py --fit apple` fits apple.csv (NumPy): a share of the bandwidth for each chip, one
 start, and of each format the median share of the peak. `--fit hopper` fits hopper.csv (NumPy): a start of packed
 formats and what a weight of 4 bits costs to unpack by least squares, the rest as medians; the tokens of its mixture of
 experts are not used.
@@ -31,7 +31,7 @@ from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "serving"
+DATA = Path(__file__).parents[2] / "tests" / "data" / "serving"
 VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention
 NEWEST = "llama.cpp"  # with it
 BARS = {"generation": 0.12, "prompt": 0.25, "token": 0.12}

@@ -1,4 +1,4 @@
-"""Every class that transformers has for every model type that is read: `python scripts/heads.py [TYPE…]`.
+"""Every class that transformers has for every model type that is read: `python tests/scripts/heads.py [TYPE…]`.
 
 Tiny configs (those of `mutants.py`) get each class of transformers' auto tables in turn; its parameters and FLOPs are
 measured on the meta device and compared. Prints the classes that are refused and those that differ, then how many are

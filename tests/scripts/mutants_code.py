@@ -1,7 +1,7 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
-    python scripts/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
-    python scripts/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
+    python tests/scripts/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
+    python tests/scripts/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
         [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again] [--listed]
 
 TIER is one draw of the quick tier, as it runs without names of files: `--draw SEED` says which; `--every-case` takes
@@ -51,7 +51,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLACES = tuple(str(ROOT / "txcalc" / name) + os.sep for name in ("parts", "planning", "evidence"))
 BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult,

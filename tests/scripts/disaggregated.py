@@ -1,4 +1,4 @@
-"""Measured servers with pools for prompts and for answers: `python scripts/disaggregated.py [--by KEY …]`.
+"""Measured servers with pools for prompts and for answers: `python tests/scripts/disaggregated.py [--by KEY …]`.
 
 Every row of `tests/data/serving/disaggregated.csv` is predicted from the workers of both pools, their layouts, formats,
 lengths and concurrency alone. Columns are predicted ÷ measured, as in `servers.py`. Rows do not say whether a server

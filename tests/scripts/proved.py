@@ -1,6 +1,6 @@
 """Of how many configs of a folder that are read each figure is proved, by theorems and with no run:
 
-    python scripts/proved.py FOLDER … [--run] [--part 1/3]
+    python tests/scripts/proved.py FOLDER … [--run] [--part 1/3]
 
 FOLDER is as `evidence/configs.py` has it. Prints every config whose parameters or FLOPs are not proved, with the
 structures for want of which they are not; every one whose proved parameters are not the record's; then the counts.

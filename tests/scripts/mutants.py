@@ -1,4 +1,4 @@
-"""Mutated configs beside transformers: `python scripts/mutants.py --number 30000 --seed 1`.
+"""Mutated configs beside transformers: `python tests/scripts/mutants.py --number 30000 --seed 1`.
 
 Small configs of every model type that is read and that transformers has, those of tests/data/hf or the defaults of its
 class, are changed in one to three keys; transformers builds each on the meta device, txcalc reads it. Both must have as
@@ -35,7 +35,7 @@ from txcalc.sources.huggingface import describe, transformers_metadata as metada
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
 from txcalc.sources.objects import idle_rows
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "hf"
+DATA = Path(__file__).parents[2] / "tests" / "data" / "hf"
 FILES = ("towers", "configs", "small", "wild")
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Layouts of many models against PyTorch's own sharding: `python scripts/layouts.py [FIRST [LAST]] [--keep]`.
+"""Layouts of many models against PyTorch's own sharding: `python tests/scripts/layouts.py [FIRST [LAST]] [--keep]`.
 
 A line for each case: the figures compared, how many differ, seconds. Worlds to 1,024 ranks that do and do not divide,
 models to 405B and DeepSeek-V3, every schedule. Exit code 1 where anything differs. `--keep` writes what PyTorch has of
@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from tiny import TINY
 
@@ -233,7 +233,7 @@ CASES += [
 ]
 
 
-KEPT = Path(__file__).parents[1] / "tests" / "data" / "training" / "layouts.json"
+KEPT = Path(__file__).parents[2] / "tests" / "data" / "training" / "layouts.json"
 
 
 def model_of(source: str) -> Model:

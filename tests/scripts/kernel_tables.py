@@ -1,4 +1,4 @@
-"""Fits the curves of `presets/efficiency/` to kernels: `python scripts/kernel_tables.py DATA [FAMILY …]`.
+"""Fits the curves of `presets/efficiency/` to kernels: `python tests/scripts/kernel_tables.py DATA [FAMILY …]`.
 
 DATA is `aiconfigurator_core/systems/data` of PyPI `aiconfigurator-core` 0.12.0 (Apache-2.0, NVIDIA), unpacked: tables
 of kernels measured one by one, of three engines. Of every size the median over engines counts, each with its fastest

@@ -1,4 +1,4 @@
-"""What the peer says of the measured servers: `python scripts/peer.py`, with PyPI `aiconfigurator` 0.12.0.
+"""What the peer says of the measured servers: `python tests/scripts/peer.py`, with PyPI `aiconfigurator` 0.12.0.
 
 Asks its `cli_estimate` (aggregated, mode SILICON, its own defaults but for the cache's dtype) for every row of
 `tests/data/serving/servers.csv`, and writes `peer.csv` beside it: the row's number and latencies in milliseconds.

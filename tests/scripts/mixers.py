@@ -1,7 +1,7 @@
 """Recurrences of the reference modules against flash-linear-attention's own, in plain PyTorch: values and states.
 
     pip install --no-deps --target FOLDER fla-core einops
-    python scripts/mixers.py FOLDER
+    python tests/scripts/mixers.py FOLDER
 
 Of FOLDER only `fla/ops/*/naive.py` is loaded: the package itself needs Triton. Prints the largest differences, and the
 shape of the state that is kept; exit code 1 where one is above 1e-5.

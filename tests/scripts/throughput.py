@@ -1,4 +1,4 @@
-"""TensorRT-LLM's largest throughput against the library: `python scripts/throughput.py`.
+"""TensorRT-LLM's largest throughput against the library: `python tests/scripts/throughput.py`.
 
 Every row of `tests/data/serving/throughput.csv` is a run of `trtllm-bench throughput`: so many requests of one length,
 all there at the start, first come, first served. It is simulated request by request (`planning.serving.simulation`)

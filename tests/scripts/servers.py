@@ -1,4 +1,4 @@
-"""Measured servers against the library: `python scripts/servers.py [--by KEY …] [--what FIGURE …]`.
+"""Measured servers against the library: `python tests/scripts/servers.py [--by KEY …] [--what FIGURE …]`.
 
 Every row of `tests/data/serving/servers.csv` is predicted from its layout, formats, lengths and concurrency alone.
 Columns are predicted ÷ measured: median, 10th and 90th percentile; mean absolute error; share of rows within 25 %.
@@ -36,7 +36,7 @@ from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.points import Timer, request
 from txcalc.planning.serving.traffic import Lengths
 
-DATA = Path(__file__).parents[1] / "tests" / "data" / "serving"
+DATA = Path(__file__).parents[2] / "tests" / "data" / "serving"
 PRESETS = {
     "DeepSeek-R1": "deepseek-v3",
     "DeepSeek-V3": "deepseek-v3",

@@ -1,4 +1,4 @@
-"""What transformers' code says about each model type, as data: `python scripts/release.py`.
+"""What transformers' code says about each model type, as data: `python tests/scripts/release.py`.
 
 Writes beside the readers
 - `transformers_classes.json`: the classes of each model type (those that take its configuration),

@@ -1,6 +1,6 @@
 """Random valid descriptions of every family against every oracle that needs no device:
 
-    python scripts/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--jobs 2]
+    python tests/scripts/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--jobs 2]
 
 Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number, until as many of
 different structures have been tried: what mechanisms, flags and equal sizes they have, not how large they are. The
@@ -26,7 +26,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from msgspec.structs import replace
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 
 from strategies import descriptions
 

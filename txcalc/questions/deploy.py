@@ -15,7 +15,7 @@ from txcalc.planning.serving import points, traffic
 from txcalc.planning.serving.deployment import Plan, Planner, beside
 from txcalc.planning.serving.engine import engine as engine_config, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import EngineProfile, offloading, profile
+from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, offloading, profile
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, serve
@@ -578,6 +578,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving) if serving else None
         notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
+        if self.profile is None and is_gguf(plan.planner.engine.weights):
+            form = plan.planner.engine.weights.name
+            notes.append(f"{form} is a format of llama.cpp, as which fit judges it: --engine llama.cpp")
         fitting = None
         if fewer:
             fitting = deployment.point(fewer, (fewer.cheapest if fewer.limits else None) or fewer.chosen)

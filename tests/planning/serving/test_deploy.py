@@ -685,3 +685,9 @@ def test_states_stay_as_wide_as_they_were() -> None:
         model = load(name)
         notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
         assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
+
+
+def test_a_plan_of_a_gguf_format_names_the_engine_that_runs_it() -> None:
+    plan = ("qwen3-32b", "--gpu", "4090:1", "--weights", "Q4_K_M", "--context", "8k")
+    assert "as which fit judges it: --engine llama.cpp" in run(*plan).stderr
+    assert "as which fit judges it" not in run(*plan, "--engine", "llama.cpp").stderr

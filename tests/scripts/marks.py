@@ -130,13 +130,14 @@ def main() -> int:
         number += 1
         try:
             more, wrong = judged(number, asked.seed)
-        except TxcalcError:
+        except (TxcalcError, RuntimeError) as error:  # refused, or its module takes no such workload
             refused += 1
+            print(f"{number}: {' '.join(str(error).split())[:100]}", file=sys.stderr)
             continue
         counts += more
         faults += wrong
         tried += 1
-    print(f"{tried} models at random workloads, {refused} more refused")
+    print(f"{tried} models at random workloads, {refused} more refused or not run")
     for word, times in counts.most_common():
         print(f"{word:<24} {times:>6,}")
     print("\n".join(faults) or "no mark is contradicted")

@@ -252,33 +252,30 @@ def test_a_loss_on_split_logits_gathers_none(name: str, gathered: int) -> None:
 # Measured steps.
 
 
-@pytest.mark.nightly
+# Rows of a source: the accelerator, whether experts are spread, and a bound of the median error of their step times.
+# Nothing was fitted to them. Of torchtitan's H100s the power is not known to the model.
+CLAIMED = {
+    "megatron-bridge": [("h100", False, 0.10), ("gb300", False, 0.10), ("gb300", True, 0.15)],
+    "sc21": [("a100", False, 0.10)],
+    "korthikanti": [("a100", False, 0.05)],
+    "llm-foundry": [("a100", False, 0.07), ("", False, 0.10)],
+    "torchtitan": [("h100", False, 0.22)],
+}
+
+
 @pytest.mark.slow
-def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed() -> None:
-    """Rows of llm-foundry, Megatron-Bridge, SC'21, Korthikanti and torchtitan; nothing was fitted to them."""
-    sources = ("megatron-bridge", "sc21", "korthikanti", "llm-foundry", "torchtitan")
-    found = [each for name in sources for each in evidence.judged(name)[0]]
-    assert len(found) > 230
-    assert all(each.floor < 1 for each in found)
-
-    def error(source: str, gpu: str, experts: bool = False) -> float:
-        group = [
-            abs(each.ratio - 1)
-            for each in found
-            if each.row.source == source
-            and each.row.machine.accelerator.name.startswith(gpu)
-            and (each.row.recipe.layout.ep > 1) == experts
+@pytest.mark.drawn(2)
+@pytest.mark.parametrize("source", CLAIMED)
+def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed(source: str) -> None:
+    verdicts = evidence.judged(source)[0]
+    assert all(verdict.floor < 1 for verdict in verdicts)
+    for gpu, experts, bound in CLAIMED[source]:
+        errors = [
+            abs(verdict.ratio - 1)
+            for verdict in verdicts
+            if verdict.row.machine.accelerator.name.startswith(gpu) and (verdict.row.recipe.layout.ep > 1) == experts
         ]
-        return median(group)
-
-    assert error("sc21", "a100") < 0.10
-    assert error("korthikanti", "a100") < 0.05
-    assert error("megatron-bridge", "h100") < 0.10
-    assert error("megatron-bridge", "gb300") < 0.10
-    assert error("megatron-bridge", "gb300", experts=True) < 0.15  # 0.48 where groups of ep would cross racks
-    assert error("llm-foundry", "a100") < 0.07
-    assert error("llm-foundry", "") < 0.10
-    assert error("torchtitan", "h100") < 0.22  # of their power nothing is known to the model
+        assert median(errors) < bound, gpu
 
 
 def test_products_with_rows_of_no_multiple_of_16_bytes_are_slower() -> None:

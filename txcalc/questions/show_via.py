@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.util import find_spec
 from typing import Any
 
 from txcalc.errors import MissingExtra, TxcalcError
@@ -25,14 +24,14 @@ class ViaModel(Answer):
     model_type: str
 
 
-class ViaParams(Answer, kw_only=True):
+class ViaParams(Answer):
     """Unique parameters, of a multimodal model those of its language model; `whole`: of the whole class."""
 
     total: int
-    active: None = None
-    embedding: None = None
-    by_kind: None = None
-    whole: int | None = None
+    active: None
+    embedding: None
+    by_kind: None
+    whole: int | None
 
 
 class ViaForward(Answer):
@@ -119,6 +118,7 @@ class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     sums: None
     rules: None
     published: None
+    architecture: None
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     known: ViaKnown
@@ -134,6 +134,8 @@ def show_via(
 ) -> ShowVia:
     """Builds transformers' module of a config.json on the meta device and measures it. Errors: `InputError` where it
     cannot be built or sizes are missing, `MissingExtra`."""
+    from importlib.util import find_spec
+
     if not find_spec("transformers"):
         raise MissingExtra("--via transformers", "transformers", "transformers")
     from txcalc.sources import hub, huggingface
@@ -166,13 +168,14 @@ def show_via(
         model=ViaModel(name or data["model_type"], None, where, data["model_type"]),
         workload=WorkloadInfo(batch=batch, tokens=tokens, past=0, source=encoder_tokens),
         convention=Convention(flops_per_mac=2, attention="dense", logits="all", mla=None),
-        params=ViaParams(total=found.params, whole=found.whole),
+        params=ViaParams(found.params, None, None, None, found.whole),
         flops=ViaFlops(ViaForward(found.flops, None), ViaMasked(None), None),
         cache=cache_of(found),
         memory=ViaMemory(ceil_div(found.params * bits, 8), dtype),
         sums=None,
         rules=None,
         published=None,
+        architecture=None,
         assumptions=tuple(found.assumptions),
         notes=(*notes(found), *ignored, *comparison(data, where, name, found)),
         known=ViaKnown(known, None if found.flops is None else known, None if found.cache is None else known),

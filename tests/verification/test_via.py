@@ -283,7 +283,8 @@ def test_the_command(tiny: str) -> None:
     assert data["params"]["total"] == ordinary["params"]["total"] and data["params"]["active"] is None
     assert data["flops"]["forward"] == {"matmul": ordinary["flops"]["forward"]["matmul"], "other": None}
     assert data["memory"]["weights_bytes"] == ordinary["memory"]["weights_bytes"]
-    assert data["cache"] == ordinary["cache"] and data["known"]["cache"]["how"] == "measured"
+    assert data["cache"].items() <= ordinary["cache"].items()
+    assert data["known"]["cache"]["how"] == "measured"
     assert data["known"]["flops"]["how"] == "measured"
     table = shown(tiny, "--via", "transformers", "--tokens", "7")
     assert "transformer.h.*.attn.c_attn" in table.stdout and "B·T·(" in table.stdout

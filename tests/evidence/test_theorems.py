@@ -616,6 +616,7 @@ def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
     assert always(condition) is true
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
     """DeepSeek-V3.2's index turns a part of each head: there has to be a rest."""

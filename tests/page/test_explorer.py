@@ -17,6 +17,7 @@ from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, 
 from txcalc.program import OutOfDomain, Program, Tape, written
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble
+from txcalc.sources.presets import names
 from txcalc.sources.resolve import resolve
 from txcalc.sources.spec import changed
 
@@ -137,17 +138,14 @@ def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_every_preset_has_an_explorer() -> None:
-    from txcalc.sources.presets import names
-
-    for name in names():
-        model = txcalc.load(name)
-        explorer = explore(model)
-        values = explorer.values()
-        assert explorer.totals.run(values)["params"] == model.params
-        assert {"D", "L"} <= {slider.symbol.letter for slider in explorer.sliders}, name
-        assert not explorer.fixed, name
-        assert explorer.domains, name
+@pytest.mark.drawn(12)
+@pytest.mark.parametrize("name", names())
+def test_every_preset_has_an_explorer(name: str) -> None:
+    model = txcalc.load(name)
+    explorer = explore(model)
+    assert explorer.totals.run(explorer.values())["params"] == model.params
+    assert {"D", "L"} <= {slider.symbol.letter for slider in explorer.sliders}
+    assert not explorer.fixed and explorer.domains
 
 
 def test_a_formula_that_is_tampered_with_differs() -> None:

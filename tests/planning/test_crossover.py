@@ -166,8 +166,8 @@ def test_never_is_exact_at_the_edge() -> None:
     assert less[first_rule, "masked"] == window * (window - 1) // 2
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.slow
-@pytest.mark.drawn(quick=2)
 @pytest.mark.parametrize("name", ["qwen4_exp", "qwen4_exp_text"])
 def test_positions_in_groups_are_searched_by_remainder(name: str) -> None:
     """Costs of ⌈(a·T + b)/c⌉ positions, against all lengths up to 400; and no closed form is claimed."""

@@ -101,16 +101,15 @@ def test_the_largest_models_are_only_shapes_on_meta() -> None:
     assert {(weight.device.type, weight.dtype) for weight in net.parameters()} == {("meta", torch.bfloat16)}
 
 
-def test_inputs_are_what_forward_takes() -> None:
-    for name in TINY:
-        model = tiny(name)
-        with reference.tracing():
-            out = reference.build(model, device="meta")(*reference.inputs(model, 3, 5, device="meta"))
-        rows = out[0] if isinstance(out, tuple) else out
-        one = (
-            model.kind == "vision" and model.root.stacks[0].head is not None
-        )  # a class of the picture; else its patches
-        assert rows.shape[:-1] == ((3,) if one else (3, 9) if model.kind == "vision" else (3, 5)), name
+@pytest.mark.drawn(24)
+@pytest.mark.parametrize("name", TINY)
+def test_inputs_are_what_forward_takes(name: str) -> None:
+    model = tiny(name)
+    with reference.tracing():
+        out = reference.build(model, device="meta")(*reference.inputs(model, 3, 5, device="meta"))
+    rows = out[0] if isinstance(out, tuple) else out
+    classifier = model.kind == "vision" and model.root.stacks[0].head is not None  # one row a picture; else its patches
+    assert rows.shape[:-1] == ((3,) if classifier else (3, 9) if model.kind == "vision" else (3, 5))
 
 
 # --- the forms agree --------------------------------------------------------------------------------------------------

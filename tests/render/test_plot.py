@@ -299,7 +299,7 @@ def test_a_file_is_written_and_the_table_is_as_ever(command: str, suffix: str, t
 # Terminals.
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_gets_the_picture_below_the_table(command: str) -> None:

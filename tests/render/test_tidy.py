@@ -98,13 +98,13 @@ def test_latex_is_plain_and_within_a_page(command: str) -> None:
 @pytest.mark.slow
 def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(tmp_path: Path) -> None:
     """In one document, so that a TeX starts once: with margins of an inch, as `latex.PAGE` has them."""
-    tables = [rf"\typeout{{COMMAND {command}}}{latex(command)}\clearpage" for command in COMMANDS]
     engine = next(filter(None, map(shutil.which, ("pdflatex", "tectonic", "xelatex"))), None)
     if engine is None:
         pytest.skip("no LaTeX is installed (pdflatex, tectonic or xelatex)")
     found = shutil.which("kpsewhich")
     if found and not subprocess.run([found, "booktabs.sty"], capture_output=True, text=True).stdout:
         pytest.skip("this LaTeX has no booktabs (apt-get install texlive-latex-recommended)")
+    tables = [rf"\typeout{{COMMAND {command}}}{latex(command)}\clearpage" for command in COMMANDS]
     source = tmp_path / "table.tex"
     packages = r"\usepackage[margin=1in]{geometry}\usepackage{booktabs,amsmath,amssymb}"
     body = "\n".join(tables)

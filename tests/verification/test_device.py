@@ -101,6 +101,7 @@ def test_every_byte_of_weights_and_cache(name: str, dtype: Any) -> None:
     assert verdict.failures == [] and verdict.rows
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("where", DEVICES)
 @pytest.mark.parametrize("name", FORMS)
 def test_the_allocator_holds_what_is_predicted(name: str, where: str) -> None:
@@ -245,6 +246,7 @@ def test_where_attention_overtakes_is_what_the_times_say(monkeypatch: pytest.Mon
     assert by_flops.measured == by_times.measured and by_flops.predicted == 2 * 8 - 1  # 2·D·T·(T + 1) ≥ 4·D·F·T
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("step", [Load("decode", 3, 1, 20), Load("training", 2, 8), Load("prefill", 3, 20)], ids=str)
 def test_the_least_that_has_to_be_held(step: Load) -> None:
     model = load("D=16 L=2 h=4 h_kv=2 F=32 V=50")

@@ -136,7 +136,7 @@ def test_backward_costs_what_training_says(name: str) -> None:
     assert where(verdict, "training flops, blocks recomputed", "FlopCounterMode") == {FOR_ALL[0]}
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["vit", "whisper", "chinchilla", "vectors", "t5", "albert"])
 def test_data_needs_no_gradient_and_hidden_states_do(name: str) -> None:
     assert failed(verify(tiny(name), ["training"])) == []
@@ -231,6 +231,7 @@ def test_a_full_window_stops_growing_and_a_state_is_constant() -> None:
     assert len(state) == 1
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["gpt2", "mixtral", "hyena-modal"])
 def test_memory_by_category(name: str) -> None:
     verdict = verify(tiny(name), ["memory"])
@@ -405,7 +406,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     assert {(leaf, formula) for leaf, formula, _ in REFUTED} == there - left
 
 
-@pytest.mark.drawn(8)
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(("leaf", "formula", "name"), REFUTED, ids=lambda value: getattr(value, "__name__", value))
 def test_a_tampered_formula_fails_at_its_path(
     leaf: type[Leaf], formula: str, name: str, monkeypatch: pytest.MonkeyPatch
@@ -671,6 +672,7 @@ def test_what_ran_out_of_memory_is_let_go_before_what_is_free_is_said(monkeypatc
     assert held and alive == [False, False]
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("rows", [1, 3])
 @pytest.mark.parametrize("where", ["meta", "cpu"])
 def test_a_table_of_few_positions_is_not_run_past(rows: int, where: str) -> None:

@@ -62,6 +62,7 @@ def extended(name: str, layers: int, figure: Any, formulas: bool = False) -> Any
     return more + (depth - layers - 1) * (more - one)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("name", "layers"),
     [("fnet-base", 1), ("convbert-base", 1), ("default-xlstm", 1), ("deepseek-v3.2", 4)],

@@ -37,7 +37,7 @@ def small(model_type: str, cls: str, classes: int) -> dict[str, Any]:
     return config | {"architectures": [cls], "id2label": {str(i): str(i) for i in range(classes)}}
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize(("model_type", "cls"), CASES, ids=[cls for _, cls in CASES])
 def test_exact(model_type: str, cls: str) -> None:
     pytest.importorskip("fvcore")

@@ -118,21 +118,3 @@ def _positive(c: Config, key: str) -> Any:
         c.ignore(key)
         return None
     return c.size(key)
-
-
-def distances(c: Config) -> Raw:
-    """SEW-D's: a table of buckets of distances that queries and keys both meet."""
-    c.require_value(True, "relative_attention", why="its layers without distances are not read")
-    given = c.data.get("pos_att_type", ["p2c", "c2p"])
-    c.ignore("pos_att_type")
-    if not isinstance(given, list) or sorted(map(str, given)) != ["c2p", "p2c"]:
-        c.fault("pos_att_type", given, '["p2c", "c2p"]', "queries and keys both meet distances")
-    norms = c.text("norm_rel_ebd", default="layer_norm")
-    if norms not in ("layer_norm", "none"):
-        c.fault("norm_rel_ebd", norms, "'layer_norm' or 'none'")
-    reach, buckets = c.size("max_position_embeddings", default=512), c.size("position_buckets", default=256)
-    if buckets >= reach:
-        c.fault("position_buckets", buckets, f"less than max_position_embeddings = {reach:,}")
-    shared = c.flag("share_att_key", default=True)
-    raw: Raw = {"form": "disentangled", "rows": 2 * buckets, "distance": reach, "terms": ["c2p", "p2c"]}
-    return raw | {"shared": shared, "norm": norms == "layer_norm", "bias": [] if shared else ["q", "k"]}

@@ -22,11 +22,11 @@ def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
     return raw, {"image": fitting, "patch": patch, "channels": c.size("num_channels", default=3)}
 
 
-def vit(c: Config, form: str = "", side: int = 224) -> Raw:
+def vit(c: Config) -> Raw:
     """Square patches and a class token; the classifier has a row a label."""
-    raw, vision = pictures(c, side=side)
+    raw, vision = pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
-    form = form or c.head_of("classifier", "none")
+    form = c.head_of("classifier", "none")
     head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
         "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},

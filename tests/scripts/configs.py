@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface import describe, type_of
 from txcalc.sources.huggingface.families import PUBLISHED, READERS
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 
@@ -41,6 +41,13 @@ class Verdict(NamedTuple):
     why: str
 
 
+def of_other_code(config: Any) -> bool:
+    """Whether its class or its keys are of other code than its model type, which is what the record measures."""
+    model_type, _ = type_of(config, "")
+    published = model_type in READERS and READERS[model_type][0] in PUBLISHED
+    return published and bool(model_type != config.get("model_type"))
+
+
 def judge(config: Any, truth: dict[str, Any]) -> tuple[str, str]:
     """The verdict on one file, and the refusal or the two numbers."""
     expected = truth["params_total"]
@@ -56,8 +63,7 @@ def judge(config: Any, truth: dict[str, Any]) -> tuple[str, str]:
         return "unknown", f"{found:,}; {truth.get('why_unknown', '')}"
     if found == expected:
         return "right", ""
-    told = described[0]["model_type"]
-    if told != config.get("model_type") and READERS[told][0] in PUBLISHED:  # by keys that this code alone has
+    if of_other_code(config):
         return "unknown", f"{found:,}; {'; '.join(described[2])}"
     return ("WRONG", f"{found:,}, not {expected:,} ({found - expected:+,})")
 

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from configs import records
+from configs import of_other_code, records
 
 from txcalc.errors import TxcalcError
 from txcalc.evidence import structures, theorems
@@ -26,10 +26,10 @@ from txcalc.sources.huggingface import describe
 
 
 def read(folder: Path) -> Iterator[tuple[str, Model, int | None]]:
-    """The models of a folder that are read, with their parameters where the record has them."""
+    """The models of a folder that are read, with their parameters where the record has them of this class."""
     for truth, config in records(folder):
         try:
-            yield truth["name"], build(*describe(config)), truth["params_total"]
+            yield truth["name"], build(*describe(config)), None if of_other_code(config) else truth["params_total"]
         except TxcalcError:
             continue
 

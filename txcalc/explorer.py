@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from txcalc.errors import InputError
 from txcalc.evidence import structures, theorems
+from txcalc.evidence.domains import everywhere
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
@@ -324,7 +325,7 @@ def _domains(
                 further = {
                     quantity: (shown.how, Program(letters, {}, _asked(_conditions(shown.conditions, values))))
                     for quantity, shown in theorem.further.items()
-                    if shown.digest == now[quantity]
+                    if shown.digest == now[quantity] and (shown.how == "measured" or everywhere(shown.where))
                 }
                 if now["active"] == now["params"] and not theorems.Formulas(unit).routed:
                     further["active"] = ("proved", Program(letters, {}))

@@ -41,7 +41,7 @@ from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, run as whole_run
-from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS
+from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PageModel, on_page
 from txcalc.render.page import MOST_BYTES
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
@@ -60,6 +60,15 @@ def made(place: Path, *argv: str) -> Path:
 
 
 # The command.
+
+
+def test_what_is_proved_of_some_lengths_alone_is_not_proved_on_the_page() -> None:
+    """Its batch and tokens may be any: Gemma 2's training step is proved for B and T of 2 or more."""
+    gemma = txcalc.load("gemma-2-9b")
+    assert all_known(gemma, KNOWN)["training"] == ("proved", "all B, T ≥ 2")
+    page = PageModel.of("gemma-2-9b", explore(gemma))
+    assert page.known["training"].how == "modelled" and page.known["flops"].how == "proved"
+    assert not any("training flops" in domain.further for domain in explore(gemma).domains)
 
 
 def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
@@ -370,7 +379,7 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
             whole = not any(map(theorems.obstacle, theorems.units(model)))
             assert got["proved"] == whole, chosen
             by_parts = not whole and theorems.inherited(model, "params")  # which the page does not follow
-            known = all_known(model, KNOWN)
+            known = {name: on_page(known) for name, known in all_known(model, KNOWN).items()}
             for name, badge in () if by_parts else got["badges"]:
                 quantity = BEHIND.get(name, "params" if name.startswith("memory ") else name)
                 in_bytes = name.startswith("memory ") or name.endswith("_bytes")

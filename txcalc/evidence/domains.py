@@ -38,7 +38,7 @@ def covers(domain: str, work: Workload) -> bool:
     """Whether a domain contains a workload. What it says beside bounds and is no word of `WORDS` contains none."""
     lengths = {"B": work.batch, "T": work.tokens, "past": work.past, "T_src": work.source}
     for name, bound in _bounds(domain):
-        if lengths.get(name) is not None and lengths[name] < bound:
+        if name not in lengths or (lengths[name] is not None and lengths[name] < bound):
             return False
     for clause in LEAST.sub("", domain).removeprefix("all").split(","):
         if clause.strip() in WORDS:

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
-from txcalc.evidence.known import all_known
+from txcalc.evidence.domains import everywhere
+from txcalc.evidence.known import Evidence, all_known
 from txcalc.explorer import Domain, Explorer, PagePart, Slider
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
@@ -131,8 +132,15 @@ class PageModel(Answer):
             parts=explorer.parts,
             domains=tuple(map(PageDomain.of, explorer.domains)),
             unproved=explorer.unproved,
-            known={name: Known(known.how, known.where) for name, known in all_known(model, KNOWN).items()},
+            known={name: Known(*on_page(known)) for name, known in all_known(model, KNOWN).items()},
         )
+
+
+def on_page(known: Evidence) -> Evidence:
+    """What is proved of some batches or lengths only is not proved of those that the page may be asked for."""
+    if known.how == "measured" or everywhere(known.where):
+        return known
+    return Evidence("modelled", f"{known.how} only for {known.where}")
 
 
 def conditions_of(conditions: Sequence[Guard]) -> tuple[Condition, ...]:

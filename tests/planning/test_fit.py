@@ -250,6 +250,15 @@ def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:
     assert len(out.splitlines()) == 8  # a line per model where one accelerator is asked about
 
 
+def test_what_is_short_of_ram_is_below_zero_in_a_table() -> None:
+    """Also where the GPU itself has room to spare."""
+    argv = ("fit", "llama-3.1-70b", "--gpu", "4090", "--ram", "16GB")
+    (row,) = [row for row in run.data(*argv, code=1)["rows"] if row.get("best")]
+    assert row["room_bytes"] > 0 and row["short_bytes"] == -row["ram_free_bytes"] > 0
+    (line,) = csv.DictReader(run(*argv, "--format", "csv")[1].splitlines())
+    assert line["left (bytes)"] == str(-row["short_bytes"])
+
+
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba-2.8b"])
 def test_a_card_by_numbers_is_as_fast_as_a_preset_with_these(model: str) -> None:
     """Of which no peak is known: one token's arithmetic is little of its time, where it has a peak at all."""

@@ -314,6 +314,7 @@ def best(fits: Sequence[ModelFit]) -> ModelFit:
     fitting = [fit for fit in fits if fit.fits]
     if without_ram := next((fit for fit in fitting if not fit.in_ram), None):
         return without_ram
-    known = fitting or [fit for fit in fits if fit.room_bytes is not None]
-    left = lambda fit: (fit.room_bytes if fit.ram_free_bytes is None else fit.ram_free_bytes) or 0  # noqa: E731
-    return max(known, key=left, default=fits[0])
+    if fitting:
+        return max(fitting, key=lambda fit: fit.ram_free_bytes or 0)
+    known = [fit for fit in fits if fit.short_bytes is not None]
+    return min(known, key=lambda fit: fit.short_bytes or 0, default=fits[0])

@@ -75,14 +75,13 @@ def _room(row: ModelFit, with_format: bool = False) -> TableCell:
     """Free or missing bytes; with format and speed where it is the best of several."""
     if row.room_bytes is None:
         return TableCell(None, "–")
-    size, style = iec(row.room_bytes), "green"
+    left, text, style = row.room_bytes, iec(row.room_bytes), "green"
     where = [row.in_ram, "in RAM"] if row.in_ram else []
-    if not row.fits:
-        lacks_ram = row.room_bytes >= 0 and row.ram_free_bytes is not None
-        size, style = f"short {iec(-(row.ram_free_bytes or 0) if lacks_ram else -row.room_bytes)}", "red"
-        where = ["of RAM"] if lacks_ram else []
+    if row.short_bytes:
+        left, text, style = -row.short_bytes, f"short {iec(row.short_bytes)}", "red"
+        where = ["of RAM"] if left < row.room_bytes else []
     if not with_format:
-        return TableCell(row.room_bytes, "\n".join([size, *where]), style)
+        return TableCell(left, "\n".join([text, *where]), style)
     speed = [f"{three(row.tokens_per_s)} tok/s"] if row.tokens_per_s else []
-    values = {"": row.room_bytes, "format": row.weights, "tokens/s": row.tokens_per_s}
-    return TableCell(values, "\n".join([row.weights, *speed, size, *where]), style)
+    values = {"": left, "format": row.weights, "tokens/s": row.tokens_per_s}
+    return TableCell(values, "\n".join([row.weights, *speed, text, *where]), style)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.links import NODE
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
-from txcalc.questions.deployment import FewestGpus, StageMemory
+from txcalc.questions.deployment import StageMemory
 from txcalc.render import serving
 from txcalc.render.report import MEMORY_SIGNS, Report, Table, TableCell, column, exact, percent
 from txcalc.units import iec
 
 BAR = 40  # characters of the memory bar
 LAYOUTS = 10  # shown
-DEAR = 3  # times the cost of the cheapest from which a plan is named as dear
+EXPENSIVE = 3  # times the hourly cost of the cheapest plan, from which a plan is named
 
 
 def report(answer: Deploy | DeployComparison, form: str) -> Report:
@@ -36,7 +35,10 @@ def _header(answer: Deploy) -> list[str]:
     if answer.unsuited and speed and not speed.meets_limits:
         verdicts.insert(0, serving.unsuited(answer.unsuited, speed.limits))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
-        verdicts.append(f"{fewest.needed} GPUs would do, but {_rented(fewest)}")
+        verdicts.append(
+            f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented, in replicas of {fewest.replica}: "
+            "1, 2 or 4 GPUs of a node, or whole nodes"
+        )
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
@@ -51,12 +53,6 @@ def _header(answer: Deploy) -> list[str]:
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
         f"reserve {gpu.reserve} ({gpu.reserve_source})",
     ]
-
-
-def _rented(fewest: FewestGpus) -> str:
-    """Why more GPUs are rented than needed."""
-    size = "1, 2, 4 or all GPUs of a node" if fewest.replica <= NODE else "whole nodes"
-    return f"{fewest.rented} are rented: a replica takes {size}"
 
 
 def _in_ram(answer: Deploy) -> list[str]:
@@ -112,16 +108,17 @@ def comparison(answer: DeployComparison) -> Report:
         *((TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()),
     )
     timed = (each for each in answer.deployments if isinstance(each, Deploy) and each.speed)
-    header = [*_dear(answer), *next((serving.shared(each, each.speed) for each in timed if each.speed), [])]
+    header = [*_expensive(answer), *next((serving.shared(each, each.speed) for each in timed if each.speed), [])]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
 
 
-def _dear(answer: DeployComparison) -> list[str]:
-    """Plans that cost several times the cheapest."""
+def _expensive(answer: DeployComparison) -> list[str]:
+    """Plans that cost several times as much as the cheapest."""
     return [
-        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × the cheapest"
+        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × as much per hour "
+        "as the cheapest that serves this load"
         for each in answer.deployments
-        if isinstance(each, Deploy) and each.times_cheapest and each.times_cheapest >= DEAR
+        if isinstance(each, Deploy) and each.times_cheapest and each.times_cheapest >= EXPENSIVE
     ]
 
 

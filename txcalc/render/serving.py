@@ -88,7 +88,7 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
         return _met(speed, steady) + (", with disaggregated prefill and decode" if pools else "")
     pairs = (("TTFT", steady.ttft_s.mean, limits.ttft_s), ("TPOT", steady.tpot_s.mean, limits.tpot_s))
     missed = [
-        f"{name} {seconds(mean)}, {mean / limit:,.{int(mean < 100 * limit)}f} × the limit of {seconds(limit)}"
+        f"mean {name} {seconds(mean)}, {mean / limit:,.{int(mean < 100 * limit)}f} × the limit of {seconds(limit)}"
         for name, mean, limit in pairs
         if limit is not None and mean is not None and mean > limit
     ]
@@ -103,9 +103,9 @@ def unsuited(replica: UnsuitedReplica, limits: LatencyLimits) -> str:
         times = [(each.users, getattr(each, key)) for each in replica.latencies]
         if limit is not None and times[-1][1] is not None and times[-1][1] > limit:
             means = (f"{seconds(time)} with {users} user{'' if users == 1 else 's'}" for users, time in times)
-            texts.append(f"{name} is {' and '.join(means)}, the limit {seconds(limit)}")
+            texts.append(f"mean {name} is {' and '.join(means)}, the limit {seconds(limit)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
-    return f"not suited: on {number} {'; '.join(texts)}. More replicas do not mend it"
+    return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
 
 
 def _met(speed: Speed, steady: SteadyState) -> str:
@@ -332,7 +332,7 @@ def _loads(speed: Speed, most: int | None) -> Table:
     ]
     times = column("TTFT", "s"), column("TPOT", "s"), column("decode step", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
-    return Table(f"Loads, {speed.layout}: users who send the next request at once", headings, rows)
+    return Table(f"Loads, {speed.layout}: each user sends the next request when an answer ends", headings, rows)
 
 
 def _front(speed: Speed) -> Table:

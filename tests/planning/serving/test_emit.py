@@ -145,7 +145,7 @@ def test_requests_at_random_may_all_run_at_once() -> None:
 
 def test_a_plan_that_fails_still_exits_with_one() -> None:
     code, out, err = emit("llama-3.1-8b", "--gpu", "h100-sxm:1", "--tpot", "1ms", "--emit", "vllm")
-    assert code == 1 and out.startswith("vllm serve ") and "note: not suited: on 8 GPUs (tp=8) TPOT is " in err
+    assert code == 1 and out.startswith("vllm serve ") and "note: not suited: on 8 GPUs (tp=8) mean TPOT is " in err
 
 
 class Strict(ArgumentParser):

@@ -41,25 +41,28 @@ from txcalc.planning.serving.points import Request, Slo, Timer
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
 
-def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> list[int]:
-    """Numbers of accelerators to try, ascending: parts of a node, then whole nodes; or multiples of the layout that is
-    given, where it is neither."""
-    given = taken(held)
+def sizes(node: int | None, ways: int) -> list[int]:
+    """Numbers of accelerators that can be rented, ascending, that are a multiple of `ways`: parts of a node, then whole
+    nodes."""
     whole = min(node or NODE, NODE)  # of a rack, as many as in one node
-    parts = [n for n in (1, 2, 4) if n < whole]
-    counts = [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % given == 0]
-    if not counts or given > whole:
-        counts = list(range(given, MOST_GPUS + 1, given))
+    parts = (n for n in (1, 2, 4) if n < whole)
+    return [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % ways == 0]
+
+
+def rentable(least: int, fixed: Mapping[str, int], node: int | None = None) -> list[int]:
+    """Numbers of accelerators to try, ascending; multiples of the layout that is given, where none of `sizes` is."""
+    ways = taken(fixed)
+    counts = sizes(node, ways)
+    if not counts or ways > min(node or NODE, NODE):
+        counts = list(range(ways, MOST_GPUS + 1, ways))
     return [n for n in counts if n >= least]
 
 
-def units(node: int | None, held: Mapping[str, int]) -> list[int]:
-    """Numbers of accelerators that one replica may take, ascending: parts of a node, then whole nodes; and what the
-    given tp and pp take, though no cloud rents it so."""
-    given = taken({axis: ways for axis, ways in held.items() if axis != "dp"})
-    whole = min(node or NODE, NODE)
-    rented = (*(n for n in (1, 2, 4) if n < whole), *range(whole, MOST_GPUS + 1, whole))
-    return sorted({given, *(n for n in rented if n % given == 0)})
+def units(node: int | None, fixed: Mapping[str, int]) -> list[int]:
+    """Numbers of accelerators that one replica may take, ascending: `sizes`, and what the given tp and pp take, though
+    no cloud rents it so."""
+    ways = taken({axis: degree for axis, degree in fixed.items() if axis != "dp"})
+    return sorted({ways, *sizes(node, ways)})
 
 
 def unit(layout: Layout) -> int:
@@ -169,15 +172,13 @@ class _Sizing:
         """The layouts of the fewest, best first; where none serve the load within the limits, of the fewest that hold
         it; None: there are none."""
         if fewest:
-            rented = self._of(fewest.rented)
-            return rented or self.ranked(fewest.rented)
-        rate, limits = self.asked.rate, self.limits
-        self.limits, self.asked = Slo(), replace(self.asked, rate=None)
-        try:
-            held = self._rented(least)
-        finally:
-            self.limits, self.asked = limits, replace(self.asked, rate=rate)
-        return (self._of(held[0] * held[1]) or self.ranked(held[0] * held[1])) if held else None
+            return self._of(fewest.rented) or self.ranked(fewest.rented)
+        load = replace(self.asked, rate=None)
+        in_memory = _Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
+        if in_memory is None:
+            return None
+        replicas, size = in_memory
+        return self._of(replicas * size) or self.ranked(replicas * size)
 
     def unsuited(self) -> Unsuited | None:
         """The replica that comes closest to the limits with the fewest users that are worth one, if none is within

@@ -25,7 +25,7 @@ from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
-from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile
+from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running
 from txcalc.planning.serving.launch_weights import Served, repository_of, served
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
 
@@ -55,55 +55,55 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     """
     if engine not in ENGINES:
         raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
-    written = ENGINES[engine]
-    layout, held = plan.best.layout, plan.planner.engine
+    style = ENGINES[engine]
+    layout, config = plan.best.layout, plan.planner.engine
     guess = request.speculation if request else None
-    known = _checked(plan, engine)
-    comments = [f"# the flags are those of {written.version}, the plan is of {known}"] if known.asked else []
+    chosen = _checked(plan, engine)
+    comments = [f"# the flags are those of {style.version}, the plan is of {chosen}"] if chosen.asked else []
     if guess and plan.planner.draft is None:
-        comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of what was said before")
-    if held.adapters:
-        comments.append(f"# {written.adapters}")
-    if plan.planner.model.text_only and not written.without_towers:
+        comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of the text so far")
+    if config.adapters:
+        comments.append(f"# {style.adapters}")
+    if plan.planner.model.text_only and not style.without_towers:
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
-    if (held.gathers or held.interval > 1) and written.gathers is not held.gathers:
-        raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
+    if (config.gathers or config.interval > 1) and style.gathers is not config.gathers:
+        raise InputError("--emit", [f"{engine} has no flag for --{'gather' if config.gathers else 'poll'}"])
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(
             f"# requests of more than {longest:,} tokens are refused; where lengths differ, plan for a range"
             " (--prompt 2k±1k)"
         )
-    weights = written.weights(plan)
-    if written.write is None:
-        return "\n".join([*comments, *_said(weights), *_dynamo(plan, weights, pools, guess)])
+    weights = style.weights(plan)
+    if style.write is None:
+        return "\n".join([*comments, *_comment(weights), *_dynamo(plan, weights, pools, guess)])
     if pools:
         raise InputError(
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
-    start, flags = written.write(plan, weights, guess)
-    if written.one_copy and layout.dp > 1 and not _shared(plan):
+    start, flags = style.write(plan, weights, guess)
+    if style.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
-    return "\n".join([*comments, *_said(weights), _lines(start, flags)])
+    return "\n".join([*comments, *_comment(weights), _lines(start, flags)])
 
 
 def _checked(plan: Plan, engine: str) -> EngineProfile:
     """The engine and version that runs the plan. Errors: `InputError` for a plan that does not fit, of another engine,
     or in formats that the engine does not have on the accelerator, or only as .gguf files."""
-    held, written = plan.planner.engine, ENGINES[engine]
-    planned = held.memory.profile if held.memory else None
-    runs = profile(written.runs or engine)
+    config, style = plan.planner.engine, ENGINES[engine]
+    planned = config.memory.profile if config.memory else None
+    runs = profile(style.runs or engine)
     assert runs is not None
     if planned and planned.engine != runs.engine:
         expected = f"{runs.rules.title}, which --emit {engine} starts"
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
     chosen = planned or runs
-    if lacking := unsupported(chosen, held.weights, plan.planner.accelerator, held.kv):
+    if lacking := unsupported(chosen, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
-    if not written.gguf and is_gguf(held.weights):
+    if not style.gguf and is_gguf(config.weights):
         expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
-        raise InputError("--emit", [Fault("--weights", held.weights.name, expected, "--emit llama.cpp")])
+        raise InputError("--emit", [Fault("--weights", config.weights.name, expected, "--emit llama.cpp")])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}), so that no command runs it"])
     return chosen
@@ -124,7 +124,7 @@ def _as_stored(plan: Plan) -> Served:
     return served(plan, online=False, streams=False)
 
 
-def _said(weights: Served) -> list[str]:
+def _comment(weights: Served) -> list[str]:
     return [f"# {weights.comment}"] if weights.comment else []
 
 
@@ -167,7 +167,7 @@ def _lines(start: str, flags: Flags) -> str:
 
 def _dynamo(plan: Plan, weights: Served, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
     """The commands of a front end and its workers: one pool, or one for prefill and one for decode."""
-    found = ["python -m dynamo.frontend"]
+    lines = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
     for role, choice in roles:
         layout = choice.layout
@@ -177,9 +177,9 @@ def _dynamo(plan: Plan, weights: Served, pools: Pools | None, guess: Speculative
         flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
-        found.append(f"# {copies} of these, each on {worker.gpus} GPUs{f', for {role}' if role else ''}")
-        found.append(_lines("python -m dynamo.vllm", flags))
-    return found
+        lines.append(f"# {copies} of these, each on {worker.gpus} GPUs{f', for {role}' if role else ''}")
+        lines.append(_lines("python -m dynamo.vllm", flags))
+    return lines
 
 
 def _method(plan: Plan, engine: int) -> str:
@@ -221,13 +221,12 @@ def _refuse(plan: Plan, engine: str) -> InputError:
     return InputError("--emit", [f"{engine}'s flags do not say the layout {plan.best.layout}"])
 
 
-def _kept(plan: Plan) -> list[str]:
-    """The fraction of the memory that the engine sees and may use, where the plan keeps anything else free."""
-    planner = plan.planner
+def _memory_utilization(plan: Plan) -> str:
+    """The fraction of the memory that the engine sees and may use."""
+    planner, reserve = plan.planner, plan.planner.engine.reserve
     seen = visible(planner.accelerator) if planner.engine.memory else planner.accelerator.memory
-    kept = planner.engine.reserve
-    share = float(1 - kept.share) if kept.share else (seen - kept.of(seen)) * 1000 // seen / 1000
-    return [f"{share:g}"]
+    share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
+    return f"{share:g}"
 
 
 def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
@@ -249,22 +248,13 @@ def _share(part: int, *others: int) -> str:
 
 def _vllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout = plan.best.layout
-    return f"vllm serve {weights.checkpoint}", _vllm_flags(plan, weights, layout, _running(plan, layout), guess)
+    return f"vllm serve {weights.checkpoint}", _vllm_flags(plan, weights, layout, running(plan, layout), guess)
 
 
 def _loaded(weights: Served) -> Flags:
     """What vLLM and SGLang do with the weights while they load them."""
     flags = (("--dtype", weights.dtype), ("--quantization", weights.quantization))
     return [(flag, value) for flag, value in flags if value]
-
-
-def _running(plan: Plan, layout: Layout) -> int:
-    """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
-    for."""
-    memory = plan.planner.engine.memory
-    share: int = ceil_div(plan.concurrency, layout.dp)
-    most: int | None = memory.at_once if memory else None
-    return min(share, most) if most else share
 
 
 def _vllm_flags(
@@ -283,7 +273,7 @@ def _vllm_flags(
         flags.append(("--enable-expert-parallel", None))
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
     flags += [("--max-num-batched-tokens", engine.chunk), ("--block-size", engine.block)]
-    flags += [("--gpu-memory-utilization", share) for share in _kept(plan)]
+    flags.append(("--gpu-memory-utilization", _memory_utilization(plan)))
     if plan.planner.model.text_only:
         flags.append(("--language-model-only", None))
     flags += [
@@ -293,10 +283,10 @@ def _vllm_flags(
     if guess:
         if layout.pp > 1:
             raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
-        said = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
-        said["parallel_drafting"] = _at_once(plan.planner.draft)
-        written = json.dumps({key: value for key, value in said.items() if value})
-        flags.append(("--speculative-config", shlex.quote(written)))
+        draft = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
+        draft["parallel_drafting"] = _at_once(plan.planner.draft)
+        text = json.dumps({key: value for key, value in draft.items() if value})
+        flags.append(("--speculative-config", shlex.quote(text)))
     if engine.adapters:
         if engine.rank > RANKS[-1]:
             raise InputError("--emit", [f"vLLM has adapters of a rank up to {RANKS[-1]}: --adapter-rank {RANKS[-1]}"])
@@ -319,15 +309,15 @@ def _sglang(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> t
         flags.append(("--enable-dp-attention", None))
     if layout.ep > 1:
         flags.append(("--ep-size", layout.ep))
-    sequences = _running(plan, layout) * (layout.dp if shared else 1)
+    sequences = running(plan, layout) * (layout.dp if shared else 1)
     # It keeps a few tokens of the context for itself (managers/tp_worker.py: max_req_input_len = context - 6).
     context = max(plan.context, min(plan.context + 6, plan.planner.model.context or plan.context + 6))
     flags += [("--context-length", context), ("--max-running-requests", sequences)]
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
     flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
-    held = plan.best.fullest
-    kept = engine.reserve.of(held.memory)
-    flags.append(("--mem-fraction-static", _share(held.weights + held.pool, kept, held.rest, held.peak)))
+    gpu = plan.best.fullest
+    reserve = engine.reserve.of(gpu.memory)
+    flags.append(("--mem-fraction-static", _share(gpu.weights + gpu.pool, reserve, gpu.rest, gpu.peak)))
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
     words = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "fp4": "fp4_mx_block16"}
@@ -359,10 +349,10 @@ def _trtllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> t
         flags.append(("--pp_size", layout.pp))
     if layout.ep > 1:
         flags.append(("--ep_size", layout.ep))
-    flags += [("--max_seq_len", plan.context), ("--max_batch_size", _running(plan, layout))]
-    held = plan.best.fullest
-    kept = engine.reserve.of(held.memory) + held.rank.rest.get("left free", 0)
-    flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(held.pool, kept))]
+    flags += [("--max_seq_len", plan.context), ("--max_batch_size", running(plan, layout))]
+    gpu = plan.best.fullest
+    reserve = engine.reserve.of(gpu.memory) + gpu.rank.rest.get("left free", 0)
+    flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(gpu.pool, reserve))]
     start = f"trtllm-serve {weights.checkpoint}"
     if options := _options(plan, weights, guess):
         flags.append(("--extra_llm_api_options", "options.yaml"))

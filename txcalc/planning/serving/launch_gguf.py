@@ -9,6 +9,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.formats.names import NATIVE
 from txcalc.planning.formats.weights import plain
+from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.launch_weights import Served, name_of, to_fill_in
 from txcalc.planning.serving.offload import count, divides
@@ -19,6 +20,14 @@ Flags = list[tuple[str, object]]
 BATCH = 2048  # llama.cpp's default of tokens that a request hands on at once; a step has `--ubatch-size` of them
 CACHES = ("q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 CACHES_OF_OLLAMA = ("q8_0", "q4_0")
+
+
+def running(plan: Plan, layout: Layout) -> int:
+    """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
+    for."""
+    memory, share = plan.planner.engine.memory, ceil_div(plan.concurrency, layout.dp)
+    most = memory.at_once if memory else None
+    return min(share, most) if most else share
 
 
 def gguf_file(plan: Plan) -> Served:
@@ -106,10 +115,7 @@ def _slots(plan: Plan, name: str) -> int:
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
         raise InputError("--emit", [f"{name} splits a model by layers, and the plan's layout is {layout} (--tp 1)"])
-    memory = plan.planner.engine.memory
-    share: int = ceil_div(plan.concurrency, layout.dp)
-    most = memory.at_once if memory else None
-    return min(share, most, plan.best.max_concurrency) if most else min(share, plan.best.max_concurrency)
+    return min(running(plan, layout), plan.best.max_concurrency)
 
 
 def _gpu_layers(plan: Plan) -> list[int]:

@@ -241,6 +241,15 @@ def test_engine_and_format_agree_with_the_command() -> None:
         assert err.count("\n") == 1
 
 
+def test_a_copy_of_llama_cpp_has_no_more_slots_than_its_gpu_holds() -> None:
+    """Where users wait, on two GPUs that hold a copy each."""
+    plan = ("llama-3.1-8b", "--gpu", "4090:2", "--dp", "2", "--engine", "llama.cpp", "--weights", "Q8_0")
+    argv = (*plan, "--context", "8k", "--concurrency", "200")
+    most = emit.data(*argv, code=1)["max_concurrency"]
+    found = parsed("llama.cpp", emit(*argv, "--emit", "llama.cpp")[1])
+    assert found.parallel == most / 2 == 15 and found.ctx_size == 15 * 8192
+
+
 def test_a_gguf_plan_is_served_by_llama_cpp_and_ollama() -> None:
     plan = ("qwen3-32b", "--gpu", "4090", "--engine", "llama.cpp", "--weights", "Q4_K_M", "--context", "4k")
     many = (*plan, "--concurrency", "2", "--kv", "q8_0", "--emit")

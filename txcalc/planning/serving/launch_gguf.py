@@ -115,7 +115,7 @@ def _slots(plan: Plan, name: str) -> int:
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
         raise InputError("--emit", [f"{name} splits a model by layers, and the plan's layout is {layout} (--tp 1)"])
-    return min(running(plan, layout), plan.best.max_concurrency)
+    return min(running(plan, layout), plan.best.max_concurrency // layout.dp)
 
 
 def _gpu_layers(plan: Plan) -> list[int]:

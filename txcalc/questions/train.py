@@ -376,19 +376,18 @@ def train(
         accelerator = hardware.load(name)
     machine = cluster.machine(accelerator)
     terms = run.terms(price, accelerator.power)
-    run_tokens = tokens_of(
-        model, maybe(run.train_tokens, "--train-tokens", count), maybe(run.compute, "--compute", count), terms
-    )
     rate = None if mfu.measured is None else parse_measured(mfu.measured)
     conventions = known_conventions(names(mfu.conventions)) if mfu.conventions else REPORTED
     asked_tokens, searched = maybe(tokens, "--tokens", length), None
     recipe = RecipeOptions(recipe=recipe) if isinstance(recipe, str) else recipe
+    sequence = recipe.tokens if isinstance(recipe, Recipe) else sequence_length(model, asked_tokens)
+    given, compute = maybe(run.train_tokens, "--train-tokens", count), maybe(run.compute, "--compute", count)
+    run_tokens = tokens_of(model, given, compute, terms, sequence)
     if isinstance(recipe, Recipe):
         if layout is not None or tokens is not None:
             raise InputError("train", ["a Recipe has layout and tokens of its own"])
         whole = recipe
     else:
-        sequence = sequence_length(model, asked_tokens)
         batch = maybe(recipe.global_batch, "--global-batch", length)
         # PEFT's defaults: frozen weights in the compute dtype, adapters in fp32
         frozen, adapter = adapter_formats.get("base", "bf16"), adapter_formats.get("dtype", "fp32")

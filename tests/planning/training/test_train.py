@@ -687,6 +687,14 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert code == 2 and "counts gradients of frozen weights" in err
 
 
+def test_a_budget_of_flops_is_spent_on_what_a_step_with_adapters_computes() -> None:
+    """Not on 6·N·D, of which frozen weights need about two thirds."""
+    plan = ("train", "gpt2", "--gpu", "h100:1@2", "--layout", "tp=1", "--tokens", "1k", "--compute", "1e18")
+    full, tuned = (run.data(*plan, *lora)["run"] for lora in ((), ("--lora", "r=8")))
+    assert full["compute"] == pytest.approx(1e18, rel=1e-6) == tuned["compute"]
+    assert tuned["train_tokens"] > 1.2 * full["train_tokens"]
+
+
 @pytest.mark.parametrize(("tokens", "sequences"), [("2k", 64), ("128k", 8), ("1M", 1)])
 def test_a_step_with_adapters_has_few_sequences(tokens: str, sequences: int) -> None:
     plan = ("train", "gpt2", "--set", "context=1048576", "--gpu", "h100:1", "--layout", "tp=1", "--lora", "r=8")

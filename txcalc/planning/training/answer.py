@@ -18,7 +18,7 @@ from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Terms, TrainingRun, run
 from txcalc.planning.training.step import Step, StepTimer
-from txcalc.planning.utilisation import COMPUTED, REPORTED, MeasuredRate, Utilisation, utilisation
+from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
 
 ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
 
@@ -123,8 +123,9 @@ def train(
         rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()
-    per_token = used[0].flops_per_token if used and used[0].name == COMPUTED else None
-    whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms, per_token) if tokens and rate_of else None
+    whole = None
+    if tokens and rate_of:
+        whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms, recipe.tokens)
     space = machine.accelerator.memory
     limits = (
         largest(model, recipe, "micro_batch", space),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from math import ceil
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -14,7 +15,8 @@ from msgspec import Struct
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.gradients import FLOPS
+from txcalc.planning.gradients import FLOPS, training_flops
+from txcalc.planning.memory import learning
 
 PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2023, section 6
 GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.
@@ -23,7 +25,7 @@ GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United Stat
 class TrainingRun(Struct, frozen=True):
     """The cost of training on `train_tokens` at a given speed.
 
-    compute      FLOPs by 6·N·D, N what a token passes
+    compute      FLOPs by 6·N·D, N the active parameters; with frozen weights those that the steps compute
     energy_kwh   of the accelerators at their full power, times PUE; None where their power is not known
     cost         at a price of a GPU-hour; None without one
     """
@@ -84,9 +86,20 @@ class Terms(NamedTuple):
         return self
 
 
-def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None) -> int | None:
-    """The tokens of a run: given, or from a budget of FLOPs by 6·N·D. Errors: `InputError`, also for a deadline or a
-    budget without a run."""
+def flops_per_token(model: Model, length: int) -> Fraction:
+    """FLOPs of training on a token: 6·N, N the active parameters; with frozen weights those that a step on sequences of
+    this length computes."""
+    ledger = model.ledger(1, length)
+    if learning(ledger) == model.params:
+        return Fraction(FLOPS * model.active)
+    return Fraction(training_flops(ledger), ledger.work.positions)
+
+
+def tokens_of(
+    model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None, length: int = 1
+) -> int | None:
+    """The tokens of a run: given, or from a budget of FLOPs; `length`: of a sequence. Errors: `InputError`, also for a
+    deadline or a budget without a run."""
     if tokens is not None and compute is not None:
         raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
     if tokens == 0:
@@ -95,9 +108,9 @@ def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Term
         raise InputError("train", ["--deadline and --budget are of a run: --train-tokens or --compute says which"])
     if compute is None:
         return tokens
-    least = FLOPS * model.active
+    least = flops_per_token(model, length)
     if compute < least:
-        raise InputError("train", [Fault("--compute", compute, f"at least {least:,} FLOPs, 6·N for one token")])
+        raise InputError("train", [Fault("--compute", compute, f"at least {ceil(least):,} FLOPs, those of one token")])
     return compute // least
 
 
@@ -108,10 +121,10 @@ def run(
     gpus: int,
     copies: int,
     terms: Terms,
-    flops_per_token: float | None = None,
+    length: int = 1,
 ) -> TrainingRun:
-    """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout;
-    `flops_per_token`: what a step computes, if not 6·N."""
+    """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout, on
+    sequences of `length` tokens."""
     hours = tokens / tokens_s / 3600
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
     deadline = budget = None
@@ -123,7 +136,7 @@ def run(
         budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
     return TrainingRun(
         train_tokens=tokens,
-        compute=FLOPS * model.active * tokens if flops_per_token is None else int(flops_per_token * tokens),
+        compute=int(flops_per_token(model, length) * tokens),
         days=hours / gpus / 24,
         gpu_hours=hours,
         cost=None if terms.price is None else hours * terms.price,

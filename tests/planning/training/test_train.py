@@ -719,7 +719,7 @@ def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
 def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1
-    assert out.startswith("does not fit: the fullest rank reserves ")
+    assert out.startswith("does not fit: peak ")
     assert "no number of replicas fits, up to 16,384 GPUs" in " ".join(out.split())
     assert (
         json.loads(run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--json")[1])["fits"]
@@ -750,7 +750,7 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
         and "was found to fit NVIDIA L4: the smallest of " in data["notes"][0]
     )
     if not lora:
-        assert run("train", "llama-3.1-405b", "--gpu", "l4:2")[1].startswith("does not fit: the fullest rank")
+        assert run("train", "llama-3.1-405b", "--gpu", "l4:2")[1].startswith("does not fit: peak ")
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ function Deployed({ plan, at, point, model, price }) {
     <section class="cards" aria-label="Answers">
       <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.max_concurrency} /></p></div>
       <div class="card"><h2>Longest context</h2><p class="big">${point.max_context === null ? "no end" : html`<${Figure} name="longest" value=${point.max_context} />`}</p></div>
-      <div class="card"><h2>Fewest GPUs</h2><p class="big">${point.min_gpus === null ? "more than are tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
+      <div class="card"><h2>Fewest GPUs that hold it in memory</h2><p class="big">${point.min_gpus === null ? "more than are tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
       ${
         lasting &&
         html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft_s, seconds(speed.ttft_s))}</p></div>

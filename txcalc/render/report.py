@@ -15,7 +15,6 @@ from msgspec.structs import astuple
 
 from txcalc.units import short
 
-Part = TypeVar("Part", bound=tuple[Any, ...])
 Listed = TypeVar("Listed", bound=Struct)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
@@ -88,14 +87,6 @@ def group_copies(parts: Iterable[Listed]) -> list[list[Listed]]:
     for part in parts:
         path, *figures = astuple(part)
         groups.setdefault((_NUMBER.sub("*", path), *figures), []).append(part)
-    return list(groups.values())
-
-
-def folded(parts: Iterable[Part]) -> list[list[Part]]:
-    """Groups of parts that differ only in the numbers of their path, their first field."""
-    groups: dict[Any, list[Part]] = {}
-    for part in parts:
-        groups.setdefault((_NUMBER.sub("*", part[0]), *part[1:]), []).append(part)
     return list(groups.values())
 
 

@@ -98,7 +98,6 @@ OWN: Mapping[str, Mapping[str, Table]] = {
 FALLBACK: Mapping[str, str] = _DATA["fallback"]
 TENSORS: Mapping[str, Sequence[str]] = _DATA["tensors"]
 ENDS = {tensor: tuple([f".{end}" for end in ends]) for tensor, ends in TENSORS.items()}
-ALIASES = {"q3_k": "q3_k_m"}  # as llama-quantize has them; q4_k and q5_k stay one type alone here
 
 
 def mixture(model: Model, name: str) -> Format | None:

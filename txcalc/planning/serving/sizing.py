@@ -84,13 +84,14 @@ def arrange(
 
     Errors: those of `deployment.plan`.
     """
-    held, sizing = fixed or {}, _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed or {})
-    check(context, concurrency, gpus, held)
-    least = planner.min_gpus(context, concurrency, held)
+    fixed = fixed or {}
+    sizing = _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed)
+    check(context, concurrency, gpus, fixed)
+    least = planner.min_gpus(context, concurrency, fixed)
     fewest = sizing.fewest(least) if least else None
     layouts = sizing.ranked(gpus) if gpus else sizing.smallest(fewest, least) if least else None
     if layouts is None:
-        layouts = choices(planner, gpus or least or taken(held), context, concurrency, held)
+        layouts = choices(planner, gpus or least or taken(fixed), context, concurrency, fixed)
     best = layouts[0]
     if sizing.timed and best.fits and asked.rate is not None:
         steady = sizing.load(best.layout)
@@ -99,13 +100,13 @@ def arrange(
         most = max(concurrency, inside)
         if most != concurrency:
             order = {choice.layout: i for i, choice in enumerate(layouts)}
-            again = choices(planner, best.layout.gpus, context, most, held)
+            resized = choices(planner, best.layout.gpus, context, most, fixed)
             layouts = sorted(
-                (choice for choice in again if choice.layout in order), key=lambda choice: order[choice.layout]
+                (choice for choice in resized if choice.layout in order), key=lambda choice: order[choice.layout]
             )
             concurrency = most
     plan = planned(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
-    return replace(plan, fixed=held, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
+    return replace(plan, fixed=fixed, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
 
 
 def fewer_users(

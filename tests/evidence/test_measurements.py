@@ -336,14 +336,14 @@ def test_what_is_less_than_a_hundredth_of_a_peak_is_not_named() -> None:
         beside={"fragments": 30},
         above={"for it": 1090},
     )
-    (table,) = (one for one in near([("m", figure)]) if one.title.startswith("Most memory"))
+    (table,) = (one for one in near([("m", figure)]) if one.title.startswith("Peak memory"))
     assert [str(row[0].text).strip() for row in table.rows if len(row)][-1] == "1.064 KiB for it; 30 B fragments"
 
 
 @evidence
 def test_it_is_shown(path: Path) -> None:
     text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read_typed(path)), 100))
-    assert "Exact: predicted equals measured" in text and "Most memory held at once" in text and "Time" in text
+    assert "Exact: predicted equals measured" in text and "Peak memory" in text and "Time" in text
     which = "fastest" if read(path)["device"]["kind"] == "cpu" else "median"
     assert f"The {which} of each kernel" in text and "before and after calibration" in text
     table = overview([path])

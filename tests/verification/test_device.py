@@ -502,7 +502,7 @@ def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
     assert fewer["items"].keys() == {"plain"} and len(fewer["items"]["plain"]["steps"]) == 3
     assert fewer["items"]["plain"]["steps"].items() <= plain["steps"].items()
     code, out, _ = run("measurements", str(path))
-    assert code == 0 and "2 of 3" in out and "Most memory held at once" in out
+    assert code == 0 and "2 of 3" in out and "Peak memory" in out
 
 
 def test_only_what_is_named_is_measured_and_the_rest_kept(tmp_path: Path) -> None:

@@ -57,16 +57,16 @@ def near(figures: Sequence[tuple[str, AnyFigure]]) -> list[Table]:
     lengths = [row for row in figures if row[1].unit == "tokens"]
     ledger = [figure.measured / figure.floor for _, figure in memory if figure.floor]
     near = sum(ratio <= NEAR for ratio in ledger)
-    of_ledger = f": {near} of {len(ledger)} within {NEAR} of the ledger, {max(ledger, default=0):.2f} at most"
+    of_ledger = f": {near} of {len(ledger)} at most {NEAR} × the ledger's, the largest {max(ledger, default=0):.2f} ×"
     tables = [
         Table("Kernels of a pass, counted on and run", ("work", "counted on", "ran", "of them"),
               _by_model(kernels, _kernels), frozenset({0, 3})),
-        Table(f"Most memory held at once{of_ledger if ledger else ''}",
+        Table(f"Peak memory{of_ledger if ledger else ''}",
               ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
               _by_model([row for row in memory if row[1].planned], _shown(iec, "planned"))),
-        Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
+        Table("Training, predicted by train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
               _by_model(time, _shown(_milliseconds, "floor", "predicted"))),
         Table("Attention outweighs the feed-forward", ("predicted", "tokens", "measured", "ratio"),

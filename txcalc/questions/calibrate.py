@@ -54,8 +54,8 @@ def calibrate(
     like: Annotated[
         str | None,
         o.Option(
-            "The accelerator whose datasheet applies, and whose servers' kernels stay as they are known: deploy keeps "
-            "them, train takes what is measured. Default: the best measured rates, for all.",
+            "Keep this accelerator's datasheet and, for deploy, its curves of serving engines' kernels; train takes "
+            "the rates measured here. Default: the rates measured here, for both.",
             "NAME",
             "Engine",
             completes="accelerator",

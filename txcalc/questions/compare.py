@@ -135,7 +135,9 @@ def compare(
     variants: Annotated[
         Sequence[Mapping[str, Any] | str],
         o.SET.more(
-            "A variant of the first model; several keys: h_kv=8,F=12k. Repeatable.", value="K=V,…", repeats=True
+            "Each gives a variant of the first model; several keys: h_kv=8,F=12k. Repeatable.",
+            value="K=V,…",
+            repeats=True,
         ),
     ] = (),
     match: Annotated[

@@ -89,7 +89,7 @@ def crossover(
     mla: Annotated[o.Mla, o.MLA] = "expanded",
     formulas: Annotated[bool, o.Option("Closed forms in letters (SymPy, half a second).", group="Workload")] = True,
 ) -> Crossover:
-    """The exact length from which attention costs more than the feed-forward, by every rule in circulation; and the
+    """The exact length from which attention costs more than the feed-forward, under each common definition; and the
     context from which a decode step reads more cache than weights.
 
     Errors: `InputError`, `UnknownName`.

@@ -103,7 +103,7 @@ class Engine(o.Options):
         int | str | None,
         o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto"),
     ] = None
-    adapters: Annotated[int, o.Option("Loaded LoRA adapters, of which a request uses one.", "N")] = 0
+    adapters: Annotated[int, o.Option("LoRA adapters in memory; a request uses one.", "N")] = 0
     adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R")] = 0
 
     def offload(self) -> OffloadRequest | None:
@@ -357,7 +357,7 @@ def deploy(
     """Plan serving: does it fit, how fast is it, what does it cost? Memory of each GPU, maximum concurrency, latency
     and throughput.
 
-    Exit code 1: it does not fit, or a limit is missed; with more users than fit at once, some wait.
+    Exit code 1: it does not fit, or misses a limit. Users whose cache does not fit wait in a queue.
 
     Several sources or GPUs are compared in one table.
 

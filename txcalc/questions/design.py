@@ -107,10 +107,10 @@ def design(
     params: Annotated[o.Length | float | None, o.PARAMS.more("The budget.")] = None,
     memory: Annotated[str | None, o.MEMORY] = None,
     compute: Annotated[
-        o.Length | float | None, o.COMPUTE.more("The budget, 6·N·D with N the active parameters.", parse=None)
+        o.Length | float | None, o.COMPUTE.more("The budget: 6 · active parameters · training tokens.", parse=None)
     ] = None,
     train_tokens: Annotated[
-        o.Length | float | None, o.TRAIN_TOKENS.more("D for --compute (default: 20 per parameter).", parse=None)
+        o.Length | float | None, o.TRAIN_TOKENS.more("For --compute (default: 20 per active parameter).", parse=None)
     ] = None,
     weights: Annotated[str, o.WEIGHTS] = "bf16",
     vocab: Annotated[
@@ -131,7 +131,7 @@ def design(
         o.Length | None, o.CONTEXT.more("Also count its cache and activations (default: weights only).")
     ] = None,
     kv: Annotated[str, o.KV] = "bf16",
-    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None,
+    reserve: Annotated[str | None, o.RESERVE.more("Default: none.")] = None,
 ) -> Design:
     """Shapes for a budget of parameters, memory or training FLOPs: L, D, h, h_kv and F, on hardware-friendly multiples.
 

@@ -98,15 +98,18 @@ def fit(
     weights: Annotated[
         o.Names | None, o.WEIGHTS.more("Default: the first of native, Q8_0, Q4_K_M that fits.", value="FORMAT,…")
     ] = None,
-    context: Annotated[o.Length, o.CONTEXT.more("Of one sequence.")] = 8192,
+    context: Annotated[o.Length, o.CONTEXT.more("The KV cache of one sequence counts.")] = 8192,
     kv: Annotated[str, o.KV] = "bf16",
     block: Annotated[o.Length, o.BLOCK] = 16,
     chunk: Annotated[o.Length, o.CHUNK] = 8192,
     engine: Annotated[
         str | None,
-        o.ENGINE.more("Default: llama.cpp for GGUF formats, and for all that it runs on a GeForce, a Radeon or a Mac."),
+        o.ENGINE.more(
+            "Default: llama.cpp for GGUF formats, and on a GeForce, a Radeon RX or unified memory for every "
+            "format that it has; else none."
+        ),
     ] = None,
-    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None,
+    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%; none with --memory.")] = None,
     ram: Annotated[str | None, o.RAM] = None,
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
     every: Annotated[bool, o.EVERY_PRESET.more("Also list what does not fit, and by how much.")] = False,

@@ -103,13 +103,13 @@ def kv(
     *,
     source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
     without_cache: Annotated[
-        bool, o.Option("Also the cost of generating as many tokens, with and without a cache.")
+        bool, o.Option("Also the cost of generating up to each context, with and without a cache.")
     ] = False,
     prompt: Annotated[o.Length, o.PROMPT.more("For --without-cache.")] = 1,
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
 ) -> Kv:
-    """The KV cache in bytes over contexts, batches and dtypes. Windows and recurrent states count for what they hold;
-    --without-cache adds the cost of generating without a cache.
+    """The KV cache in bytes over contexts, batches and dtypes. A window caches at most its width, a recurrent layer its
+    state; --without-cache adds the cost of generating without a cache.
 
     Errors: `InputError` (an encoder has no cache), `UnknownName`.
 

@@ -185,7 +185,7 @@ ENGINE = Option(
     "Engine", completes="engine",
 )  # fmt: skip
 NODE = Option("GPUs per node (default: as sold).", "N", "Engine")
-NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB per second (default: as sold).", "SIZE", "Engine")
+NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: as sold).", "RATE", "Engine")
 RAM = Option(
     "llama.cpp: host RAM for what does not fit on the GPUs, with its bandwidth: 64GB@80GB/s.", "SIZE[@RATE[@PEAK]]",
     "Engine",
@@ -197,7 +197,7 @@ N_CPU_MOE = Option("llama.cpp: keep the experts of the first N layers in RAM.", 
 PCIE = Option("Bandwidth from RAM to a GPU: 25GB/s.", "RATE", "Engine")
 BLOCK = Option("Tokens per page of the KV cache.", "N", "Engine", parse=parse_tokens)
 CHUNK = Option("Maximum prompt tokens per step (chunked prefill).", "N", "Engine", parse=parse_tokens)
-RESERVE = Option("Memory left to engine and driver: a share or a size.", "10%|4GiB", "Engine")
+RESERVE = Option("Memory kept free for engine and driver: a share or a size.", "10%|4GiB", "Engine")
 RECOMPUTE = Option("Activation recomputation: none, core, blocks, every:N, layers:0,2.", "WHAT", "Engine")
 OPTIMIZER = Option(
     "adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", "NAME", "Engine", completes="optimizer"
@@ -210,8 +210,8 @@ CONCURRENCY = Option("Concurrent sequences (users).", "N", "Traffic", aliases=("
 PROMPT = Option("Tokens per prompt.", "N", "Traffic", parse=parse_tokens)
 
 CONVENTIONS = Option(
-    "FLOPs by published conventions: palm, megatron-lm, 6n … Repeatable, or commas.", "NAME", "Output", "--as",
-    "convention", repeats=True,
+    "FLOPs by published conventions: palm, megatron-lm, 6n … Repeatable, or separated by commas.",
+    "NAME", "Output", "--as", "convention", repeats=True,
 )  # fmt: skip
 FORMAT = Option("Output format.", None, "Output", "--format")
 JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")

@@ -251,7 +251,7 @@ def show(
     past: Annotated[o.Length, o.PAST] = 0,
     source_tokens: Annotated[
         o.Length | None,
-        o.SOURCE_TOKENS.more("Default: as many as tokens. For a picture of any size, its tokens (default: 256)."),
+        o.SOURCE_TOKENS.more("Default: as many as tokens. For images of any size: tokens per image (default: 256)."),
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
@@ -262,14 +262,14 @@ def show(
     conventions: Annotated[
         o.Names,
         o.CONVENTIONS.more(
-            "Term by term. Also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
-            "llama-3, transformers, 2n; and korthikanti for activation bytes."
+            "Compared with txcalc's count term by term. Also chinchilla, megatron, megatron-model, llm-foundry, "
+            "nanotron, nanogpt, torchtitan, llama-3, transformers, 2n; and korthikanti for activation bytes."
         ),
     ] = (),
-    initial: Annotated[bool, o.Option("Adds the initialisation of every parameter.", group="Model")] = False,
+    initial: Annotated[bool, o.Option("Also show the initialisation of every parameter.", group="Model")] = False,
     recompute: Annotated[str | None, o.RECOMPUTE] = None,
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,
-    layout: Annotated[str | None, o.LAYOUT.more("Adds a training step of its fullest rank.")] = None,
+    layout: Annotated[str | None, o.LAYOUT.more("Also show a training step of the rank with most memory.")] = None,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 

@@ -73,7 +73,7 @@ def trace(
             repeats=True,
         ),
     ] = (),
-    batch: Annotated[o.Length | None, o.BATCH.more("Measure at this batch, where no formula holds for all.")] = None,
+    batch: Annotated[o.Length | None, o.BATCH.more("Measure at this batch, if no formula holds for all.")] = None,
     tokens: Annotated[o.Length | None, o.TOKENS.more("Measure at this length.")] = None,
     source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Measure at this T_src.")] = None,
     device: Annotated[str, o.DEVICE.more("cpu and cuda measure what depends on data.")] = "meta",

@@ -41,7 +41,7 @@ SPANS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight g
 FRAMEWORK = o.Option(
     "Framework whose buffers count: fsdp2, megatron, deepspeed, nanotron, litgpt.", "NAME", completes="framework"
 )
-ZERO = o.Option("ZeRO stage: dp ranks shard 1 the optimizer, 2 gradients too, 3 parameters too (default: 0).")
+ZERO = o.Option("ZeRO stage: dp ranks shard the optimizer (1), gradients too (2), parameters too (3). Default: 0.")
 SCHEDULE = o.Option("Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", completes="schedule")
 MICRO_BATCH = o.tokens("Sequences per rank and pass.")._replace(group="Workload")
 OFFLOAD = o.Option("Offload to the host: optimizer, activations, or both joined by +.", "WHAT", completes="offload")
@@ -51,11 +51,11 @@ RECIPE = o.RECIPE.more(
     "stage)."
 )
 PRODUCTS = o.Option("Dtype of matrix products in linear layers: bf16, fp8.", "TYPE")
-HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB (default: PCIe 4.0 x16).", "BYTES")
+HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (default: PCIe 4.0 x16).", "RATE")
 OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
 MEASURED = o.Option("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
-DEADLINE = o.Option("GPUs that finish within this time: 30d, 4w.", "TIME")
-BUDGET = o.Option("Training tokens for this much money: 1M.", "N", parse=parse_count)
+DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
+BUDGET = o.Option("How many training tokens this much money buys: 1M.", "N", parse=parse_count)
 
 
 class RecipeOptions(o.Options):

@@ -24,7 +24,7 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from txcalc import hardware, load
+from txcalc import hardware, load, show
 from txcalc.cli import NAMES, Commands, app
 from txcalc.questions.measurements import folder
 from txcalc.render.measurements import overview
@@ -140,6 +140,22 @@ def accelerators() -> str:
     return "\n".join(rows + sources)
 
 
+def proved() -> str:
+    """Presets of which each figure is proved, by the number of sequences: some theorems begin at two."""
+    figures = {
+        "training": "training FLOPs",
+        "cache": "KV cache",
+        "saved_kept": "saved activations, eager attention",
+        "saved": "saved activations, fused attention",
+    }
+    rows = [f"| presets: {len(names())} | {' | '.join(figures.values())} |", "| --- | ---: | ---: | ---: | ---: |"]
+    for batch, title in ((1, "one sequence"), (2, "two sequences")):
+        answers = [show(name, batch=batch, tokens=64).known for name in names()]
+        numbers = (str(sum(known[figure].how == "proved" for known in answers)) for figure in figures)
+        rows.append(f"| {title} | {' | '.join(numbers)} |")
+    return "\n".join(rows)
+
+
 def helps() -> str:
     """The help of every command, at 80 columns."""
     found = []
@@ -180,7 +196,7 @@ def picture() -> str:
 
 
 CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
-GENERATED = (commands, helps, symbols, keys, families, presets, accelerators, measurements, modules)
+GENERATED = (commands, helps, symbols, keys, families, presets, proved, accelerators, measurements, modules)
 
 
 @pytest.mark.slow

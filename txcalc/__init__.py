@@ -50,25 +50,12 @@ if TYPE_CHECKING:
     from txcalc.questions.train import Cluster, Mfu, RecipeOptions, Run, train
     from txcalc.questions.verify import verify
 
-# The functions of `txcalc.questions`, and the module of each.
-COMMANDS = {
-    "compare": "compare",
-    "diff": "diff",
-    "show": "show",
-    "crossover": "crossover",
-    "formula": "formula",
-    "kv": "kv",
-    "deploy": "deploy",
-    "design": "design",
-    "fit": "fit",
-    "entropy": "entropy",
-    "scale": "scale",
-    **{name: name for name in ("export", "measure", "measurements", "presets")},
-    **{name: name for name in ("calibrate", "prove", "trace", "verify")},
-    "report": "report",
-    "sweep": "sweep",
-    "train": "train",
-}
+# The functions of `txcalc.questions`, each in the module of its name, in the order of the help.
+COMMANDS = (
+    "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
+    "train", "scale", "entropy", "verify", "prove", "trace",
+    "measure", "measurements", "calibrate", "report",
+)  # fmt: skip
 # Classes of arguments, and the module of each.
 CLASSES = {
     "Accelerator": "hardware",
@@ -148,7 +135,7 @@ def __getattr__(name: str) -> Any:
 def _command(name: str) -> Any:
     from txcalc.questions.arguments import checked, documentation
 
-    function = getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name)
+    function = getattr(import_module(f"txcalc.questions.{name}"), name)
     command = checked(function)
     command.__doc__ = documentation(function)
     return command

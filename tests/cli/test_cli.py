@@ -24,8 +24,8 @@ import pytest
 from command import Command
 from paths import GOLDEN
 
-from txcalc import __version__, load
-from txcalc.cli import NAMES, Commands
+from txcalc import COMMANDS, __version__, load
+from txcalc.cli import Commands
 from txcalc.sources.presets import folder
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
@@ -53,7 +53,7 @@ def example(command: str) -> list[str]:
 # Help.
 
 
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_a_help_with_an_example(command: str) -> None:
     code, out, err = run(command, "--help")
     assert (code, err) == (0, "")
@@ -72,7 +72,7 @@ APART = ("verify", "prove", "measure", "calibrate", "trace", "report")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in APART])
 def test_examples_run(command: str) -> None:
     needs(command)
     code, out, err = run(*example(command))
@@ -84,7 +84,7 @@ def test_examples_run(command: str) -> None:
 def test_help_lists_every_command_in_order() -> None:
     code, out, _ = run("--help")
     assert code == 0
-    assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(NAMES)
+    assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
 
 
 def test_version() -> None:
@@ -94,7 +94,7 @@ def test_version() -> None:
 # Formats.
 
 
-@pytest.mark.parametrize("command", [name for name in NAMES if name not in (*APART, "export")])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in (*APART, "export")])
 def test_json_is_one_object_with_a_schema(command: str) -> None:
     needs(command)
     code, out, err = run(*example(command), "--json")

@@ -10,7 +10,8 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
-from txcalc.cli import NAMES, Commands, app, completion
+from txcalc import COMMANDS
+from txcalc.cli import Commands, app, completion
 from txcalc.questions.options import GROUPS
 
 
@@ -40,7 +41,7 @@ def first(option: Any) -> str:
 def test_an_option_means_the_same_in_every_command() -> None:
     """One section of the help, one placeholder, and a help that begins alike; earlier names are not shown."""
     meanings: dict[str, list[tuple[str, str, str]]] = {}
-    for command in NAMES:
+    for command in COMMANDS:
         groups, renamed = kind(command).groups, kind(command).renamed
         for option in options(command):
             flag, *others = option.opts
@@ -77,7 +78,7 @@ def test_an_error_has_the_name_that_was_typed() -> None:
 
 
 @pytest.mark.parametrize("columns", [60, 80, 150])
-@pytest.mark.parametrize("command", NAMES)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_is_in_groups_and_as_wide_as_the_terminal(
     command: str, columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,7 +97,7 @@ def test_help_is_in_groups_and_as_wide_as_the_terminal(
 def test_the_list_of_commands_cuts_no_sentence() -> None:
     out = run("--help")[1]
     assert "..." not in out.partition("Commands:")[2] and max(map(len, out.splitlines())) <= 80
-    assert out.count(".\n") >= len(NAMES)
+    assert out.count(".\n") >= len(COMMANDS)
 
 
 class Typed:

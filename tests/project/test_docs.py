@@ -24,8 +24,8 @@ from rich.console import Console
 from rich.text import Text
 from typer.testing import CliRunner
 
-from txcalc import hardware, load, show
-from txcalc.cli import NAMES, Commands, app
+from txcalc import COMMANDS, hardware, load, show
+from txcalc.cli import Commands, app
 from txcalc.questions.measurements import folder
 from txcalc.render.measurements import overview
 from txcalc.sources import huggingface
@@ -44,7 +44,7 @@ def commands() -> str:
     """The table of commands, from their help."""
     rows = ["| command | what it answers |", "| --- | --- |"]
     group = Commands(name="txcalc")
-    for name in NAMES:
+    for name in COMMANDS:
         text = " ".join(group.get_command(None, name).help.split("\n\n")[0].split())
         rows.append(f"| `txcalc {name}` | {text} |")
     return "\n".join(rows)
@@ -159,7 +159,7 @@ def proved() -> str:
 def helps() -> str:
     """The help of every command, at 80 columns."""
     found = []
-    for name in NAMES:
+    for name in COMMANDS:
         printed = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "-h"], prog_name="txcalc").stdout
         text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
         found.append(f"## {name}\n\n```text\n{text}\n```")

@@ -219,8 +219,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     # A command with an option.
     (package / "questions/norms.py").write_text(QUESTION)
     (package / "render/norms.py").write_text(TABLE)
-    edited(package / "__init__.py", lambda text: text.replace("COMMANDS = {", 'COMMANDS = {\n    "norms": "norms",', 1))
-    edited(package / "cli/__init__.py", lambda text: text.replace("NAMES = (", 'NAMES = (\n    "norms",', 1))
+    edited(package / "__init__.py", lambda text: text.replace("COMMANDS = (", 'COMMANDS = (\n    "norms",', 1))
 
     def txcalc(*words: str) -> str:
         done = subprocess.run(

@@ -16,17 +16,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from txcalc import COMMANDS
 from txcalc.cli.command import UsageError, user_spelling
 from txcalc.cli.output import wrap_stderr
 from txcalc.errors import TxcalcError, nearest
-
-# Order of the help.
-NAMES = (
-    "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
-    "train", "scale", "entropy", "verify", "prove", "trace",
-    "measure", "measurements", "calibrate", "report",
-)  # fmt: skip
-
 
 # Names that people try.
 ALIASES = {
@@ -57,10 +50,10 @@ class Commands(TyperGroup):
     """A group whose commands are imported when used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(NAMES)
+        return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in NAMES:
+        if cmd_name not in COMMANDS:
             return None
         from txcalc.cli.build import build
 
@@ -68,10 +61,10 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
-        if name not in NAMES and not name.startswith("-"):
+        if name not in COMMANDS and not name.startswith("-"):
             from txcalc.sources.presets import names
 
-            like = [] if name in names() else [name] if name in ALIASES else nearest(name, [*NAMES, *ALIASES])
+            like = [] if name in names() else [name] if name in ALIASES else nearest(name, [*COMMANDS, *ALIASES])
             mend = " or ".join(dict.fromkeys(ALIASES.get(each, each) for each in like)) or f"show {name}"
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)

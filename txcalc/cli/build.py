@@ -19,7 +19,6 @@ import typer
 from typer.main import get_command
 
 import txcalc
-from txcalc import COMMANDS
 from txcalc.cli import completion, options
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
@@ -64,7 +63,7 @@ class Call(NamedTuple):
 
 def function_of(name: str) -> Any:
     """The function of a question."""
-    return getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name)
+    return getattr(import_module(f"txcalc.questions.{name}"), name)
 
 
 def question_of(name: str) -> o.Question:

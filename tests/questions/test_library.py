@@ -233,6 +233,11 @@ OPEN: Any = txcalc  # its functions, whatever they are given
         lambda: OPEN.export(LLAMA, "yaml"),
         lambda: OPEN.presets("no such"),
         lambda: OPEN.measurements("none"),
+        lambda: OPEN.entropy([float("nan"), 1.0]),
+        lambda: OPEN.sweep(LLAMA, over={"T": iter(())}),
+        lambda: OPEN.deploy("mixtral-8x7b", "h100:2", etp=0),
+        lambda: OPEN.deploy(LLAMA, "h100:2", disaggregate=0),
+        lambda: OPEN.design(compute=10**20, train_tokens=0),
         pytest.param(lambda: OPEN.measure("cpu", limit=0), marks=pytest.mark.slow),
     ],
 )

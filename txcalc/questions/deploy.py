@@ -77,7 +77,7 @@ class Parallelism(o.Options):
 
     def given(self) -> dict[str, int]:
         """The degrees that are numbers."""
-        return phrases.degrees({"tp": self.tp, "pp": self.pp, "dp": self.dp, "ep": self.ep, "etp": self.etp or "auto"})
+        return phrases.degrees({"tp": self.tp, "pp": self.pp, "dp": self.dp, "ep": self.ep, "etp": self.etp})
 
 
 class Engine(o.Options):
@@ -411,7 +411,7 @@ def deploy(
         draft=draft,
         fixed=layout.given(),
         disaggregated=engine.disaggregate is not None,
-        prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate or "auto"}).get("disaggregate"),
+        prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
         simulation=simulation,
         detail=detail,
     )

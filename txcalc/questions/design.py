@@ -152,7 +152,10 @@ def design(
     kept_free = Reserve.none() if reserve is None else parse_reserve(reserve)
     target, flops, tokens = maybe(params, "--params", count), maybe(compute, "--compute", count), None
     if flops is not None:
-        target, tokens = shapes.trainable(flops, count(train_tokens, "--train-tokens") if train_tokens else None)
+        given_tokens = maybe(train_tokens, "--train-tokens", count)
+        if given_tokens == 0:
+            raise InputError("design", [Fault("--train-tokens", 0, "a number above 0")])
+        target, tokens = shapes.trainable(flops, given_tokens)
     if target is not None and not 0 < target <= shapes.MOST_PARAMS:
         flag, what = ("--params", "a count of") if params is not None else ("--compute", "what trains")
         raise InputError("design", [Fault(flag, given[0], f"{what} 1 to {shapes.MOST_PARAMS:,} parameters")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from fractions import Fraction
-from math import fsum, log, log2
+from math import fsum, isfinite, log, log2
 from typing import Annotated
 
 from txcalc.errors import Fault, InputError
@@ -107,9 +107,14 @@ def _floats(probabilities: Sequence[Fraction]) -> tuple[float, ...]:
     return tuple(map(float, probabilities))
 
 
+def _text(number: float) -> str:
+    """A number as a fraction: 0.1 is a tenth."""
+    return str(Fraction(repr(number))) if isfinite(number) else repr(number)
+
+
 def distribution(probabilities: Distribution, name: str) -> tuple[Fraction, ...]:
-    """Probabilities that sum to 1 exactly; the number 0.1 is a tenth. Errors: `InputError` with every fault."""
-    texts = [x if isinstance(x, str) else str(Fraction(repr(float(x)))) for x in apart(probabilities)]
+    """Probabilities that sum to 1 exactly. Errors: `InputError` with every fault."""
+    texts = [x if isinstance(x, str) else _text(float(x)) for x in apart(probabilities)]
     faults: list[Fault | str] = [
         Fault(name, text.strip(), "probabilities such as 0.25 or 1/4, separated by commas")
         for text in texts

@@ -117,13 +117,13 @@ def drafts(text: int | str | None) -> tuple[int | None, str | None]:
     return int(number), source if colon else None
 
 
-def degrees(given: Mapping[str, int | str]) -> dict[str, int]:
-    """The degrees of parallelism that are numbers; `auto` ones are left out."""
-    written = {name: str(value) for name, value in given.items()}
+def degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
+    """The degrees of parallelism that are numbers; those that are `auto` or None are left out."""
+    written = {name: "auto" if value is None else str(value) for name, value in given.items()}
     faults = [
-        Fault(f"--{name}", text, "a whole number or auto")
+        Fault(f"--{name}", text, "a whole number from 1, or auto")
         for name, text in written.items()
-        if text != "auto" and not (text.isdecimal() and len(text) < 7)
+        if text != "auto" and not re.fullmatch(r"0*[1-9]\d{0,5}", text, re.ASCII)
     ]
     if faults:
         raise InputError("options", faults)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from itertools import product
 from math import prod
@@ -278,7 +278,8 @@ def grid_axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[GridAxis]:
             yield GridAxis(name, values)
         else:
             numbers = counted(values) if hasattr(values, "dtype") else values
-            if isinstance(numbers, int | float | None) or not len(numbers):
+            numbers = list(numbers) if isinstance(numbers, Iterable) else ()
+            if not numbers:
                 expected = "values, or a text such as 1k:1M:2x"
                 raise InputError("--over", [Fault(name, values, expected, f'over={{"{name}": [1, 2, 4]}}')])
             yield GridAxis(name, tuple(length(value, f"--over {name}") for value in numbers))

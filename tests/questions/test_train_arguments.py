@@ -43,6 +43,14 @@ def test_an_accelerator_is_its_name() -> None:
     assert txcalc.train("gpt2", h100, layout="fsdp=8", run=Run(train_tokens="1B", price=2)) == named
     searched = txcalc.train("gpt2", h100, cluster=Cluster(gpus=2))
     assert searched.gpu.count == 2 and searched == txcalc.train("gpt2", "h100-sxm:2")
+    assert txcalc.train("gpt2", "h100-sxm@2", layout="fsdp=8", train_tokens="1B", cluster=Cluster(gpus=8)) == named
+
+
+def test_a_number_and_a_price_are_given_once() -> None:
+    with pytest.raises(InputError, match="gpu='h100-sxm:8@2' and gpus=16 contradict each other"):
+        txcalc.train("gpt2", GPUS, layout="fsdp=8", cluster=Cluster(gpus=16))
+    with pytest.raises(InputError, match="h100-sxm has two prices: 2 and 9"):
+        txcalc.train("gpt2", GPUS, layout="fsdp=8", run=Run(train_tokens="1B", price=9))
 
 
 def test_a_recipe_has_layout_and_length() -> None:

@@ -28,7 +28,7 @@ from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Known, Result
 from txcalc.questions.arguments import count, length, maybe, names
 from txcalc.questions.model_info import ModelInfo
-from txcalc.questions.phrases import adapters, priced
+from txcalc.questions.phrases import adapters, one_price, priced
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.training_step import LayoutInfo
 from txcalc.sources import load
@@ -91,7 +91,7 @@ class RecipeOptions(o.Options):
 
 
 class Cluster(o.Options):
-    """How accelerators multiply and are connected. `gpus`: their number, where `gpu` is an `Accelerator`."""
+    """How accelerators multiply and are connected. `gpus`: their number, where `gpu` has none."""
 
     section: ClassVar[str] = "Engine"
 
@@ -132,7 +132,6 @@ class Run(o.Options):
     def terms(self, price: float | None, power: int | None) -> Terms:
         """Errors: `InputError`."""
         deadline = None if self.deadline is None else parse_days(self.deadline)
-        price = self.price if price is None else price
         return Terms(price, power, self.pue, self.grid, deadline, maybe(self.budget, "--budget", count)).checked()
 
 
@@ -369,13 +368,14 @@ def train(
     """
     changes, adapter_formats = adapters(lora, ("base", "dtype"))
     model = load(source, changes).language() if text_only else load(source, changes)
-    if isinstance(gpu, Accelerator):
-        accelerator, gpus, price = gpu, cluster.gpus, None
-    else:
-        name, gpus, price = priced(gpu)
-        accelerator = hardware.load(name)
+    kind, number, price = (gpu, None, None) if isinstance(gpu, Accelerator) else priced(gpu)
+    accelerator = hardware.load(kind) if isinstance(kind, str) else kind
+    gpus = cluster.gpus if number is None else number
+    if cluster.gpus not in (None, gpus):
+        raise InputError("options", [f"gpu={gpu!r} and gpus={cluster.gpus} contradict each other"])
     machine = cluster.machine(accelerator)
-    terms = run.terms(price, accelerator.power)
+    name = accelerator.name
+    terms = run.terms(one_price([(name, gpus, price)], run.price)[name], accelerator.power)
     rate = None if mfu.measured is None else parse_measured(mfu.measured)
     conventions = known_conventions(names(mfu.conventions)) if mfu.conventions else REPORTED
     asked_tokens, searched = maybe(tokens, "--tokens", length), None

@@ -15,7 +15,8 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
-from txcalc.questions.measurements import Figure, folder, read as read_typed
+from txcalc.questions.measurements import folder, read as read_typed
+from txcalc.questions.verify import Figure
 from txcalc.render.lines import as_lines
 from txcalc.render.measurements import growth_table, near, overview, report
 

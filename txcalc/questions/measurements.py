@@ -13,37 +13,12 @@ from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.calibrate import Rate, StepCheck
+from txcalc.questions.verify import Figure
 from txcalc.sources import files, presets
 
 SCHEMA = "txcalc/measurements/1"
 MAX_BYTES = 1 << 24
 KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
-Number = int | float
-
-
-class Figure(Answer):
-    """A measured figure with its prediction, which need not be equal.
-
-    part        a kind of part, or "" for all of it
-    unit        bytes, seconds, tokens, tokens/s or launches
-    floor       lower bound for any implementation; None: unknown
-    gap         the terms of measured minus predicted, by name
-    beside      figures included in neither, by name
-    planned     what `deploy` reserves for it; None: no deployment
-    above       the prediction's terms above the floor, by name
-    """
-
-    quantity: str
-    load: str
-    part: str
-    unit: str
-    floor: Number | None
-    predicted: Number | None
-    measured: Number
-    gap: dict[str, Number]
-    beside: dict[str, Number]
-    planned: Number | UnsetType | None = UNSET
-    above: dict[str, Number] | UnsetType = UNSET
 
 
 class Step(Answer):

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from txcalc.errors import Fault, InputError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from txcalc.verification import Verdict
     from txcalc.verification.verdict import CheckedRow
 
+Number = int | float
 Progress = Callable[[str, float], None]  # the current step and the share done
 
 
@@ -57,21 +59,35 @@ class VerifiedFigure(Answer):
     difference: int | str = 0
 
 
-class MeasuredFigure(Answer):
-    """A measured figure with its prediction, which need not be equal (`verify.verdict.Measurement`)."""
+class Figure(Answer, kw_only=True):
+    """A measured figure with its prediction, which need not be equal.
 
-    model: str
+    part        a kind of part, or "" for all of it
+    unit        bytes, seconds, tokens, tokens/s or launches
+    floor       lower bound for any implementation; None: unknown
+    gap         the terms of measured minus predicted, by name
+    beside      figures included in neither, by name
+    planned     what `deploy` reserves for it; None: no deployment
+    above       the prediction's terms above the floor, by name
+    """
+
     quantity: str
     load: str
     part: str
     unit: str
-    floor: int | float | None
-    predicted: int | float | None
-    measured: int | float
-    gap: dict[str, int | float]
-    beside: dict[str, int | float]
-    planned: int | float | None
-    above: dict[str, int | float]
+    floor: Number | None
+    predicted: Number | None
+    measured: Number
+    gap: dict[str, Number]
+    beside: dict[str, Number]
+    planned: Number | UnsetType | None = UNSET
+    above: dict[str, Number] | UnsetType = UNSET
+
+
+class MeasuredFigure(Figure):
+    """A figure of a model."""
+
+    model: str
 
 
 class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):

@@ -10,8 +10,8 @@ from typing import Any
 
 from txcalc.curves import PYTORCH, SHARES
 from txcalc.questions.calibrate import Calibrate, Rate, StepCheck
-from txcalc.questions.measurements import Ceilings, Figure, Item, Measurements, Step, read
-from txcalc.questions.verify import MeasuredFigure
+from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
+from txcalc.questions.verify import Figure
 from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.units import iec
 
@@ -19,7 +19,6 @@ NEAR = 1.1  # times the ledger's bytes
 WORTH = 0.01  # of a peak: what is less is not named beneath it
 SHARED = " h_kv="  # in the description of a model that differs from its neighbours in nothing else
 ABSORBED = ", latents absorbed"
-AnyFigure = Figure | MeasuredFigure
 Items = Mapping[str, Item]
 
 
@@ -48,7 +47,7 @@ def _notes(answer: Measurements) -> list[str]:
     return notes
 
 
-def near(figures: Sequence[tuple[str, AnyFigure]]) -> list[Table]:
+def near(figures: Sequence[tuple[str, Figure]]) -> list[Table]:
     """Figures with a tolerance (memory, times and lengths), each with the name of its model."""
     memory = [row for row in figures if row[1].quantity == "peak memory"]
     trained = [row for row in figures if row[1].quantity in ("memory of training", "speed of training")]
@@ -76,7 +75,7 @@ def near(figures: Sequence[tuple[str, AnyFigure]]) -> list[Table]:
 
 
 def _by_model(
-    figures: Sequence[tuple[str, AnyFigure]],
+    figures: Sequence[tuple[str, Figure]],
     row: Callable[[Any], list[Any]],
     below: Callable[[Any], str] = lambda figure: "",
 ) -> list[list[Any]]:
@@ -158,17 +157,17 @@ def _memory(figure: Any) -> list[Any]:
     return [*sizes, over, TableCell(gap, share)]
 
 
-def _beyond(figure: AnyFigure) -> str:
+def _beyond(figure: Figure) -> str:
     """What the dry run has above the ledger and the measurement above that, and what was taken beside it, by name; each
     that is a hundredth of the measurement or more."""
     named = {**(figure.above or {}), **figure.gap, **figure.beside}
     return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure.measured)
 
 
-def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[AnyFigure], list[Any]]:
+def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Figure], list[Any]]:
     """The figures of these keys, the measurement, and its ratio to the last of them."""
 
-    def row(figure: AnyFigure) -> list[Any]:
+    def row(figure: Figure) -> list[Any]:
         figures = [getattr(figure, key) for key in (*keys, "measured")]
         ratio = figures[-1] / figures[-2] if figures[-2] else None
         last = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
@@ -181,11 +180,11 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.3f}"
 
 
-def _trained(figure: AnyFigure) -> list[Any]:
+def _trained(figure: Figure) -> list[Any]:
     return _shown(iec if figure.unit == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
 
 
-def _kernels(figure: AnyFigure) -> list[Any]:
+def _kernels(figure: Figure) -> list[Any]:
     named = ", ".join(f"{number:,.0f} {name}" for name, number in figure.beside.items())
     return [*(TableCell(number, f"{number:,.0f}") for number in (figure.predicted, figure.measured)), named]
 

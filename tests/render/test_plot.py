@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 import txcalc
 from txcalc import hardware, load
-from txcalc.questions.crossover import DRAWN
+from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.questions.show import picture as show_picture
 from txcalc.render import draw, terminal
@@ -79,7 +79,7 @@ def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -
     picture, data = asked("crossover", drawn, tmp_path)
     assert [panel.title for panel in picture.panels] == ["gemma-3-27b", "deepseek-v3"]
     for panel in picture.panels:
-        rules = [rule.name for rule in DRAWN]
+        rules = [rule.name for rule in MAIN_RULES]
         rows = [row for row in data["rows"] if row["model"] == panel.title and row["rule"] in rules]
         assert [mark.x for mark in panel.marks] == [row["tokens"] for row in rows]
         lines = {line.label: dict(zip(line.xs, line.ys, strict=True)) for line in panel.series}

@@ -16,13 +16,14 @@ from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.planning.crossover import RULES, CrossoverRule, RuleCrossover, crossovers, lengths as prefills_of
+from txcalc.planning.crossover import CrossoverRule, RuleCrossover, crossovers, lengths as prefills_of
 from txcalc.planning.matching import MatchedModel, Near, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import some
 from txcalc.questions.changes import must_change, parse_variant
+from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import (
     USUAL_CONTEXTS,
@@ -350,9 +351,9 @@ def crossover_lengths(models: Sequence[Model], conventions: Conventions) -> list
                 answers = crossovers(prefills_of(model, None, conventions.logits, conventions.mla))
         by_rule.append({each.rule: each for each in answers if each.attention == conventions.attention})
     rows = []
-    for rule in (RULES[0], RULES[3]):
-        found = [each.get(rule) for each in by_rule]
-        values = [None if each is None or each.one_sided else each.tokens or NEVER for each in found]
+    for rule in MAIN_RULES:
+        lengths = [each.get(rule) for each in by_rule]
+        values = [None if each is None or each.one_sided else each.tokens or NEVER for each in lengths]
         rows.append(QuantityValues(f"crossover: {rule.name}", None, values))
     return rows
 

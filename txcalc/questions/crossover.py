@@ -11,7 +11,6 @@ from txcalc.ledger import walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.crossover import (
     RULES,
-    CacheCrossover,
     Prefills,
     RuleCrossover,
     balances,
@@ -100,10 +99,10 @@ def crossover(
     """
     if not sources:
         raise InputError("crossover", ["expected one or more models"])
-    encoder_tokens = maybe(source_tokens, "--source", length)
+    encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     prefills = [prefills_of(load(source), encoder_tokens, logits, mla) for source in sources]
     lengths = [crossovers(each) for each in prefills]
-    forms: list[Sequence[Any]] = [[None] * len(found) for found in lengths]
+    forms: list[Sequence[Any]] = [[None] * len(of_model) for of_model in lengths]
     classic: tuple[ClassicCrossing, ...] = ()
     notes = []
     if formulas:
@@ -112,32 +111,28 @@ def crossover(
         except MissingExtra as missing:
             notes.append(f"no closed forms: {missing}")
         else:
-            forms = [closed_forms(each, found) for each, found in zip(prefills, lengths, strict=True)]
+            forms = [closed_forms(*pair) for pair in zip(prefills, lengths, strict=True)]
             classic = classic_crossings(classic_forms(False), classic_forms(True))
     models = [each.model for each in prefills]
     latent = mla if any(model.has_latents for model in models) else None
     return Crossover(
         convention=CrossoverConvention(logits, latent, dtype, kv, "min(E, k·batch)"),
         rows=tuple(
-            crossing(model, found, form)
-            for model, each, closed in zip(models, lengths, forms, strict=True)
-            for found, form in zip(each, closed, strict=True)
+            crossing(model, row, form)
+            for model, of_model, closed in zip(models, lengths, forms, strict=True)
+            for row, form in zip(of_model, closed, strict=True)
         ),
-        cache=tuple(cache_crossing(each.model, found) for each in prefills for found in balances(each, dtype, kv)),
+        cache=tuple(CacheCrossing(each.model.name, *row) for each in prefills for row in balances(each, dtype, kv)),
         classic=classic,
         notes=(*notes, *(note for model in models for note in model.notes)),
         draw=lambda: picture(prefills, lengths, logits, mla),
     )
 
 
-def crossing(model: Model, found: RuleCrossover, form: Any) -> Crossing:
+def crossing(model: Model, row: RuleCrossover, form: Any) -> Crossing:
     """A rule's length; `form`: its closed form, or None."""
-    written = (form.write(), form.latex()) if form else (None, None)
-    return Crossing(model.name, found.rule.name, found.attention, written[0], found.tokens, found.why, written[1])
-
-
-def cache_crossing(model: Model, found: CacheCrossover) -> CacheCrossing:
-    return CacheCrossing(model.name, *found)
+    text, latex = (form.write(), form.latex()) if form else (None, None)
+    return Crossing(model.name, row.rule.name, row.attention, text, row.tokens, row.why, latex)
 
 
 def classic_crossings(plain: Sequence[Any], gated: Sequence[Any]) -> tuple[ClassicCrossing, ...]:
@@ -150,24 +145,24 @@ def classic_crossings(plain: Sequence[Any], gated: Sequence[Any]) -> tuple[Class
     )
 
 
-# The two rules whose crossovers the pictures show.
-DRAWN = (RULES[0], RULES[3])
+# The two rules whose crossovers `compare` lists and the plot marks.
+MAIN_RULES = (RULES[0], RULES[3])
 
 
 def picture(prefills: Sequence[Prefills], lengths: Sequence[Sequence[RuleCrossover]], logits: str, mla: str) -> Picture:
     """FLOPs per token of both sides of a rule against the length, and their crossovers."""
     if len(prefills) > MAX_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MAX_MODELS})"])
-    panels = [sides_panel(each, found) for each, found in zip(prefills, lengths, strict=True)]
+    panels = [sides_panel(*pair) for pair in zip(prefills, lengths, strict=True)]
     models = [each.model for each in prefills]
     caption = picture_convention(models, "forward FLOPs of a prefill by its length", logits, mla)
     return Picture("Where attention overtakes the rest", caption, panels)
 
 
 def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover]) -> Panel:
-    """Both sides of the drawn rules for one model."""
-    drawn = [found for found in lengths if found.rule in DRAWN and found.tokens]
-    crossings = [found.tokens for found in drawn if found.tokens]
+    """Both sides of the main rules for one model."""
+    marked = [(each, each.tokens) for each in lengths if each.rule in MAIN_RULES and each.tokens]
+    crossings = [tokens for _, tokens in marked]
     low = max(1, min([128, *(n // 4 for n in crossings)]))
     xs = between(low, min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)])), crossings)
     costs = {
@@ -177,7 +172,7 @@ def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover]) -> Panel:
 
     def side(rule: int, which: int, attention: str, tokens: int) -> Fraction:
         quantity = "flops_masked" if attention == "masked" else "flops"
-        return Fraction(DRAWN[rule].sides(costs[quantity][tokens])[which], tokens)
+        return Fraction(MAIN_RULES[rule].sides(costs[quantity][tokens])[which], tokens)
 
     lines = (  # label, rule, side, attention, colour
         ("scores + values, dense", 0, 0, "dense", 0),
@@ -192,12 +187,11 @@ def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover]) -> Panel:
     ]
     marks = [
         Mark(
-            f"{found.tokens:,}: {found.rule.name}, {found.attention}",
-            found.tokens,
-            side(DRAWN.index(found.rule), 0, found.attention, found.tokens),
+            f"{tokens:,}: {each.rule.name}, {each.attention}",
+            tokens,
+            side(MAIN_RULES.index(each.rule), 0, each.attention, tokens),
         )
-        for found in drawn
-        if found.tokens
+        for each, tokens in marked
     ]
     x, y = PlotAxis("length T (tokens)", "tokens", 2), PlotAxis("FLOPs per token", log=10)
     return Panel(prefills.model.name, x, y, series, marks)

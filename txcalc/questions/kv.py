@@ -127,7 +127,7 @@ def kv(
         bits_of(name, "--kv")
     for sequences in batches:
         model.workload(batch=sequences)
-    encoder_tokens = maybe(source_tokens, "--source", length)
+    encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     ledgers = [model.ledger(tokens=tokens, source=encoder_tokens) for tokens in contexts]
     if not without_cache and (prompt != 1 or attention != "dense"):
         raise InputError("options", ["--prompt and --attention need --without-cache"])

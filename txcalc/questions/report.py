@@ -156,7 +156,7 @@ def report(
         raise InputError("report", ["expected models"])
     gpus, runs, layouts = (
         [] if values == () else several_texts(name, values)
-        for name, values in (("gpu", gpu), ("train", train), ("layouts", layout))
+        for name, values in (("gpu", gpu), ("train", train), ("layout", layout))
     )
     training = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
     faults = [] if gpus else [f"{flag} is of a plan of serving (add --gpu NAME)" for flag in grid.given()]

@@ -1,8 +1,8 @@
 """Builds the command of a question from its declaration: arguments, options, help, defaults, completion.
 
-What a command line does beyond asking the function (`deploy --emit`, `show --via`) is an adapter in the module of
-`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further
-options; `COMMAND` is the class of the command, where its line is read in another way.
+A command line that does more than call the function (`deploy --emit`, `show --via`) has an adapter in the module of
+`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further options. `COMMAND` there is a
+subclass of `Command` that reads the line in another way.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
+from txcalc.questions.phrases import adapters
 
 ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "report", "show", "sweep", "verify")  # with an adapter
 
@@ -55,10 +56,9 @@ class Call(NamedTuple):
             sources = options.models(self.sources, self.ignore, self.changes) if takes else self.sources
         function = getattr(txcalc, self.name)
         parameters = signature(function).parameters
-        values = dict(self.values)
         if "sources" in parameters and parameters["sources"].kind is not Parameter.VAR_POSITIONAL:
-            return function(list(sources), **values)
-        return function(*sources, **values)
+            return function(list(sources), **self.values)
+        return function(*sources, **self.values)
 
 
 def function_of(name: str) -> Any:
@@ -95,7 +95,7 @@ def build(name: str) -> Any:
         values = {key: value for key, value in values.items() if value or key not in repeated}
         values |= {key: options.single_value(flag, values[key]) for key, flag in once.items()}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
-        changes = parse_changes(taken.get("--set")) | options.adapters(taken.get("--lora"))
+        changes = parse_changes(taken.get("--set")) | adapters(taken.get("--lora"))[0]
         if "changes" in values:
             values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
@@ -149,11 +149,11 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
     if not question.formats:
         return []
-    found = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    keywords = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
-        found.append(o.Keyword("plot", o.PLOT, str | None, None))
-        found += [o.Keyword("force", o.FORCE, bool, False)] if force else []
-    return found
+        keywords.append(o.Keyword("plot", o.PLOT, str | None, None))
+        keywords += [o.Keyword("force", o.FORCE, bool, False)] if force else []
+    return keywords
 
 
 PYTHON = ("In Python:", "Errors:", ">>>")  # paragraphs of a docstring that the help leaves out

@@ -7,14 +7,14 @@ from importlib import import_module
 from typing import Any
 
 Completion = Callable[..., list[str]]
-MOST = 200
+MAX_NAMES = 200  # completed at once
 
 
 def _begins(names: Iterable[str], incomplete: str) -> list[str]:
     """Names with this prefix; in a comma-separated list, of its last item."""
     before, comma, last = incomplete.rpartition(",")
     begun = dict.fromkeys(name for name in names if name.lower().startswith(last.lower()))
-    return [f"{before}{comma}{name}" for name in begun][:MOST]
+    return [f"{before}{comma}{name}" for name in begun][:MAX_NAMES]
 
 
 def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
@@ -24,8 +24,8 @@ def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
         known = list(also)
         for place in places:
             module, _, name = place.partition(":")
-            found = getattr(import_module(f"txcalc.{module}"), name)
-            known += found() if callable(found) else found
+            names = getattr(import_module(f"txcalc.{module}"), name)
+            known += names() if callable(names) else names
         return _begins(known, incomplete)
 
     return complete

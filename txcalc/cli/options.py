@@ -49,32 +49,23 @@ def models(
     least one model."""
     from txcalc import load
 
-    found, taken = [], False
+    loaded, ignored = [], False
     for source in sources:
         try:
-            found.append(load(source, changes, weights=weights, ignore=ignore or ()))
-            taken = True
+            loaded.append(load(source, changes, weights=weights, ignore=ignore or ()))
+            ignored = True
         except InputError as error:
             if error.where != "--ignore" or len(sources) == 1:
                 raise
-            found.append(load(source, changes, weights=weights))
-    if ignore and not taken:
+            loaded.append(load(source, changes, weights=weights))
+    if ignore and not ignored:
         raise InputError("--ignore", ["needs a config.json, and none of these is one"])
-    must_change(found, changes or {})
-    return found
+    must_change(loaded, changes or {})
+    return loaded
 
 
-def single_value(flag: str, given: Sequence[str] | None) -> str | None:
+def single_value(flag: str, values: Sequence[str] | None) -> str | None:
     """The value of an option that nobody means twice. Errors: `InputError` where it is given twice."""
-    if given and len(given) > 1:
+    if values and len(values) > 1:
         raise InputError(flag, ["is given twice"])
-    return given[0] if given else None
-
-
-def adapters(text: str | None) -> dict[str, Any]:
-    """`--lora r=16,targets=q+v` as changes of the description."""
-    if text is None:
-        return {}
-    from txcalc.questions.phrases import adapters
-
-    return adapters(text)[0]
+    return values[0] if values else None

@@ -29,7 +29,7 @@ def emit(report: Report, text: Callable[[], str] | None, image: Picture | None =
 
     `image`: written to the file `place` before anything is printed, or drawn below the table (`-`).
     """
-    wrote = [save(image, place)] if image and place != "-" else []
+    file_notes = [save(image, place)] if image and place != "-" else []
     if text:
         sys.stdout.write(text() + "\n")
     else:
@@ -40,7 +40,7 @@ def emit(report: Report, text: Callable[[], str] | None, image: Picture | None =
 
         sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
     print_notes(report.notes)
-    print_notes(wrote)
+    print_notes(file_notes)
 
 
 def printed(answer: Result | None, form: str, place: str | None = None) -> None:
@@ -60,10 +60,10 @@ def printed(answer: Result | None, form: str, place: str | None = None) -> None:
 
 
 @contextmanager
-def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
-    """A progress bar on stderr, from the first step on, if that is a terminal; with `beside` False not while stdout is
-    one too."""
-    if not sys.stderr.isatty() or (not beside and sys.stdout.isatty()):
+def progress(shared_terminal: bool = True) -> Iterator[Callable[[str, float], None]]:
+    """A progress bar on stderr, from the first step on, if that is a terminal; without
+    `shared_terminal` only if stdout is not one too."""
+    if not sys.stderr.isatty() or (not shared_terminal and sys.stdout.isatty()):
         yield lambda step, share: None
         return
 
@@ -72,10 +72,11 @@ def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
         from rich.console import Console
         from rich.progress import Progress
 
-        shown = Progress(console=Console(stderr=True), transient=True, redirect_stdout=beside, redirect_stderr=beside)
-        shown.add_task("", total=1.0)
-        shown.start()
-        return shown
+        redirect: Any = {"redirect_stdout": shared_terminal, "redirect_stderr": shared_terminal}
+        display = Progress(console=Console(stderr=True), transient=True, **redirect)
+        display.add_task("", total=1.0)
+        display.start()
+        return display
 
     try:
         yield lambda step, share: bar().update(bar().task_ids[0], description=step, completed=share)
@@ -133,13 +134,13 @@ def _styled(lines: Iterable[Line]) -> str:
 
 
 def print_notes(notes: Iterable[str]) -> None:
-    """Notes on stderr; equal ones about several things (`NAME: …`) are joined."""
+    """Notes on stderr; equal ones about several models (`NAME: …`) are joined."""
     for note in folded(notes):
         typer.echo(wrap_stderr("note: ", note), err=True)
 
 
 def wrap_stderr(label: str, text: str) -> str:
-    """A labelled message. If standard error is a terminal, it is wrapped to that and stands beside its label."""
+    """A labelled message. If standard error is a terminal, it is wrapped to its width, and indented by the label."""
     text = printable(text)
     if not sys.stderr.isatty():
         return label + text
@@ -151,6 +152,6 @@ def folded(notes: Iterable[str]) -> list[str]:
     """Joins notes that differ only in the name before the colon."""
     names: dict[str, dict[str, None]] = {}
     for note in notes:
-        name, colon, said = note.partition(": ")
-        names.setdefault(said if colon else note, {})[name if colon else ""] = None
-    return [f"{', '.join(of)}: {said}" if any(of) else said for said, of in names.items()]
+        name, colon, text = note.partition(": ")
+        names.setdefault(text if colon else note, {})[name if colon else ""] = None
+    return [f"{', '.join(of)}: {text}" if any(of) else text for text, of in names.items()]

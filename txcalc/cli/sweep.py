@@ -61,7 +61,7 @@ def print_csv(answer: Sweep) -> None:
     several, names = len(answer.grids) > 1, columns(answer.grids[0])
     sys.stdout.write(",".join([*(["model"] if several else []), *names]) + "\n")
     done = 0
-    with progress(beside=False) as shown:
+    with progress(shared_terminal=False) as show_progress:
         for grid in answer.grids:
             name = str(inert(grid.base.name)).replace('"', '""')
             label = f'"{name}",' if several else ""
@@ -69,14 +69,14 @@ def print_csv(answer: Sweep) -> None:
             for block in grid:
                 rows = zip(*(column.tolist() for column in block), strict=True)
                 sys.stdout.write("".join(map(line.__mod__, rows)))
-                shown("points", (done := done + len(block[0])) / answer.points)
+                show_progress("points", (done := done + len(block[0])) / answer.points)
 
 
 def write(answer: Sweep, out: Path, workers: int, cluster: str | None, force: bool) -> None:
     """The grid in a Parquet file, with a progress bar where stderr is a terminal."""
-    with progress() as shown:
+    with progress() as show_progress:
         written = answer.to_parquet(
-            out, workers=workers, cluster=cluster, force=force, tell=lambda share: shown("points", share)
+            out, workers=workers, cluster=cluster, force=force, tell=lambda share: show_progress("points", share)
         )
     typer.echo(f"{written.path}: {written.rows:,} rows in {written.groups:,} row groups, {written.bytes:,} bytes")
     print_notes(answer.notes)

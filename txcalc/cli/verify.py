@@ -15,7 +15,7 @@ from txcalc.questions.phrases import adapters
 if TYPE_CHECKING:
     from txcalc.model import Model
 
-MANY = 8  # models from which on one process per core pays
+MANY = 8  # models: from here on one process per core is faster
 
 
 def run(
@@ -54,8 +54,8 @@ def run(
         if lora:  # in the formats that train has
             recipe = f"frozen={dtypes.get('base', 'bf16')},adapter={dtypes.get('dtype', 'fp32')},{recipe}"
         return call._replace(values={"layout": layout, "recipe": recipe, "ranks": ranks}).ask(models)
-    alone = {"--recipe": values["recipe"], "--ranks": ranks is not None, "--torchrun": torchrun is not None}
-    refuse(alone, "needs --layout")
+    of_layout = {"--recipe": values["recipe"], "--ranks": ranks is not None, "--torchrun": torchrun is not None}
+    refuse(of_layout, "needs --layout")
     sources = given("verify", call.sources, everything)
     if lora and values["record"]:
         raise InputError("options", ["--record needs presets as they are, without --lora"])
@@ -83,9 +83,10 @@ def run_step(models: Sequence[Model], layout: str, recipe: str, processes: int, 
     from txcalc.verification.real import verify_real
 
     training = parse_recipe(recipe, parse_layout(layout))
-    found = [verify_real(model, training, processes, "cpu" if device == "meta" else device) for model in models]
-    verdicts = [verdict for verdict in found if verdict is not None]
-    return answer_of(verdicts) if len(verdicts) == len(found) else None
+    device = "cpu" if device == "meta" else device
+    by_model = [verify_real(model, training, processes, device) for model in models]  # None on ranks other than 0
+    verdicts = [verdict for verdict in by_model if verdict is not None]
+    return answer_of(verdicts) if len(verdicts) == len(by_model) else None
 
 
 def refuse(options_given: dict[str, Any], why: str) -> None:

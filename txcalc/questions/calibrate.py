@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+from msgspec import convert
+
 from txcalc.errors import Fault, InputError
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
@@ -85,14 +87,8 @@ def calibrate(
     from txcalc.verification.calibrate import calibrate as measure
 
     name = path.stem if path else "this-machine"
-    found = measure(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()
+    calibration = measure(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share))
+    described = calibration.described()
     if path is not None:
-        write(path, as_toml(found["accelerator"]), True)
-    return answer_of(found, str(path) if path else None)
-
-
-def answer_of(found: dict[str, Any], file: str | None) -> Calibrate:
-    """The answer of a calibration as it is described."""
-    lists = {"rates": tuple(Rate(**rate) for rate in found["rates"])}
-    checks = tuple(StepCheck(**check) for check in found["checks"])
-    return Calibrate(**{**found, **lists, "checks": checks, "clocks": tuple(found["clocks"])}, file=file)
+        write(path, as_toml(described["accelerator"]), True)
+    return convert({**described, "file": str(path) if path else None}, Calibrate)

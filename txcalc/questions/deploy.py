@@ -425,7 +425,7 @@ def deploy(
     if scenario.disaggregated and simulation:
         raise InputError("options", ["--simulate does not support --disaggregate yet"])
     if len(pairs) == 1:
-        return scenario.answer(*pairs[0], alone=True)
+        return scenario.answer(*pairs[0], single_plan=True)
     deployments: list[Deploy | Refusal] = []
     for model, kind, number, each in pairs:
         try:
@@ -465,7 +465,7 @@ def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
         raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
     parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.priced(item) for item in items]
     kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *rest) for kind, *rest in parsed]
-    prices = phrases.one_price([(kind.name, number, own) for kind, number, own in kinds], price)
+    prices = phrases.one_price([(kind.name, number, kind_price) for kind, number, kind_price in kinds], price)
     return [(kind, number, prices[kind.name]) for kind, number, _ in kinds]
 
 
@@ -511,10 +511,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
     detail: bool
 
     def answer(
-        self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, alone: bool = False
+        self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, single_plan: bool = False
     ) -> Deploy:
-        """A deployment. Errors: `InputError`; of one that is asked for `alone` also if only its speed is not known,
-        though a price or a limit needs it."""
+        """A deployment. Errors: `InputError`; of a `single_plan` (one model, one kind of accelerator) also if its
+        speed is not known but needed for a price or a limit."""
         context = int(model.workload().tokens) if model.fixed_length else self.context
         memory = EngineMemory(self.profile, kind, context, self.max_num_seqs, self.chunk) if self.profile else None
         chunk = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
@@ -529,10 +529,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
             if plan.best.serves and (plan.best.fits or not self.disaggregated):
                 serving = self._serve(plan, gpus, price, memory)
         except InputError as error:
-            if alone and (price is not None or self.limits or self.disaggregated):
+            if single_plan and (price is not None or self.limits or self.disaggregated):
                 raise
             unknown = f"{error}{_single_stream(plan)}"
-        return self._deployment(plan, serving, fewer, unknown, alone)
+        return self._deployment(plan, serving, fewer, unknown, single_plan)
 
     def _serve(self, plan: Plan, gpus: int | None, price: float | None, memory: EngineMemory | None) -> Serving:
         serving = serve(plan, self.request, price, *self.limits)
@@ -541,8 +541,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
             counts = [gpus] if gpus else rentable(plan.best.layout.gpus, {}, plan.planner.accelerator.node)[:6]
             load = self.request, plan.context, plan.concurrency
-            two = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
-            serving = replace(serving, apart=two)
+            disaggregated = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
+            serving = replace(serving, apart=disaggregated)
         return self._simulate(serving, memory) if self.simulation else serving
 
     def _fewer_users(self, plan: Plan, price: float | None) -> Serving | None:
@@ -572,9 +572,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return replace(serving, chosen=chosen, simulated=simulation._replace(told=True))
 
     def _deployment(
-        self, plan: Plan, serving: Serving | None, fewer: Serving | None, unknown: str, alone: bool
+        self, plan: Plan, serving: Serving | None, fewer: Serving | None, unknown: str, single_plan: bool
     ) -> Deploy:
-        """The answer; `fewer`: the largest load that fits. One that is asked for `alone` has a plot and a command."""
+        """The answer; `fewer`: the largest load that fits. A `single_plan` has a plot and a command."""
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving) if serving else None
         notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
@@ -610,8 +610,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
             unsuited=None if self.disaggregated else deployment.unsuited(plan),
             plan_notes=tuple(notes),
             detail=self.detail,
-            draw=_picture(plan, serving) if alone else None,
-            launch=self._launch(plan, serving) if alone else None,
+            draw=_picture(plan, serving) if single_plan else None,
+            launch=self._launch(plan, serving) if single_plan else None,
         )
 
     def _launch(self, plan: Plan, serving: Serving | None) -> Callable[[str], str]:

@@ -131,40 +131,45 @@ def fit(
     if bool(kinds) == (memory is not None):
         raise InputError("fit", ["give one of --gpu and --memory"])
     tokens = checked_context(length(context, "--context"))
-    formats = tuple(dict.fromkeys(known_format(name) for name in (LADDER if weights is None else names(weights))))
+    formats = tuple(dict.fromkeys(known_format(each) for each in (LADDER if weights is None else names(weights))))
     host = parse_offload(ram, None, None, None)
     named = engine is not None or host is not None
-    asked = "none" if engine is None else engine
-    profile = profile_of(offloading(asked) if host else asked) if named else personal_engine()
+    name = "none" if engine is None else engine
+    profile = profile_of(offloading(name) if host else name) if named else personal_engine()
     bits_of(kv, "--kv")  # refused here where there is no such dtype
-    kept = parse_reserve(reserve) if reserve is not None else None
+    given_reserve = parse_reserve(reserve) if reserve is not None else None
     if memory is not None:
-        cards, kept = [CardSet(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
+        cards = [CardSet(memory, parse_bytes(memory, "--memory"))]
+        given_reserve = given_reserve or Reserve.none()
     else:
         sets = [each for kind in kinds for each in card_sets(kind)]
         cards = list({card.name: card for card in sets}.values())  # one given twice is one column
     numbers = length(block, "--block"), length(chunk, "--chunk")
-    request = FitRequest(kv, *numbers, kept, tokens, formats, weights is None, host)
+    request = FitRequest(kv, *numbers, given_reserve, tokens, formats, weights is None, host)
     engines = [_engine_on(card, profile, tokens, named) for card in cards]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
     for model in models(sources, text_only) if sources else presets(text_only):
         fits = ModelFits(model, request)
-        for row, card, of_card in zip(rows, cards, engines, strict=True):
-            row += fits.on(card, of_card)
+        for row, card, card_engine in zip(rows, cards, engines, strict=True):
+            row += fits.on(card, card_engine)
         left_out += [(model.name, note) for note in model.left_out]
-    shown = {row.model for row in chain(*rows) if row.fits or sources or every}
+    listed = {row.model for row in chain(*rows) if row.fits or sources or every}
     notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
     if memory is not None:
-        said = f"--memory {memory} is {iec(cards[0].memory)}, all of it for the model"
-        notes.append(f"{said}: of a card the driver keeps some, and the engine may (--gpu names it)")
-    notes += [note for name, note in left_out if name in shown]
+        size = f"--memory {memory} is {iec(cards[0].memory)}, all of it for the model"
+        notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")
+    notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
-    shown_as = [
-        one.memory if one.named or all(row.engine or row.refused for row in own if row.best or not best_alone) else None
-        for one, own in zip(engines, rows, strict=True)
+    engine_memory = [  # None: some rows of the card are of no engine
+        each.memory
+        if each.named or all(row.engine or row.refused for row in of_card if row.best or not best_alone)
+        else None
+        for each, of_card in zip(engines, rows, strict=True)
     ]
-    reserves = [reserved(kept or reserve_of(each), each, card) for each, card in zip(shown_as, cards, strict=True)]
+    reserves = [
+        reserved(given_reserve or reserve_of(each), each, card) for each, card in zip(engine_memory, cards, strict=True)
+    ]
     notes += refusals([row for row in chain(*rows) if row.best or not best_alone])
     return Fit(
         memory_bytes=cards[0].memory,
@@ -181,7 +186,7 @@ def fit(
                 visible_bytes=visible(card.accelerator) if card.accelerator and card.accelerator.unified else None,
                 more=gives_more(card.accelerator) if card.accelerator and card.accelerator.unified else "",
             )
-            for card, size, each in zip(cards, reserves, shown_as, strict=True)
+            for card, size, each in zip(cards, reserves, engine_memory, strict=True)
         ),
         rows=tuple(chain(*rows)),
         formats=formats,
@@ -193,12 +198,12 @@ def fit(
 
 def _engine_on(card: CardSet, profile: EngineProfile | None, context: int, named: bool) -> CardEngine:
     """The engine on a card, or on a bare memory, of which an engine that is named has no figures."""
-    one = card.accelerator
-    if profile is None or (named and one is None):
+    accelerator = card.accelerator
+    if profile is None or (named and accelerator is None):
         return CardEngine(None, named)
     bare = Accelerator(card.title, card.title, card.memory, 1, {}, None, None, {})
-    memory = EngineMemory(profile, one or bare, context)
-    return CardEngine(memory, named, one is not None and is_personal(one))
+    memory = EngineMemory(profile, accelerator or bare, context)
+    return CardEngine(memory, named, accelerator is not None and is_personal(accelerator))
 
 
 def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:

@@ -35,9 +35,9 @@ def summary(model: Model) -> tuple[str, str]:
     if spec["vocab_size"] is not None:
         first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
     blocks = [group.block for stack in model.root.stacks for group in stack.groups]
-    said = [leaf.describe() for leaf in model.root.leaves()]
-    said += [branch.part.describe() for block in blocks for branch in block.branches]
-    return first, "; ".join(dict.fromkeys(words for words in said if words))
+    descriptions = [leaf.describe() for leaf in model.root.leaves()]
+    descriptions += [branch.part.describe() for block in blocks for branch in block.branches]
+    return first, "; ".join(dict.fromkeys(words for words in descriptions if words))
 
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
@@ -60,9 +60,9 @@ def architecture(model: Model) -> str:
             bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
             added = "" if norm["residual"] is None else f", branches × {norm['residual']}"
             listed = layer["pieces"]["leaves"] if "pieces" in layer["parts"] else []
-            own = [LISTED[one["form"]] for one in listed if one["kind"] == "norm" and one["form"] in LISTED]
-            told = own or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
-            norms |= dict.fromkeys(one + added for one in told)
+            piece_norms = [LISTED[each["form"]] for each in listed if each["kind"] == "norm" and each["form"] in LISTED]
+            layer_norms = piece_norms or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
+            norms |= dict.fromkeys(name + added for name in layer_norms)
             if positions["form"] == "none" and (listed or stack["around"]):
                 pieces = True  # some may be positions
             elif positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):

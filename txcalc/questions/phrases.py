@@ -57,34 +57,34 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
     """Prices by kind of accelerator. Errors: `InputError` where one has two."""
-    found: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
-    for name, _, own in wanted:
-        found[name] |= {each for each in (own, price) if each is not None}
+    prices: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
+    for name, _, kind_price in wanted:
+        prices[name] |= {each for each in (kind_price, price) if each is not None}
     faults: list[Fault | str] = [
-        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(each))}"
-        for name, each in found.items()
-        if len(each) > 1
+        f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(different))}"
+        for name, different in prices.items()
+        if len(different) > 1
     ]
     if faults:
         raise InputError("options", faults)
-    return {name: next(iter(each), None) for name, each in found.items()}
+    return {name: next(iter(of_kind), None) for name, of_kind in prices.items()}
 
 
 def share(value: float | str, flag: str) -> Fraction:
     """`30%`, `"0.3"` or `0.3`."""
     text = str(value)
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*", text, re.ASCII)
-    if not found:
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*", text, re.ASCII)
+    if not match:
         raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
-    return Fraction(found[1]) / (100 if found[2] else 1)
+    return Fraction(match[1]) / (100 if match[2] else 1)
 
 
 def rates(text: float | str) -> float:
     """`5/s`, `300/min` or `1000/h` as requests per second."""
     if not isinstance(text, str):
         return text
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
-    number = Fraction(found[1]) / {"s": 1, "min": 60, "h": 3600}[found[2]] if found else Fraction(0)
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
+    number = Fraction(match[1]) / {"s": 1, "min": 60, "h": 3600}[match[2]] if match else Fraction(0)
     if not number:
         mend = f"{text.strip()}/s?" if re.fullmatch(r"\s*[1-9]\d{0,8}\s*", text, re.ASCII) else ""
         raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min", mend)])

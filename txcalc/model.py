@@ -137,14 +137,18 @@ class Model(Struct, frozen=True, dict=True):
         return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
 
     @property
+    def all_notes(self) -> list[str]:
+        """Its assumptions and notes, as a command prints them."""
+        return [*(f"assumed {assumption}" for assumption in self.assumptions), *self.notes]
+
+    @property
     def left_out(self) -> tuple[str, ...]:
         """A note for plans that hold only the language model of a multimodal one."""
         if not self.multimodal or (self.tower_params is not None and not self.text_only):
             return ()
-        held = (
-            f": {self.tower_params:,} parameters, {iec(2 * self.tower_params)} in 16 bits" if self.tower_params else ""
-        )
-        return (f"{self.name}: its towers and projectors are left out{held}",)
+        params = self.tower_params
+        size = f": {params:,} parameters, {iec(2 * params)} in 16 bits" if params else ""
+        return (f"{self.name}: its towers and projectors are left out{size}",)
 
     @property
     def tower_roots(self) -> tuple[Composite, ...]:

@@ -132,7 +132,7 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace", "surrogateescape"):
             stream.reconfigure(errors="txcalc")
-    os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")  # of its 1,000 a proof loses what it asks again: a tenth slower
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")  # with SymPy's 1,000 entries `prove` is a tenth slower
     try:
         app(prog_name="txcalc")
     except KeyboardInterrupt:

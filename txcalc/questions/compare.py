@@ -391,8 +391,7 @@ def notes(models: Sequence[Model], contexts: Sequence[int]) -> list[str]:
     """What is assumed of the models, and which lengths are not theirs."""
     lines = []
     for model in models:
-        lines += [f"{model.name}: assumed {assumption}" for assumption in model.assumptions]
-        lines += [f"{model.name}: {note}" for note in model.notes]
+        lines += [f"{model.name}: {note}" for note in model.all_notes]
         if any(not reaches(model, tokens) for tokens in contexts) and not model.fixed_length:
             lines.append(f"{model.name}: lengths beyond its position table are left out")
         elif model.context and max(contexts, default=0) > model.context:

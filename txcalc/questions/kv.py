@@ -132,7 +132,7 @@ def kv(
     if not without_cache and (prompt != 1 or attention != "dense"):
         raise InputError("options", ["--prompt and --attention need --without-cache"])
     sources = {ledger.work.source for ledger in ledgers} if model.has_encoder_apart else set()
-    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
+    notes = model.all_notes
     if model.context and max(contexts) > model.context:
         notes.append(f"{max(contexts):,} tokens exceed its context of {model.context:,}")
     return Kv(

@@ -29,11 +29,10 @@ class ModelInfo(Answer):
 
 def summary(model: Model) -> tuple[str, str]:
     """A model in one line, and its layers in another."""
-    spec = model.stacks[-1]
     layers = " + ".join(str(stack["n_layers"]) for stack in model.stacks)
-    first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {spec['d_model']:,}"
-    if spec["vocab_size"] is not None:
-        first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
+    first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {model.d_model:,}"
+    if model.vocab_size is not None:
+        first += f", V = {model.vocab_size:,}" + (" (tied)" if model.stacks[-1]["head"]["tied"] else "")
     blocks = [group.block for stack in model.root.stacks for group in stack.groups]
     descriptions = [leaf.describe() for leaf in model.root.leaves()]
     descriptions += [branch.part.describe() for block in blocks for branch in block.branches]

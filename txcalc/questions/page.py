@@ -121,7 +121,7 @@ class PageModel(Answer):
             name=model.name,
             source=source,
             summary=tuple(line for line in summary(model) if line),
-            notes=(*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes),
+            notes=tuple(model.all_notes),
             sliders=tuple(PageSlider.of(slider, explorer) for slider in explorer.sliders),
             fixed=explorer.fixed,
             fixed_length=model.fixed_length,

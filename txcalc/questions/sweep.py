@@ -302,7 +302,7 @@ def grid_rows(grids: Sequence[Grid]) -> Iterator[dict[str, Any]]:
 def grid_notes(grid: Grid) -> list[str]:
     """Notes on the model, axes without effect, and sizes rounded so far."""
     model = grid.base
-    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
+    notes = model.all_notes
     if model.fixed_length and "tokens" in grid.places:
         notes.append("the model fixes the number of positions: tokens are ignored")
     for follower in grid.followers:

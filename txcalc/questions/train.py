@@ -559,9 +559,10 @@ def picture(training: Training, searched: Searched | None = None) -> Picture:
 def layouts_panel(searched: Searched) -> Panel:
     """The fastest layouts that fit, by name."""
     recipes = [found.recipe for found in searched.best]
+    recomputed = [", recompute" if recipe.recompute != "none" else "" for recipe in recipes]
     labels = [
-        f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{', again' if recipe.recompute != 'none' else ''}"
-        for recipe in recipes
+        f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{suffix}"
+        for recipe, suffix in zip(recipes, recomputed, strict=True)
     ]
     speeds = Series("tokens/s per GPU", labels, [found.step.tokens_s for found in searched.best])
     x, y = PlotAxis("layout"), PlotAxis("tokens/s per GPU")

@@ -85,7 +85,6 @@ def build(name: str) -> Any:
     declared += _printed(question, force=not writes)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
     repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
-    once = {each.name: flag_of(each) for each in declared if isinstance(each.option, o.Option) and each.option.once}
 
     def run(**values: Any) -> None:
         form = options.chosen(values.pop("format_", "table"), values.pop("json_", False))
@@ -93,7 +92,6 @@ def build(name: str) -> Any:
         plots_over = bool(force and not values.get("out"))
         place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
-        values |= {key: options.single_value(flag, values[key]) for key, flag in once.items()}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
         changes = parse_changes(taken.get("--set")) | adapters(taken.get("--lora"))[0]
         if "changes" in values:
@@ -190,7 +188,7 @@ def _parameter(keyword: o.Keyword) -> Parameter:
     """A parameter of the command's function, as typer reads it."""
     option, default = keyword.option, keyword.default
     complete = getattr(completion, option.completes) if option.completes else None
-    several = keyword.name == "sources" or (isinstance(option, o.Option) and (option.repeats or option.once))
+    several = keyword.name == "sources" or (isinstance(option, o.Option) and option.repeats)
     kind = _kind(keyword, several)
     info: Any
     if isinstance(option, o.Argument):

@@ -10,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from txcalc.cli.output import wrap_stderr
+from txcalc.errors import InputError
 from txcalc.questions.options import GROUPS
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
@@ -41,7 +42,9 @@ class Command(TyperCommand):
         flags = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         _spelling.clear()
         try:
-            return super().parse_args(ctx, self._join_descriptions([self._present_name(arg, flags) for arg in args]))
+            args = self._join_descriptions([self._present_name(arg, flags) for arg in args])
+            self._check_repeats(ctx, args)
+            return super().parse_args(ctx, args)
         except UsageError as error:
             example = (self.help or "").partition("Example: ")[2].strip()
             message = " ".join(error.format_message().split())
@@ -55,6 +58,14 @@ class Command(TyperCommand):
                 message = f"No such option: {typed} ({self.name} has {' and '.join(suggestions)})"
             text = wrap_stderr("Error: ", f"{message}\nExample: {example}").removeprefix("Error: ")
             raise UsageError(text, ctx) from None
+
+    def _check_repeats(self, ctx: Any, args: list[str]) -> None:
+        """Errors: `InputError` for an option of one value that is given twice."""
+        _, _, order = self.make_parser(ctx).parse_args(args=list(args))
+        for param in order:
+            single = param.param_type_name == "option" and not (param.multiple or getattr(param, "is_flag", False))
+            if single and order.count(param) > 1 and not ctx.resilient_parsing:
+                raise InputError(param.opts[0], ["is given twice"])
 
     def _join_descriptions(self, args: list[str]) -> list[str]:
         """Joins unquoted inline descriptions (`D=512 h=8 plain`); a repeated size begins the next one."""

@@ -62,10 +62,3 @@ def models(
         raise InputError("--ignore", ["needs a config.json, and none of these is one"])
     must_change(loaded, changes or {})
     return loaded
-
-
-def single_value(flag: str, values: Sequence[str] | None) -> str | None:
-    """The value of an option that nobody means twice. Errors: `InputError` where it is given twice."""
-    if values and len(values) > 1:
-        raise InputError(flag, ["is given twice"])
-    return values[0] if values else None

@@ -47,8 +47,7 @@ class Option(NamedTuple):
     completes  names a function of `cli.completion`
     aliases    earlier names, which are still read: flags, and as keywords without dashes
     parse      reads its text: `parse_tokens` (32k = 32,768) or `parse_count` (8B)
-    repeats    may be given several times
-    once       given twice it is refused, where nobody means that
+    repeats    may be given several times; given twice, another one with a value is refused
     """
 
     help: str = ""
@@ -59,7 +58,6 @@ class Option(NamedTuple):
     aliases: tuple[str, ...] = ()
     parse: Callable[..., int] | None = None
     repeats: bool = False
-    once: bool = False
 
     def more(self, help: str = "", **changes: Any) -> Option:
         """This option with a further sentence, which holds for one command; and with changed fields."""

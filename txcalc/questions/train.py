@@ -340,7 +340,7 @@ def train(
         o.GPU.more("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
     ],
     *,
-    layout: Annotated[Layout | str | None, o.LAYOUT.more(LAYOUT_HELP, once=True)] = None,
+    layout: Annotated[Layout | str | None, o.LAYOUT.more(LAYOUT_HELP)] = None,
     tokens: Annotated[o.Length | None, o.TOKENS.more("Default: 4,096 or the context.")] = None,
     recipe: RecipeOptions | Recipe | str = RecipeOptions(),
     lora: Annotated[

@@ -113,7 +113,6 @@ def verify(
         o.LAYOUT._replace(
             help="Parallel layout: tp=8,pp=16,dp=64. Verify training in this layout, against PyTorch's own sharding: "
             "tp=8,sp=8,fsdp=4.",
-            once=True,
         ),
     ] = None,
     recipe: Annotated[

@@ -85,8 +85,8 @@ def arrange(
     Errors: those of `deployment.plan`.
     """
     fixed = fixed or {}
-    sizing = _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed)
     check(context, concurrency, gpus, fixed)
+    sizing = _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed)
     least = planner.min_gpus(context, concurrency, fixed)
     fewest = sizing.fewest(least) if least else None
     layouts = sizing.ranked(gpus) if gpus else sizing.smallest(fewest, least) if least else None

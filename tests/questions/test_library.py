@@ -274,6 +274,8 @@ def test_every_argument_of_every_function_is_checked(name: str) -> None:
         (lambda: OPEN.kv(LLAMA, batches=-1), "--batch is -1, expected a whole number"),
         (lambda: OPEN.deploy(LLAMA, "h100", price="x"), "deploy: price is 'x', expected a number"),
         (lambda: OPEN.deploy(LLAMA, "h100", node=2.5), "deploy: node is 2.5, expected a whole number"),
+        (lambda: OPEN.kv(LLAMA, context=1, contexts=2), "kv: context and contexts say the same thing twice"),
+        (lambda: OPEN.deploy(LLAMA, "h100", kv_dtype="fp8", kv="bf16"), "kv_dtype and kv say the same thing twice"),
         (lambda: OPEN.kv(LLAMA).plot(5), "plot: place is 5, expected a text or a path"),
         (lambda: OPEN.kv(LLAMA).to_text(5), "to_text: form is 5, expected a text"),
         (lambda: OPEN.sweep(LLAMA, over={"T": [1]}).to_parquet(5), "to_parquet: place is 5, expected a text or a path"),

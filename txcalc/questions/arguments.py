@@ -78,11 +78,13 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
         keyword = known.get(name)
         if keyword is None or (keyword.group == name and isinstance(value, Struct)):
             values[name] = value
-        elif not keyword.group:
-            values[keyword.name] = value
-        else:
-            faults += _faults(name, value, keyword.hint)
-            groups.setdefault(keyword.group, {})[keyword.name] = value
+            continue
+        gathered = groups.setdefault(keyword.group, {}) if keyword.group else values
+        if keyword.name in gathered:
+            spellings = " and ".join(each for each in given if known.get(each) is keyword)
+            raise InputError(function.__name__, [f"{spellings} say the same thing twice"])
+        gathered[keyword.name] = value
+        faults += _faults(name, value, keyword.hint) if keyword.group else []
     if faults:
         raise InputError(function.__name__, faults)
     for name, changes in groups.items():

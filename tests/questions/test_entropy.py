@@ -25,6 +25,12 @@ def test_entropy_is_its_definition() -> None:
     assert txcalc.entropy([1, 0]).entropy.bits == 0
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_what_is_no_number_is_refused(number: float) -> None:
+    with pytest.raises(InputError, match=f"p is '{number}', expected probabilities"):
+        txcalc.entropy([number, 1])
+
+
 def test_equal_distributions_have_no_divergence() -> None:
     certain = txcalc.entropy([1], [1])
     assert certain.cross_entropy is not None and certain.kl is not None

@@ -150,12 +150,12 @@ def design(
     sizes = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
     family = _family(source, changes or {}, {name: value for name, value in sizes.items() if value is not None})
     kept_free = Reserve.none() if reserve is None else parse_reserve(reserve)
-    target, flops, tokens = maybe(params, "--params", count), maybe(compute, "--compute", count), None
+    target, flops = maybe(params, "--params", count), maybe(compute, "--compute", count)
+    tokens = maybe(train_tokens, "--train-tokens", count)
+    if tokens == 0:
+        raise InputError("design", [Fault("--train-tokens", tokens, "a number above 0")])
     if flops is not None:
-        given_tokens = maybe(train_tokens, "--train-tokens", count)
-        if given_tokens == 0:
-            raise InputError("design", [Fault("--train-tokens", 0, "a number above 0")])
-        target, tokens = shapes.trainable(flops, given_tokens)
+        target, tokens = shapes.trainable(flops, tokens)
     if target is not None and not 0 < target <= shapes.MOST_PARAMS:
         flag, what = ("--params", "a count of") if params is not None else ("--compute", "what trains")
         raise InputError("design", [Fault(flag, given[0], f"{what} 1 to {shapes.MOST_PARAMS:,} parameters")])

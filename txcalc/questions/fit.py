@@ -21,7 +21,7 @@ from txcalc.planning.fitting import (
     reserved,
 )
 from txcalc.planning.formats.names import known_format
-from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
+from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of, step_faults
 from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible
 from txcalc.planning.serving.engine_profiles import (
     EngineProfile,
@@ -145,6 +145,8 @@ def fit(
         sets = [each for kind in kinds for each in card_sets(kind)]
         cards = list({card.name: card for card in sets}.values())  # one given twice is one column
     numbers = length(block, "--block"), length(chunk, "--chunk")
+    if faults := step_faults(*numbers):
+        raise InputError("fit", faults)
     request = FitRequest(kv, *numbers, given_reserve, tokens, formats, weights is None, host)
     engines = [_engine_on(card, profile, tokens, named) for card in cards]
     rows: list[list[ModelFit]] = [[] for _ in cards]

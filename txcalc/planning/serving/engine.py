@@ -150,6 +150,20 @@ class EngineConfig(Struct, frozen=True, dict=True):
         return max(16, self.cache_bits)
 
 
+def step_faults(block: int, chunk: int) -> list[Fault | str]:
+    """What is wrong with the tokens of a page and of a step."""
+    return _out_of_range(("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
+
+
+def _out_of_range(*numbers: tuple[str, int, int]) -> list[Fault | str]:
+    """Numbers that are not from 1 to the largest that each may be."""
+    return [
+        Fault(name, value, f"a whole number from 1 to {most:,}")
+        for name, value, most in numbers
+        if type(value) is not int or not 1 <= value <= most
+    ]
+
+
 def engine(
     model: Model,
     weights: str = NATIVE,
@@ -165,16 +179,7 @@ def engine(
     gathers: bool = False,
 ) -> EngineConfig:
     """A checked engine for a model; `adapters`: how many, and their rank."""
-    ranges = (
-        ("block", block, 1 << 16),
-        ("chunk", chunk, MAX_TOKENS),
-        ("gather" if gathers else "poll", interval, 1000),
-    )
-    faults = [
-        Fault(name, value, f"a whole number from 1 to {most:,}")
-        for name, value, most in ranges
-        if type(value) is not int or not 1 <= value <= most
-    ]
+    faults = step_faults(block, chunk) + _out_of_range(("gather" if gathers else "poll", interval, 1000))
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
     faults += [

@@ -196,6 +196,9 @@ def _method(plan: Plan, engine: int) -> str:
     if (word := METHODS[kind][engine]) is None or (engine and _at_once(draft)):
         name = ("vLLM", "SGLang", "TensorRT-LLM")[engine]
         raise InputError("--emit", [f"{name} has no flags for a draft such as {draft.name if draft else kind}"])
+    if draft and word == "draft_model" and draft.vocab_size != (model := plan.planner.model).vocab_size:
+        sizes = f"{draft.vocab_size} tokens in {draft.name}, {model.vocab_size} in {model.name}"
+        raise InputError("--emit", [f"vLLM refuses a draft model of another vocabulary: {sizes}"])
     return word
 
 

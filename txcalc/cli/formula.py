@@ -20,6 +20,8 @@ def run(
     """Prints the document, or returns the answer."""
     if document and (not call.sources or call.values["layout"] or call.form != "table"):
         raise InputError("options", ["--latex needs a model, and excludes --layout and --format"])
+    if not call.sources and (call.changes or call.ignore):
+        raise InputError("options", ["--set and --ignore need a model"])
     answer = call.ask() if call.sources else call.ask([None])
     if not document:
         return answer

@@ -785,7 +785,8 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
     }
     code, _, err = run(*few[:-1], "--gpu", "l4:1")
     assert code == 1 and 'without ":1" the fewest that suffice are found' in err
-    code, out, _ = run(*few, "--gpu", "l4", "--recompute", "none", "--micro-batch", "4096", "--global-batch", "4096")
+    many = [{"1": "4096"}.get(text, text) for text in few]
+    code, out, _ = run(*many, "--gpu", "l4", "--recompute", "none", "--global-batch", "4096")
     assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less
 
 

@@ -23,8 +23,8 @@ from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.training import Recipe, activations, rank_of
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer

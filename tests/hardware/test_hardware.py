@@ -21,8 +21,8 @@ import txcalc
 from txcalc import cards, hardware
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
+from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.serving.engine_memory import visible
-from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder

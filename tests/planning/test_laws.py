@@ -17,6 +17,7 @@ from txcalc import hardware, load
 from txcalc.curves import Curve, Link
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.demand import Demand, Steady
 from txcalc.planning.serving.engine import engine
@@ -25,7 +26,6 @@ from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.steady_state import closed, open_
 from txcalc.planning.training import Recipe, memory
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer
 
 RATES = ("bandwidth", "link", "link_between")

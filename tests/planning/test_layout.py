@@ -294,7 +294,7 @@ def test_bytes_take_the_links_within_and_between_nodes() -> None:
     even = replace(h100, link=h100.link_between)
 
     def taken(ranks: int, local: int, kind: str, gigabytes: float, least: bool = False, card: Any = h100) -> float:
-        return links.seconds(card, Group(ranks, local), kind, gigabytes * 1e9, least)
+        return links.datasheet_seconds(card, links.Message(kind, Group(ranks, local), gigabytes * 1e9), least)
 
     assert taken(8, 8, "all_reduce", 450) == taken(8, 8, "send", 450) == pytest.approx(1)
     assert taken(64, 8, "all_to_all", 63) == pytest.approx(56 / 50)

@@ -22,8 +22,9 @@ from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.planning.links import Nccl
+from txcalc.planning.machine import Machine
 from txcalc.planning.training import Layout, Ranks, Recipe, memory
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.search import Search
 from txcalc.planning.training.step import Step, StepTimer
 
@@ -99,7 +100,7 @@ WAITS = 4 * 0.1, 2 * 0.1
 def cluster(gpus: int) -> Machine:
     """The playbook's, where a job on so many GPUs runs."""
     nodes = max(1, gpus // 8)
-    machine = replace(Machine.of(sold_as("h100-sxm")), busbw=BETWEEN[nodes] * 1e9)
+    machine = replace(Machine.of(sold_as("h100-sxm")), library=Nccl(busbw=BETWEEN[nodes] * 1e9))
     return replace(machine, waits=WAITS) if nodes == 64 else machine
 
 

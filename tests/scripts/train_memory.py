@@ -31,8 +31,8 @@ from msgspec.structs import replace
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
+from txcalc.planning.machine import Machine
 from txcalc.planning.training import Layout, Ranks, Recipe, memory, profiles
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build

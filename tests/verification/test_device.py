@@ -29,8 +29,8 @@ from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.serving.durations import total
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.step import StepTimer

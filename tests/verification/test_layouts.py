@@ -15,9 +15,9 @@ from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.planning.machine import Machine
 from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.training.collectives import KINDS, collectives, muon_collectives, muon_replicas
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import figures
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.planning.training.stages import Pipeline

@@ -1,6 +1,16 @@
-"""The time of what ranks send each other, on the datasheet of their links."""
+"""What ranks send each other: messages, the datasheet of their links, and what a communication library reaches of it.
+
+A library is a choice of the machine (`Machine.library`), so that serving and training time a link alike or say by the
+library's name why not.
+"""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from math import inf, log2
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from txcalc.hardware import Accelerator
 from txcalc.num import ceil_div
@@ -11,22 +21,56 @@ from txcalc.planning.layout import Group
 GATHERED = 8
 NODE = 8  # accelerators that usually share a link
 HOST = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
+RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
 
 
-def seconds(
-    accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False, across: float | None = None
-) -> float:
-    """The time of bytes that every rank of a group sends, on the datasheet: links within nodes and between them work at
-    the same time, and the slower decides.
+class Message(NamedTuple):
+    """A collective, or what one rank sends to the next.
+
+    sent    bytes that each rank sends
+    pieces  collectives that it consists of
+    across  bytes that leave the node; None: an even share
+    """
+
+    kind: str
+    group: Group
+    sent: float
+    pieces: int = 1
+    across: float | None = None
+
+
+def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
+    """A ring collective of a message of `message` bytes."""
+    others = (group.size - 1) / group.size
+    return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
+
+
+def relayed(group: Group, own: float, choices: float) -> Message:
+    """An all-to-all of `own` bytes of tokens, each with `choices` experts: a token is sent once to each node with any
+    of its experts, to the rank of the same number, which forwards it once to each rank of its node that needs it.
+
+    Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
+    """
+    ranks, local = group
+    nodes = ceil_div(ranks, local)
+    across = own * (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
+    inside = own * ranks * (1 - (1 - 1 / ranks) ** choices) * (local - 1) / local
+    return Message("all_to_all", group, inside + across, across=across)
+
+
+def datasheet_seconds(accelerator: Accelerator, message: Message, least: bool = False) -> float:
+    """Seconds of a message at datasheet rates: links within nodes and between them work at the same time, and the
+    slower decides.
 
     A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
-    the other node has does); in an all-to-all every rank sends to all others alike, over its own
-    (`across`: the bytes of it that leave the node, where they are known). What a pipeline stage sends to the next is
-    the mean over all stages, some of which share a node; without a link it goes through the host's memory.
+    the other node has does); in an all-to-all every rank sends to all others alike, over its own. What a pipeline stage
+    sends to the next is the mean over all stages, some of which share a node; without a link it goes through the host's
+    memory (at least: PCIe 5.0 of sixteen lanes).
     Errors: `InputError` where a link is needed and not known.
     """
+    kind, group, sent, _, across = message
     if kind == "send" and accelerator.link is None and not group.crosses:
-        return sent / (8 * HOST if least else HOST)  # at least: PCIe 5.0 of sixteen lanes
+        return sent / (8 * HOST if least else HOST)
     inside = sent / accelerator.needed("link")
     if not group.crosses:
         return inside
@@ -40,3 +84,87 @@ def seconds(
         hops = ceil_div(ranks, local) - 1
         return (between * hops + inside * (ranks - 1 - hops)) / (ranks - 1)
     return max(inside, between / local * (away if least and kind != "all_reduce" else 1))
+
+
+class Library(Struct, frozen=True):
+    """A communication library."""
+
+    @abstractmethod
+    def seconds(self, accelerator: Accelerator, message: Message) -> float:
+        """Seconds of a message on an accelerator's links."""
+
+    @abstractmethod
+    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+        """What sends a kind of message, and where its figures are from."""
+
+
+# What NCCL's large messages reach of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100.
+LINK_SHARE = 0.82
+# Seconds of its start, and of a hop within a node and one between two, of rings and of trees: baseLat, hwLat.
+START, RING, TREE = 14e-6, (1.9e-6, 4.0e-6), (1.25e-6, 8.5e-6)
+
+
+class Nccl(Library, frozen=True):
+    """NCCL as frameworks call it: a share of the links' rate, and for every collective, however small, what NCCL's own
+    cost model gives its LL128 protocol.
+
+    busbw   bytes per second that rings between nodes reach at most, as nccl-tests measure it: of each group of ranks,
+            however many of a node's network cards it has
+    """
+
+    busbw: float = inf
+
+    def seconds(self, accelerator: Accelerator, message: Message) -> float:
+        limited = message.group.crosses and message.kind in RINGS
+        least = message.sent / self.busbw if limited else 0.0
+        rated = datasheet_seconds(accelerator, message) / LINK_SHARE
+        return max(rated, least) + message.pieces * self.latency(message)
+
+    def latency(self, message: Message) -> float:
+        """Seconds of one piece of a collective, however small it is: the ring's, or of an all-reduce the tree's if that
+        is less."""
+        size, local = message.group
+        nodes = ceil_div(size, local)
+        hops = nodes if nodes > 1 else 0  # between nodes
+        if message.kind not in RINGS:
+            return START + (RING[1] if hops else RING[0])
+        around = max(0, size - 1 - hops) * RING[0] + hops * RING[1]
+        if message.kind != "all_reduce":
+            return START + around
+        return START + 2 * min(around, (local - 1) * TREE[0] + log2(nodes) * TREE[1])
+
+    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+        latencies = "latency: NCCL 2.2x, src/graph/tuning.cc"
+        rates = "stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06"
+        return "NCCL", f"{latencies}; share of the link: nccl-tests ({rates})"
+
+
+class EngineCollectives(Library, frozen=True):
+    """What serving engines replay in captured graphs, measured kernel by kernel (`Efficiency.links`): all-reduces of
+    their own within a node (TensorRT-LLM, vLLM and SGLang have one each), and NCCL for all else."""
+
+    def seconds(self, accelerator: Accelerator, message: Message) -> float:
+        curve, ranks = accelerator.efficiency.transfer(message.kind), message.group.size
+        rated = datasheet_seconds(accelerator, message)
+        # A transfer between nodes reaches the share of its link that one of equal duration reaches within a node.
+        share = curve.reached(rated * (accelerator.link or HOST), ranks)
+        return rated / share + curve.latency(ranks)
+
+    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+        cited = accelerator.efficiency.cited
+        if kind == "all_reduce":
+            return "all-reduce of the engine", cited["link.all_reduce"]
+        return "NCCL in captured graphs", cited["link.all_to_all"]
+
+
+class Datasheet(Library, frozen=True):
+    """No library: every byte at the datasheet's rate, and nothing else."""
+
+    def seconds(self, accelerator: Accelerator, message: Message) -> float:
+        return datasheet_seconds(accelerator, message)
+
+    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+        return "none", "datasheet"
+
+
+NCCL, ENGINE_COLLECTIVES, DATASHEET = Nccl(), EngineCollectives(), Datasheet()

@@ -19,11 +19,11 @@ from txcalc.ledger import KINDS
 from txcalc.model import Model
 from txcalc.planning.crossover import RULES
 from txcalc.planning.layout import parse_layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.memory import ADAMW_MIXED
 from txcalc.planning.serving.deployment import check
 from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.training.answer import train as train_plan
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
 from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts

@@ -12,10 +12,10 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, multiplied
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
+from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
 from txcalc.planning.training.answer import OnAccelerator, Training
-from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.memory import CATEGORIES, RankPeak
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.optimizers import OPTIMIZERS

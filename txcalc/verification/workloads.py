@@ -23,13 +23,13 @@ from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.training import Recipe, memory, reached
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.reference import CacheTensors, build, inputs, mode

@@ -13,6 +13,7 @@ from txcalc import hardware, load
 from txcalc.planning.formats.quantised import configured
 from txcalc.planning.gradients import flops_per_score, scores as scored
 from txcalc.planning.layout import Group, Layout
+from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
@@ -21,7 +22,6 @@ from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.rank_work import RankWork
 from txcalc.planning.training import Recipe
-from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 

@@ -963,7 +963,7 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
 
 def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:
     """Dao 2023: of the peak of an A100, and of an H100, which lacks their newer instructions."""
-    from txcalc.planning.training.machine import FLASH, NEWER, Kernels, Machine
+    from txcalc.planning.machine import FLASH, NEWER, Kernels, Machine
 
     for gpu, share in (("a100-80gb-sxm", 1.0), ("h100-sxm", NEWER)):
         assert Kernels(Machine.of(hardware.load(gpu)), flash="flash2").flash == pytest.approx(FLASH["flash2"] * share)

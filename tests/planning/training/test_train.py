@@ -24,10 +24,11 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import Group, parse_layout
+from txcalc.planning.links import LINK_SHARE, NCCL, Message, Nccl, ring
+from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
 from txcalc.planning.training.activations import kept, leaf_bytes
 from txcalc.planning.training.answer import train
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
 from txcalc.planning.training.profiles import logits
@@ -497,11 +498,11 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
 def test_rings_between_nodes_reach_what_was_measured_of_one_group() -> None:
     """Whatever a group's network cards give: all-reduces, not messages; and never more than the cards."""
     across, message = Group(64, 2), 2**30
-    measured, sold = Kernels(replace(H100, busbw=2e10)), Kernels(H100)
+    measured, sold = Kernels(replace(H100, library=Nccl(busbw=2e10))), Kernels(H100)
     moved = ring("all_reduce", across, message)
-    start = measured.starts(moved)
+    start = NCCL.latency(moved)
     assert measured.transfer(moved) - start == pytest.approx(2 * 63 / 64 * message / 2e10)
-    for same in (Kernels(replace(H100, busbw=1e12)), Floor(replace(H100, busbw=2e10))):
+    for same in (Kernels(replace(H100, library=Nccl(busbw=1e12))), Floor(replace(H100, library=Nccl(busbw=2e10)))):
         usual = Floor(H100) if isinstance(same, Floor) else sold
         assert same.transfer(moved) == usual.transfer(moved)
     for other in (Message("send", across, message), ring("all_reduce", Group(8, 8), message)):
@@ -955,11 +956,14 @@ def test_a_model_without_a_context_has_a_longest_sequence_too() -> None:
 
 def test_a_stage_hands_on_between_two_ranks() -> None:
     """One hop, within a node or between two; at the datasheet it starts for nothing, as kernels do."""
-    real, least = Kernels(H100), Floor(H100)
-    for group, pair, size in ((Group(8, 8), Group(2, 2), 450e9), (Group(16, 8), Group(2, 1), 50e9)):
-        assert least.transfer(Message("send", group, size)) == pytest.approx(1)
-        starts = latency(Message("send", pair, 0))
-        assert real.transfer(Message("send", group, size)) == pytest.approx(1 / real.link_share + starts)
+    real, least, model = Kernels(H100), Floor(H100), load("gpt2")
+    for layout, pair, rate in ((Layout(pp=4), Group(2, 2), 450e9), (Layout(pp=4, dp=8), Group(2, 1), 50e9)):
+        timer = StepTimer(model, Recipe(layout, accumulation=4, tokens=1024), H100)
+        (message,) = timer.sends(timer.pipeline.pieces[0])
+        assert message == Message("send", pair, 1024 * 768 * 2) and not [*timer.sends(timer.pipeline.pieces[-1])]
+        assert least.transfer(message) == pytest.approx(message.sent / rate)
+        starts = NCCL.latency(message)
+        assert real.transfer(message) == pytest.approx(message.sent / rate / LINK_SHARE + starts)
     assert least.stream(H100.accelerator.bandwidth, 10**12) == pytest.approx(1)
     assert real.stream(0, 10**12) > 1
 

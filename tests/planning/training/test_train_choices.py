@@ -16,12 +16,12 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.training import Layout, Recipe, largest, memory
 from txcalc.planning.training.answer import Training, train
 from txcalc.planning.training.estimates import LayerTable
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.inverse import fewer, fewest, last_within
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import memory_within, rank_columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe

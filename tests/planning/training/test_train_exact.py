@@ -18,22 +18,11 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import same_input
 from txcalc.planning.layout import Group
+from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed, ring
+from txcalc.planning.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
-from txcalc.planning.training.machine import (
-    FLASH,
-    NEWER,
-    PCIE,
-    SLOWED,
-    Floor,
-    Kernels,
-    Machine,
-    Message,
-    latency,
-    relayed,
-    ring,
-)
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
@@ -222,7 +211,7 @@ def test_all_else_moves_bytes() -> None:
     ],
 )
 def test_a_collective_starts_as_nccl_s_model_says(kind: str, size: int, local: int, seconds: float) -> None:
-    assert latency(Message(kind, Group(size, local), 0)) == pytest.approx(seconds * 1e-6)
+    assert NCCL.latency(Message(kind, Group(size, local), 0)) == pytest.approx(seconds * 1e-6)
 
 
 def test_what_a_machine_says() -> None:
@@ -241,7 +230,7 @@ def test_what_a_machine_says() -> None:
     assert Kernels(Machine.of(near)).transfer(Message("send", Group(1, 1), 10)) == 0
     assert Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 0)) == 0
     whole = Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 10, 3))
-    assert whole == pytest.approx(1 / 0.82 + 3 * 15.9e-6)
+    assert whole == pytest.approx(1 / LINK_SHARE + 3 * 15.9e-6)
 
 
 # What a host holds.

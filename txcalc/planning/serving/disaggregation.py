@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Group, Layout
-from txcalc.planning.links import NODE, seconds
+from txcalc.planning.links import NODE, Message, datasheet_seconds
 from txcalc.planning.serving.demand import Steady, Throughput
 from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime
@@ -156,4 +156,4 @@ def _transfer(held: Planner, one: Layout, two: Layout, prompt: int) -> float:
     """Seconds until every rank has sent or received its part of a prompt's cache."""
     most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
     across = one.gpus + two.gpus > (held.accelerator.node or NODE)
-    return seconds(held.accelerator, Group(2, 2 - across), "send", float(most))
+    return datasheet_seconds(held.accelerator, Message("send", Group(2, 2 - across), float(most)))

@@ -43,7 +43,8 @@ from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.links import GATHERED, HOST, seconds
+from txcalc.planning.links import ENGINE_COLLECTIVES, GATHERED, Message, datasheet_seconds
+from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import EngineConfig, multiplies
@@ -134,8 +135,11 @@ class RankTime:
             raise InputError("--ram", ["its bandwidth is not given, and what lies in it is read at that: 64GB@80GB/s"])
         for axis, group in self.groups.items():
             if group.size > 1:
-                seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # raises for an unknown link
+                probe = Message("send" if axis == "pp" else "all_reduce", group, 0.0)
+                datasheet_seconds(accelerator, probe)  # raises for an unknown link
         self.wide = {"fp32": "fp32", "fp16": "fp16"}.get(engine.weights.name, "bf16")
+        machine = Machine(accelerator, self.wide, engine=engine.kernels, library=ENGINE_COLLECTIVES)
+        self.kernels = Kernels(machine, self.wide)
         # Attention kernels compute in the wide dtype; some can compute in the cache's.
         self.core = peak(accelerator, self.wide)
         self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
@@ -281,10 +285,10 @@ class RankTime:
             place = "experts" if leaf.entry.routed and not self.eager else "matmul"
             if (place, leaf.dtype) not in known:
                 dtype, kernel, reached = self._multiplied(leaf.dtype)
-                known[place, leaf.dtype] = dtype, kernel, reached, efficiency.curve(place, kernel, self.engine.kernels)
+                known[place, leaf.dtype] = dtype, kernel, reached, self.kernels.curve(place, kernel)
             dtype, kernel, reached, curve = known[place, leaf.dtype]
             if curve.unpack:
-                curve = efficiency.curve(place, kernel, self.engine.kernels, form.kernels(leaf.entry, dtype))
+                curve = self.kernels.curve(place, kernel, form.kernels(leaf.entry, dtype))
             if self.eager and leaf.entry.leaf.matrix:  # servers pad
                 curve = curve.of_matrix(leaf.entry.leaf.matrix, bits_of(dtype))
             start, narrowed = curve.start_s + curve.depth_s * leaf.inputs if leaf.inputs else efficiency.launch_s, 0.0
@@ -356,7 +360,7 @@ class RankTime:
         wide = 2.0 * ask.inputs * ask.outputs
         written = (leaf.weights + wide) * ask.runs / self.accelerator.bandwidth / self.efficiency.memory
         start = leaf.start + (written if leaf.weights < wide else 0.0)
-        curve = self.efficiency.curve("matmul", "fp16", self.engine.kernels)
+        curve = self.kernels.curve("matmul", "fp16")
         at = peak(self.accelerator, "fp16") * float(self.accelerator.half_sums)
         return leaf._replace(weights=wide, start=start, peak=at, curve=curve)
 
@@ -364,7 +368,7 @@ class RankTime:
         """The curve of an attention core, seconds of its launches, and the FLOPs per second that the curve's share
         refers to: a score costs a softmax, however narrow the heads are, and where its kernel starts a group of threads
         for it, that."""
-        curve = self.efficiency.curve("attention", core.name, self.engine.kernels)
+        curve = self.kernels.curve("attention", core.name)
         memory = self.engine.memory if core.decodes else None
         many = memory.attention_kernels(core.grouped) if memory else 0
         start = runs * (many * self.efficiency.launch_s or curve.start_s + curve.depth_s * core.depth)
@@ -381,11 +385,11 @@ class RankTime:
     def message_cost(self, kind: str, axis: str, message: float, sent: float) -> Cost:
         """The cost of a collective over an axis, from the bytes of its message and the bytes that one rank sends."""
         group, reduces = self.groups[axis], kind == "all_reduce"
-        least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)
+        least = Message(kind, group, message if reduces else sent)
         if kind == "all_to_all" and group.size <= GATHERED and not group.crosses:
             sent = message * (group.size - 1)
-        most = seconds(self.accelerator, group, kind, sent)
-        curve, ranks = self.efficiency.transfer(kind), group.size
-        # A transfer between nodes reaches the share of its link that one of equal duration reaches within a node.
-        share = curve.reached(most * (self.accelerator.link or HOST), ranks)
-        return Cost(least_link=least, link=most / share + curve.latency(ranks))
+        library = self.kernels.machine.library
+        return Cost(
+            least_link=datasheet_seconds(self.accelerator, least, least=True),
+            link=library.seconds(self.accelerator, Message(kind, group, sent)),
+        )

@@ -11,9 +11,9 @@ from txcalc.errors import InputError
 from txcalc.hardware import peak
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.memory import learning
 from txcalc.planning.training.inverse import fewest, largest
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Terms, TrainingRun, run

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div, product
-from txcalc.planning.layout import Layout
+from txcalc.planning.layout import Group, Layout
+from txcalc.planning.links import Message, ring
+from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training.activations import kept
-from txcalc.planning.training.machine import Kernels, Machine, Message, ring
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, StagePiece
@@ -176,7 +177,9 @@ class Estimates:
         layout = recipe.layout
         if layout.pp == 1:
             return 0.0
-        sent = self.kernels.transfer(Message("send", layout.group("pp", self.machine.node), handed))
+        sent = self.kernels.transfer(
+            Message("send", Group(2, 1 if layout.group("pp", self.machine.node).crosses else 2), handed)
+        )
         before = recipe.accumulation * layout.vpp * min(2, layout.pp - 1) * sum(self.machine.waits)
         return 2 * (layout.pp * layout.vpp - 1) * sent + before
 

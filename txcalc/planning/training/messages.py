@@ -11,9 +11,10 @@ from dataclasses import dataclass, fields
 
 from txcalc.model import Model
 from txcalc.planning.layout import Group
+from txcalc.planning.links import Message, relayed, ring
+from txcalc.planning.machine import Machine
 from txcalc.planning.training.activations import STATISTIC
 from txcalc.planning.training.collectives import LOSS_REDUCTIONS, local_kv_elements, muon_collectives, partial_gradients
-from txcalc.planning.training.machine import Machine, Message, relayed, ring
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
@@ -101,11 +102,12 @@ class Messages:
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
 
     def sends(self, piece: StagePiece) -> Iterator[Message]:
-        """The activations sent to the next piece of the pipeline; each rank of tp sends a share."""
+        """The activations sent to the next piece of the pipeline, over one hop, between nodes if any stage's is; each
+        rank of tp sends a share."""
         layout = self.recipe.layout
         if layout.pp > 1 and not piece.last:
             message = float(piece.work.positions) * self.width * self.element
-            yield Message("send", self.stages, message / layout.tp)
+            yield Message("send", Group(2, 1 if self.stages.crosses else 2), message / layout.tp)
 
     @staticmethod
     def _alone(ends: float, all_of_it: float, layers: int) -> float:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from txcalc.planning.training.machine import Machine
+from txcalc.planning.machine import Machine
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf
 

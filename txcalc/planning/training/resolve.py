@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Machine
 from txcalc.planning.training.frameworks import FRAMEWORKS
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
 

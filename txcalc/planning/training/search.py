@@ -18,9 +18,9 @@ from txcalc.model import Model
 from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
+from txcalc.planning.machine import Machine
 from txcalc.planning.training.estimates import MATRIX, Estimate, Estimates
 from txcalc.planning.training.frameworks import FRAMEWORKS
-from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import RESERVED, Ranks, memory_within
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe, choice

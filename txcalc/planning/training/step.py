@@ -28,10 +28,11 @@ from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import flops_per_score, passes, scores
+from txcalc.planning.links import Message
+from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
 from txcalc.planning.training.collectives import muon_replicas
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Message
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.offload import hosted

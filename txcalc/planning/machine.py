@@ -1,14 +1,13 @@
-"""What a training run runs on: accelerators in nodes, the links within and between them, and how long a kernel takes.
+"""The machine that a model is served or trained on: accelerators in nodes, their kernels, links and hosts.
 
-Kernels take what the curves of their class say (`curves.Curve`), fitted to kernels that were measured one by one; links
-reach what large messages do.
-Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective takes however small it is
+Kernels take what the curves of their class say (`curves.Curve`), fitted to kernels that were measured one by one, those
+of an engine where it has its own; messages take what a communication library reaches of the links (`links.Library`).
+Source   Williams et al. 2009 (roofline)
 """
 
 from __future__ import annotations
 
-from math import inf, log2
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from msgspec import Struct
 
@@ -16,12 +15,8 @@ from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.planning.layout import Group, standing
-from txcalc.planning.links import seconds
+from txcalc.planning.links import DATASHEET, NCCL, Library, Message
 from txcalc.units import bits_of
-
-# What a ring of large messages reaches of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100
-# (stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06, nccl-tests).
-LINK_SHARE = 0.82
 
 # What FlashAttention reaches of the peak of an A100, the middle of 25 to 40 % and of 50 to 73 %; and of accelerators
 # whose newer instructions it does not use: 335 TFLOP/s of an H100's 989 where it reaches 73 % of an A100's (Dao 2023,
@@ -40,18 +35,16 @@ SLOWED = 0.189 / (1.189 * 1.102 - 1)
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
 
-RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
-
 
 class Machine(Struct, frozen=True):
-    """Where a run takes place.
+    """Where a model runs.
 
     accelerator  with the node and the link between nodes that it is sold with, or those that were said
     products     dtype that linear layers multiply in
     overlap      whether collectives go on beside compute, where the framework lets them
     host         bytes per second one way between an accelerator and its host
-    busbw        bytes per second that all-reduces, all-gathers and reduce-scatters between nodes reach at most, as
-                 nccl-tests measure it: of each group of ranks, however many of a node's network cards it has
+    engine       whose kernels it runs; "": those that engines have in common
+    library      of its communication
     waits        seconds for which both ends of a message between stages do nothing else before it: of activations, and
                  of gradients
     """
@@ -60,7 +53,8 @@ class Machine(Struct, frozen=True):
     products: str = "bf16"
     overlap: bool = True
     host: int = PCIE
-    busbw: float = inf
+    engine: str = PYTORCH
+    library: Library = NCCL
     waits: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
@@ -97,55 +91,6 @@ class Machine(Struct, frozen=True):
         return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 
 
-class Message(NamedTuple):
-    """A collective: kind, ranks, bytes that each rank sends, number of pieces, and bytes that leave the node (None: an
-    even share)."""
-
-    kind: str
-    group: Group
-    sent: float
-    pieces: int = 1
-    across: float | None = None
-
-
-def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
-    """A ring collective of a message of `message` bytes."""
-    others = (group.size - 1) / group.size
-    return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
-
-
-def relayed(group: Group, own: float, choices: float) -> Message:
-    """An all-to-all of `own` bytes of tokens, each with `choices` experts: a token is sent once to each node with any
-    of its experts, to the rank of the same number, which forwards it once to each rank of its node that needs it.
-
-    Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
-    """
-    ranks, local = group
-    nodes = -(-ranks // local)
-    across = own * (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
-    inside = own * ranks * (1 - (1 - 1 / ranks) ** choices) * (local - 1) / local
-    return Message("all_to_all", group, inside + across, across=across)
-
-
-# Seconds that NCCL's own model gives a collective: its start, a hop within a node and one between two, of rings and of
-# trees, with its LL128 protocol. NCCL 2.2x, src/graph/tuning.cc: baseLat, hwLat.
-START, RING, TREE = 14e-6, (1.9e-6, 4.0e-6), (1.25e-6, 8.5e-6)
-
-
-def latency(moved: Message) -> float:
-    """Seconds of one piece of a collective, however small it is: the ring's, or of an all-reduce the tree's if that is
-    less."""
-    size, local = moved.group
-    nodes = -(-size // local)
-    hops = nodes if nodes > 1 else 0  # between nodes
-    if moved.kind not in RINGS:
-        return START + (RING[1] if hops else RING[0])
-    around = max(0, size - 1 - hops) * RING[0] + hops * RING[1]
-    if moved.kind != "all_reduce":
-        return START + around
-    return START + 2 * min(around, (local - 1) * TREE[0] + log2(nodes) * TREE[1])
-
-
 class Kernels:
     """Seconds of a rank's kernels and collectives, as they are reached; `Floor` has those that nothing can beat."""
 
@@ -154,19 +99,20 @@ class Kernels:
         self.flash = 0.0 if flash is None else FLASH[flash] * (1 if self.accelerator.kernels in OLDER else NEWER)
         self.efficiency, self.wide = self.accelerator.efficiency, wide
         self.memory_share, self.launch = self.efficiency.memory, self.efficiency.launch_s
-        self.link_share, self.busbw = LINK_SHARE, machine.busbw
+        self.library = machine.library
         self.bandwidth = float(self.accelerator.bandwidth)
         self._peaks = {dtype: float(peak(self.accelerator, dtype)) for dtype in {wide, machine.products}}
 
-    def curve(self, kind: str, name: str) -> Curve:
-        """Of a class of kernels: PyTorch's own, where they were measured on this accelerator."""
-        return self.efficiency.curve(kind, name, PYTORCH)
+    def curve(self, kind: str, name: str, layers: Mapping[str, int] | None = None) -> Curve:
+        """The curve of a class of kernels: the engine's own, where they were measured on this accelerator. `layers`: as
+        in `Efficiency.curve`."""
+        return self.efficiency.curve(kind, name, self.machine.engine, layers)
 
     @property
     def source(self) -> str:
         """Where products' and attention's rates are from."""
         names = ("matmul", self.machine.products), ("attention", "prefill")
-        keys = (self.efficiency.named(kind, name, PYTORCH) for kind, name in names)
+        keys = (self.efficiency.named(kind, name, self.machine.engine) for kind, name in names)
         return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
 
     def dtype(self, matrix: tuple[int, int] | None) -> str:
@@ -235,20 +181,11 @@ class Kernels:
         """The optimizer over all tensors, which moves `size` bytes; `moments`: AdamW's dtype, "" of another."""
         return size / self.bandwidth / (self.curve("optimizer", moments).memory if moments else self.memory_share)
 
-    def transfer(self, moved: Message) -> float:
-        """A collective or a transfer."""
-        size, kind, crosses = moved.group.size, moved.kind, moved.group.crosses
-        if size == 1 or not moved.sent:
+    def transfer(self, message: Message) -> float:
+        """A collective, or what a stage sends to the next."""
+        if message.group.size == 1 or not message.sent:
             return 0.0
-        if kind == "send":  # one hop, between nodes if any is
-            moved = moved._replace(group=Group(2, 1 if crosses else 2))
-        datasheet = seconds(self.accelerator, moved.group, kind, moved.sent, across=moved.across)
-        least = moved.sent / self.busbw if crosses and kind in RINGS else 0.0
-        return max(datasheet / self.link_share, least) + self.starts(moved)
-
-    def starts(self, moved: Message) -> float:
-        """Seconds of a collective's pieces, however small they are."""
-        return moved.pieces * latency(moved)
+        return self.library.seconds(self.accelerator, message)
 
 
 class Floor(Kernels):
@@ -256,16 +193,11 @@ class Floor(Kernels):
 
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         super().__init__(machine, wide)
-        self.memory_share = self.link_share = 1.0
-        self.busbw = inf
-        self.launch = 0.0
+        self.memory_share, self.launch, self.library = 1.0, 0.0, DATASHEET
 
-    def curve(self, kind: str, name: str) -> Curve:
+    def curve(self, kind: str, name: str, layers: Mapping[str, int] | None = None) -> Curve:
         return Curve()
 
     def rate(self, core: bool, matrix: tuple[int, int] | None = None) -> float:
         """FLOPs per second of attention, or of linear layers."""
         return self._peaks[self.wide if core else self.dtype(matrix)]
-
-    def starts(self, moved: Message) -> float:
-        return 0.0

@@ -146,16 +146,16 @@ class Entry:
             return NO_CACHE
         if (one := self.leaf.cache(self.work)) is NO_CACHE:
             return one
-        return Cache(one.growth * self.runs, one.constant * self.runs, one.held * self.runs)
+        return Cache(one.growth * self.runs, one.constant * self.runs, one.elements * self.runs)
 
     @property
     def cache_now(self) -> Cache:
         """The same at the workload's length: growth is what the next token adds, constant the rest of what is held."""
         if self.work is None:
             return NO_CACHE
-        held, work = self.cache_terms.held, self.work
-        growth = self.leaf.cache(work._replace(past=work.past + 1)).held * self.runs - held
-        return Cache(growth, held - growth * work.keys, held)
+        elements, work = self.cache_terms.elements, self.work
+        growth = self.leaf.cache(work._replace(past=work.past + 1)).elements * self.runs - elements
+        return Cache(growth, elements - growth * work.keys, elements)
 
     @property
     def params(self) -> Num:
@@ -185,7 +185,7 @@ class Entry:
 
     @property
     def cache(self) -> Num:
-        return self.cache_terms.held
+        return self.cache_terms.elements
 
     @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
@@ -282,7 +282,7 @@ class Ledger(Framed):
         """
         if any(entry.leaf.cache_kind == "steps" for entry in self.entries):
             unknown: Any = None
-            return Cache(unknown, unknown, self.cache_terms.held)
+            return Cache(unknown, unknown, self.cache_terms.elements)
         return _summed(entry.cache_now for entry in self.entries)
 
     @property

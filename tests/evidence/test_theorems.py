@@ -173,7 +173,7 @@ def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:
 
 def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     before = Windowed.cache
-    monkeypatch.setattr(Windowed, "cache", lambda self, work, width: before(self, work, width)._replace(held=width))
+    monkeypatch.setattr(Windowed, "cache", lambda self, work, width: before(self, work, width)._replace(elements=width))
     model = load("mistral-7b", {"F": 1000})
     assert inherited(model, "cache") is None and inherited(model, "flops with cache") is not None
 

@@ -214,7 +214,7 @@ def test_visible_pairs_one_by_one(name: str, past: int, tokens: int) -> None:
     assert span.visible(work) == len(seen)
     first = min(j for _, j in seen)
     assert span.keys(work) == past + tokens - first  # the dense rectangle spans every key that some query sees
-    held = span.cache(work, 2).held
+    held = span.cache(work, 2).elements
     kept = {j for j in range(past + tokens) if sees(past + tokens - 1, j)}
     assert held == 2 * len(kept)
 

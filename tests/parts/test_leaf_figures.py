@@ -75,7 +75,7 @@ def test_a_core_by_the_shapes_of_its_tensors(core: type[SoftmaxCore], gates: int
     assert [op.flops_masked for op in products] == [2 * batch * h * pairs * width for width in (d_qk, d_v)]
     assert [(op.traffic.activations, op.traffic.cache) for op in products] == [(q, k + c), (y, v)]
     token = h_kv * (d_qk + d_v) + gates * h
-    assert one.token == token and one.cache(work).held == token * keys
+    assert one.token == token and one.cache(work).elements == token * keys
     assert one.describe_cache().startswith("K") and f"{h_kv:,} · ({d_qk} + {d_v})" in one.describe_cache()
     assert one.saved(work) == q + k + v + y + c
     assert one.saved(work._replace(keep_scores=True)) == q + k + v + batch * h * tokens * keys

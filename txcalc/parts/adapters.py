@@ -34,15 +34,15 @@ class KeptInput(NamedTuple):
 
 def adaptable(part: Composite) -> list[str]:
     """Names of the linear layers in a tree's blocks that have or could have an adapter."""
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for child in part.parts:
         if isinstance(child.part, LowRank):
-            found[child.name] = None
+            names[child.name] = None
         elif isinstance(child.part, Composite):
-            found |= dict.fromkeys(adaptable(child.part))
+            names |= dict.fromkeys(adaptable(child.part))
         elif isinstance(part, Frozen) and part.adapters and Adapters(1, ("all",)).at(child):
-            found[child.name] = None
-    return list(found)
+            names[child.name] = None
+    return list(names)
 
 
 class LowRank(Composite):
@@ -79,12 +79,12 @@ class Frozen(Composite):
     apart: bool = False  # no gradient reaches it
 
     @cached_property
-    def made(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
+    def content(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
         """The children, and the inputs that nothing in it saves."""
         return freeze(self.part.parts, self.adapters, self.before, self.apart)
 
     def children(self) -> Iterator[Child]:
-        yield from self.made[0]
+        yield from self.content[0]
 
 
 def freeze(
@@ -94,31 +94,31 @@ def freeze(
 
     A frozen layer saves no input; the first adapter that reads a tensor saves it.
     """
-    found, own = list[Child](), list[KeptInput]()
+    frozen, inputs = list[Child](), list[KeptInput]()
     for child in children:
         part, data = child.part, child.gradient == "weights"
         if isinstance(part, Composite):
             learns = None if child.gradient == "none" else adapters
-            inner = Frozen(part=part, adapters=learns, before=(*own, *before), apart=apart)
-            found.append(child._replace(part=inner))
-            before = inner.made[1]
-            own = []
+            inner = Frozen(part=part, adapters=learns, before=(*inputs, *before), apart=apart)
+            frozen.append(child._replace(part=inner))
+            before = inner.content[1]
+            inputs = []
             continue
         keeps = "no"
         if type(part) is Linear:
             if part.keeps != "no":
-                own.append(KeptInput(part.d_in, part.keeps))
+                inputs.append(KeptInput(part.d_in, part.keeps))
             if adapters is not None and adapters.at(child):
-                keeps, own, before = kept_input(part.d_in, own, before)
-                found.append(
+                keeps, inputs, before = kept_input(part.d_in, inputs, before)
+                frozen.append(
                     child._replace(
                         part=LowRank(base=part.frozen, rank=adapters.rank, keeps=keeps, data=data), gradient="both"
                     )
                 )
                 continue
         gradient: Gradient = "none" if apart or data or child.gradient == "none" else "input"
-        found.append(child._replace(part=part.frozen, gradient=gradient))
-    return tuple(found), (*own, *before)
+        frozen.append(child._replace(part=part.frozen, gradient=gradient))
+    return tuple(frozen), (*inputs, *before)
 
 
 def around(children: Iterable[Child]) -> Iterator[Child]:
@@ -133,16 +133,16 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
 
 
 def kept_input(
-    width: Num, own: list[KeptInput], before: tuple[KeptInput, ...]
+    width: Num, inputs: list[KeptInput], before: tuple[KeptInput, ...]
 ) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
     """How an adapter saves its input: as the first unsaved tensor of that width would be; and the others."""
-    for i, reading in enumerate(own):
+    for i, reading in enumerate(inputs):
         if _same(reading.width, width):
-            return reading.keeps, [*own[:i], *own[i + 1 :]], before
+            return reading.keeps, [*inputs[:i], *inputs[i + 1 :]], before
     for i, reading in enumerate(before):
         if _same(reading.width, width):
-            return reading.keeps, own, (*before[:i], *before[i + 1 :])
-    return "no", own, before
+            return reading.keeps, inputs, (*before[:i], *before[i + 1 :])
+    return "no", inputs, before
 
 
 def _same(one: Num, other: Num) -> bool:

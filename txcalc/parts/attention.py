@@ -118,11 +118,11 @@ class Attention(Composite):
         of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
         yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q), duty="reads")
         if self.lender is None:
-            made = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
-            yield Child("k", made, **at, duty="reads")
+            projection = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
+            yield Child("k", projection, **at, duty="reads")
         if self.lender is None and not self.tied_kv:
-            made = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
-            yield Child("v", made, **at, duty="reads")
+            projection = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
+            yield Child("v", projection, **at, duty="reads")
         if self.gate:
             yield Child(
                 "g",
@@ -237,10 +237,10 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
                 yield Conflict(name, "none where the values are the keys, or another layer's")
 
     def build(self, place: Place) -> Composite:
-        made = place.positions.attention(place.d_model, self.n_heads, self.d_head, bias=self.bias, scale=self.scale)
-        if made is not None:
-            return made
-        bias = place.positions.relative_bias(self.n_heads, place.role, own=True)
+        variant = place.positions.attention(place.d_model, self.n_heads, self.d_head, bias=self.bias, scale=self.scale)
+        if variant is not None:
+            return variant
+        bias = place.positions.relative_bias(self.n_heads, place.role, per_layer=True)
         return self._multi_head(place, self._span(place.role in ("encoder", "vision")), relative_bias=bias)
 
     def across(self, place: Place, memory: Num) -> Attention:
@@ -314,14 +314,14 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         if self.qk_norm == "none":
             return None, None
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
-        own = norm.replace(bias=norm.qk_bias)
+        qk_norm = norm.replace(bias=norm.qk_bias)
         if self.qk_norm == "head":
-            return own.over(width, heads), own.over(width, groups)
+            return qk_norm.over(width, heads), qk_norm.over(width, groups)
         if self.qk_norm == "width":
-            return own.over(product((heads, width))), own.over(groups * width)
+            return qk_norm.over(product((heads, width))), qk_norm.over(groups * width)
         if self.qk_norm == "apart":
-            return own.over(width, heads, apart=True), own.over(width, groups, apart=True)
-        bare = own.replace(weighted=False)
+            return qk_norm.over(width, heads, apart=True), qk_norm.over(width, groups, apart=True)
+        bare = qk_norm.replace(weighted=False)
         return bare.over(width, heads), bare.over(width, groups)
 
     def _inner_norm(self, norm: NormOptions, value: Num) -> Norm | None:

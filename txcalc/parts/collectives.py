@@ -87,10 +87,10 @@ class AllToAll(Leaf):
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         ranks = self.axis.size
-        own = ratio(work.positions * self.width, self.sharers)
+        share = ratio(work.positions * self.width, self.sharers)
         reached = self.choices if self.copies else ranks * (1 - power(1 - ratio(1, ranks), self.choices))
-        moved = own * reached * ratio(ranks - 1, ranks)
-        return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow, self.choices),)
+        moved = share * reached * ratio(ranks - 1, ranks)
+        return (Transfer(self.kind, self.axis, share, moved, moved, self.narrow, self.choices),)
 
 
 class Hop(Leaf):

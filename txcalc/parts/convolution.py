@@ -127,10 +127,10 @@ class Filter(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, (one, *_) = work.positions, self.weights()
-        fan_in, made = product(one.shape[1:]), exact_div(self.c_out, self.groups)
+        fan_in, columns = product(one.shape[1:]), exact_div(self.c_out, self.groups)
         moved = Traffic(one.size, rows * (self.stride * self.c_in + self.c_out))
-        found = MatMul("convolution", self.groups, rows, fan_in, made, moved, "convolution")
-        return (found, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (found,)
+        products = MatMul("convolution", self.groups, rows, fan_in, columns, moved, "convolution")
+        return (products, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (products,)
 
     def saved(self, work: Workload) -> Num:
         return work.positions * self.stride * self.c_in

@@ -146,7 +146,7 @@ class SoftmaxCore(HeadsCore):
         return self.n_kv_heads * (self.d_qk + self.d_v)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        return tuple(made for each in self.span.sequences(work) for made in self.products(each))
+        return tuple(operation for each in self.span.sequences(work) for operation in self.products(each))
 
     def saved(self, work: Workload) -> Num:
         return total(self.keeps(each) for each in self.span.sequences(work))
@@ -291,8 +291,8 @@ class DifferentialCore(SoftmaxCore):
     def products(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
         pairs, width = self.span.visible(work), self.d_qk
-        own, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
-        moved = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
+        activations, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
+        moved = self.span.moved(activations, kv, self.params), self.span.moved(activations, kv)
         result = work.positions * self.n_heads * width
         difference = elementwise("difference", result, "add", result, result)
         return (*attend(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
@@ -421,9 +421,9 @@ class MatrixProduct(Leaf):
     d_out: Num | None
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        heads, made = work.batch * self.n_heads, work.source if self.d_out is None else self.d_out
-        moved = Traffic(0, heads * (work.tokens * (self.d_in + made) + self.d_in * made))
-        return (MatMul("product", heads, work.tokens, self.d_in, made, moved),)
+        heads, d_out = work.batch * self.n_heads, work.source if self.d_out is None else self.d_out
+        moved = Traffic(0, heads * (work.tokens * (self.d_in + d_out) + self.d_in * d_out))
+        return (MatMul("product", heads, work.tokens, self.d_in, d_out, moved),)
 
     def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.d_in

@@ -72,9 +72,9 @@ class DisentangledCore(Leaf):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, tokens, rows = work.batch * self.n_heads, work.tokens, self.distances(work)
-        own, scores = heads * tokens * self.d_head, heads * tokens * tokens
-        content = MatMul("scores", heads, tokens, self.d_head, tokens, Traffic(0, 2 * own), "attention")
-        table = Traffic(0, own + self.n_heads * rows * self.d_head + heads * tokens * rows)
+        elements, scores = heads * tokens * self.d_head, heads * tokens * tokens
+        content = MatMul("scores", heads, tokens, self.d_head, tokens, Traffic(0, 2 * elements), "attention")
+        table = Traffic(0, elements + self.n_heads * rows * self.d_head + heads * tokens * rows)
         term = MatMul("", heads, tokens, self.d_head, rows, table, "attention")
         added = elementwise("added", scores, "add", 0, 0)
         return (
@@ -82,14 +82,14 @@ class DisentangledCore(Leaf):
             *((term._replace(name="c2p"), added) if self.c2p else ()),
             *((term._replace(name="p2c"), added) if self.p2c else ()),
             elementwise("softmax", scores, "softmax", 0, 0),
-            MatMul("values", heads, tokens, tokens, self.d_head, Traffic(0, 2 * own), "attention"),
+            MatMul("values", heads, tokens, tokens, self.d_head, Traffic(0, 2 * elements), "attention"),
         )
 
     def saved(self, work: Workload) -> Num:
-        own = work.positions * self.n_heads * self.d_head
-        term = own + work.positions * self.n_heads * self.distances(work)
-        kept = work.positions * work.tokens * self.n_heads if work.keep_scores else own
-        return 3 * own + (self.c2p + self.p2c) * term + kept
+        elements = work.positions * self.n_heads * self.d_head
+        term = elements + work.positions * self.n_heads * self.distances(work)
+        kept = work.positions * work.tokens * self.n_heads if work.keep_scores else elements
+        return 3 * elements + (self.c2p + self.p2c) * term + kept
 
 
 class DisentangledAttention(Composite):

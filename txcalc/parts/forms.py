@@ -34,8 +34,8 @@ from txcalc.parts.spans import (
 
 def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
     def make(bias: bool, groups: int, width: int) -> Leaf:
-        own = bias and form == "layer"
-        return Norm(width=width, form=form, bias=own, eps=None, groups=groups, borrowed=borrowed)
+        biased = bias and form == "layer"
+        return Norm(width=width, form=form, bias=biased, eps=None, groups=groups, borrowed=borrowed)
 
     return make
 
@@ -149,10 +149,10 @@ def pieces(value: object) -> list[Raw]:
     """
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
-    found = [_piece(piece) for piece in value]
-    if twice := [name for name, times in Counter(piece["name"] for piece in found).items() if times > 1]:
+    leaves = [_piece(piece) for piece in value]
+    if twice := [name for name, times in Counter(piece["name"] for piece in leaves).items() if times > 1]:
         raise Wrong(f"pieces of different names: several are {twice[0]!r}")
-    return found
+    return leaves
 
 
 _KEYS: Final = ("name", "form", "sizes", "bias", "groups", "at", "keys", "shared", "times", "runs", "least", "kind")
@@ -165,17 +165,17 @@ def _piece(piece: Table) -> Raw:
     names, _, biased, divided = FORMS[form]
     if len(sizes) != len(names):
         raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
-    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "least")}
-    found["runs"] = count(piece.get("runs", 1))
-    found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
-    found |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
-    found |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}
-    if found["bias"] and not biased:
+    leaf = {key: size(piece.get(key, 1)) for key in ("groups", "times", "least")}
+    leaf["runs"] = count(piece.get("runs", 1))
+    leaf |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
+    leaf |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
+    leaf |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}
+    if leaf["bias"] and not biased:
         raise Wrong(f"no bias of a piece {form!r}, which has none")
-    if divided is None and found["groups"] != 1:
+    if divided is None and leaf["groups"] != 1:
         raise Wrong(f"no groups of a piece {form!r}, which has none")
-    for name, number in zip(names, found["sizes"], strict=True):
-        if name in (divided or ()) and not divides(found["groups"], number):
+    for name, number in zip(names, leaf["sizes"], strict=True):
+        if name in (divided or ()) and not divides(leaf["groups"], number):
             raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
     if at not in (None, "source") and not _somewhere(at):
         raise Wrong(
@@ -185,7 +185,7 @@ def _piece(piece: Table) -> Raw:
     if (form in KEYED) != (keys is not None) or not (keys is None or each or _somewhere(keys)):
         named = " or ".join(map(repr, KEYED))
         raise Wrong(f"[a, b, c] as keys of a piece {named}, whole numbers as in at, or 'batch' of scores without at")
-    return found
+    return leaf
 
 
 def _somewhere(at: object) -> bool:
@@ -199,9 +199,9 @@ def _somewhere(at: object) -> bool:
 def steps(piece: Table) -> list[str]:
     """The keys by which a piece changes its workload, in the order in which they apply."""
     met, at = piece["keys"], piece["at"]
-    said = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}
-    said |= {"at": isinstance(at, list), "shared": piece["shared"]}
-    return [name for name, is_so in said.items() if is_so]
+    changes = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}
+    changes |= {"at": isinstance(at, list), "shared": piece["shared"]}
+    return [name for name, is_so in changes.items() if is_so]
 
 
 def crosses(pieces: Any) -> str:

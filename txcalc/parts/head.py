@@ -222,8 +222,8 @@ class PooledHead(HeadOptions):
         """Fields of a head that pools other positions than the first."""
         if self.pool in ("first", "attention"):
             return {}
-        own = at.norm.over(at.d_model) if self.pool_norm else None
-        return {"pool": Sum(width=at.d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}
+        norm = at.norm.over(at.d_model) if self.pool_norm else None
+        return {"pool": Sum(width=at.d_model, sums=1), "pool_norm": norm, "joined": self.pool == "both"}
 
 
 class Classifier(PooledHead, forms="classifier"):

@@ -239,8 +239,8 @@ class HyenaOptions(Mechanism, section="hyena"):
     def build(self, place: Place) -> Hyena:
         width, fft = place.d_model, self.form in ("fft",)
         if absent(self.states):
-            made = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=width)
+            filter_ = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=width)
             long = LongConvolution(width=width, fft=fft)
-            return Hyena(d_model=width, taps=self.taps, bias=self.bias, long=long, filter=made)
+            return Hyena(d_model=width, taps=self.taps, bias=self.bias, long=long, filter=filter_)
         modal = ModalConvolution(width=width, states=self.states, fft=fft)
         return Hyena(d_model=width, taps=self.taps, bias=self.bias, long=modal, filter=None)

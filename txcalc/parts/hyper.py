@@ -31,28 +31,28 @@ class Shares(Leaf):
     read: bool = False
 
     @property
-    def made(self) -> Num:
+    def coefficients(self) -> Num:
         """Coefficients per token."""
         n = self.number
         return n if self.read else 2 * n + n * n if self.mixed else 2 * n
 
     def weights(self) -> tuple[Weight, ...]:
-        return Weight("base", (self.made,)), Weight("scale", (1 if self.read else 3 if self.mixed else 2,))
+        return Weight("base", (self.coefficients,)), Weight("scale", (1 if self.read else 3 if self.mixed else 2,))
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         tokens, n = work.positions, self.number
         gates = tokens * (n if self.read else 2 * n)
         mixed = tokens * n * n
-        found = (
-            elementwise("scale", tokens * self.made, "add", tokens * self.made, 0, self.params),
-            elementwise("base", tokens * self.made, "add", 0, 0),
+        operations = (
+            elementwise("scale", tokens * self.coefficients, "add", tokens * self.coefficients, 0, self.params),
+            elementwise("base", tokens * self.coefficients, "add", 0, 0),
             elementwise("sigmoid", gates, "sigmoid", 0, gates),
         )
         if not self.mixed or self.read:
-            return found
+            return operations
         norms = (2 * self.steps - 1) * mixed
         return (
-            *found,
+            *operations,
             elementwise("softmax", mixed, "softmax", 0, 0),
             elementwise("sums", norms, "add", 0, 0),
             elementwise("norms", norms, "add", 0, mixed),
@@ -61,9 +61,9 @@ class Shares(Leaf):
     def saved(self, work: Workload) -> Num:
         tokens, n = work.positions, self.number
         if self.read:
-            return tokens * (self.made + n)
+            return tokens * (self.coefficients + n)
         matrix = n * n + (2 * self.steps - 1) * (n * n + n) if self.mixed else 0
-        return tokens * (self.made + 2 * n + matrix)
+        return tokens * (self.coefficients + 2 * n + matrix)
 
 
 class Collapse(Leaf):
@@ -138,7 +138,7 @@ class HyperConnection(Composite):
         shares = Shares(number=self.number, steps=self.steps, mixed=self.mixed, read=self.read)
         wide = self.number * self.width
         yield Child("norm", Norm(width=wide, form="rms", bias=False, eps=self.eps, weighted=False))
-        yield Child("project", Linear(d_in=wide, d_out=shares.made, bias=False))
+        yield Child("project", Linear(d_in=wide, d_out=shares.coefficients, bias=False))
         yield Child("shares", shares)
         yield Child("collapse", Collapse(width=self.width, number=self.number))
         if not self.read:

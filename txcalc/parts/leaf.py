@@ -143,7 +143,7 @@ class Leaf(Executed):
 
     def cache_read(self, work: Workload) -> Num:
         """Elements of the cache that one decode step reads."""
-        return self.cache(work).held
+        return self.cache(work).elements
 
     def saved_fused(self, work: Workload) -> Num:
         """Elements saved for backward if one fused kernel computes all of it."""
@@ -151,12 +151,12 @@ class Leaf(Executed):
 
     def dense(self, work: Workload) -> Num:
         """Elements it would cache without windows."""
-        return self.cache(work).held
+        return self.cache(work).elements
 
     def paged(self, work: Workload, block: Num, chunk: Num) -> Num:
         """Elements in cache pages of `block` tokens, as engines allocate them, with prompts prefilled in chunks of
         `chunk`."""
-        return self.cache(work).held
+        return self.cache(work).elements
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         """Collectives of one forward pass."""

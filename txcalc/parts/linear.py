@@ -239,13 +239,13 @@ class Activation(Leaf):
 
     def saved(self, work: Workload) -> Num:
         elements = work.positions * self.width
-        own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
+        saved = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
         # Sparsity saves the gate, and the thresholded gate unless the activation saves its input.
         left = 2 * elements if self.form in SAVES_RESULT or self.form == "relu2" else elements
-        own = own if self.sparsity is None else own + left
-        own = own + 2 * elements if self.gated else own
+        saved = saved if self.sparsity is None else saved + left
+        saved = saved + 2 * elements if self.gated else saved
         clamped = 2 * elements if self.gated else elements
-        return own + clamped if self.form == "clamped_silu" else own
+        return saved + clamped if self.form == "clamped_silu" else saved
 
     @property
     def keeps_result(self) -> bool:

@@ -89,5 +89,5 @@ def section_of(part: str, tables: Collection[str]) -> str:
 def options(section: str) -> type[Options]:
     """The options of a table."""
     module = import_module(f"txcalc.parts.{ALL[section]}")
-    found = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options))
-    return next(each for each in found if vars(each).get("section") == section)
+    classes = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options))
+    return next(each for each in classes if vars(each).get("section") == section)

@@ -93,7 +93,7 @@ class LayerInputs(Composite):
     """
 
     width: Num
-    count: Any
+    count: Num
     tokens: Lookup
     projection: Linear
     norm: Norm

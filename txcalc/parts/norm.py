@@ -60,14 +60,14 @@ class Norm(Leaf):
         return 10 if self.form == "rms" else 1
 
     def weights(self) -> tuple[Weight, ...]:
-        return () if self.borrowed else self.own
+        return () if self.borrowed else self.all_weights
 
     def initial_value(self, weight: str) -> str:
         """1, or what makes it 1."""
         return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
 
     @cached_property
-    def own(self) -> tuple[Weight, ...]:
+    def all_weights(self) -> tuple[Weight, ...]:
         """The weights that it reads, borrowed or not."""
         shape = (self.groups, self.width) if self.apart else (self.width,)
         weight = (Weight("weight", shape),) if self.weighted else ()
@@ -76,7 +76,7 @@ class Norm(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.groups * self.width
         cost = "rms_norm" if self.form == "rms" else "layer_norm" if self.bias else "layer_norm_nobias"
-        read = total([weight.size for weight in self.own])
+        read = total([weight.size for weight in self.all_weights])
         return (elementwise("norm", elements, cost, elements, elements, read),)
 
     def saved(self, work: Workload) -> Num:

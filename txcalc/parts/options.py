@@ -302,7 +302,7 @@ class Options(ABC):
     forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class per form
     declared: ClassVar[Mapping[str, Field]] = {}  # its keys by attribute, inherited ones first
 
-    def __init_subclass__(cls, section: str = "", forms: str = "", **said: object) -> None:
+    def __init_subclass__(cls, section: str = "", forms: str = "", **settings: object) -> None:
         keys = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
         cls.declared = {**cls.declared, **keys}
         for name in keys:
@@ -310,7 +310,7 @@ class Options(ABC):
         if section:
             cls.section, cls.forms = section, {}
         cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
-        for name, value in said.items():
+        for name, value in settings.items():
             getattr(cls, name)  # raises where there is no such trait
             setattr(cls, name, value)
 
@@ -335,16 +335,16 @@ class Options(ABC):
     @cache
     def table(cls) -> dict[str, Field]:
         """The keys of its table; of a union those of all forms, each noting its forms."""
-        found = {name.rstrip("_"): known for name, known in cls.declared.items()}
+        fields = {name.rstrip("_"): known for name, known in cls.declared.items()}
         forms = cls.forms if "forms" in vars(cls) else {}
-        for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in found):
+        for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in fields):
             having = {form: kind.table()[key] for form, kind in forms.items() if key in kind.table()}
             first = next(iter(having.values()))
-            meaning = "; ".join(dict.fromkeys(own.meaning for own in having.values()))
-            said = "form = " + " or ".join(map(repr, having)) if "form" in found else " or ".join(having)
-            when = first.when or ("" if key in forms else f"with {cls.section}.{said}")
-            found[key] = first._replace(meaning=meaning, when=when)
-        return found
+            meaning = "; ".join(dict.fromkeys(option.meaning for option in having.values()))
+            condition = "form = " + " or ".join(map(repr, having)) if "form" in fields else " or ".join(having)
+            when = first.when or ("" if key in forms else f"with {cls.section}.{condition}")
+            fields[key] = first._replace(meaning=meaning, when=when)
+        return fields
 
     @classmethod
     def chosen(cls, table: Table) -> type[Self]:
@@ -361,21 +361,21 @@ class Options(ABC):
     def of(cls, table: Table) -> Self:
         """The options of a checked table; of an incomplete one, reading a missing key raises `AttributeError`."""
         kind = cls.chosen(table)
-        made = object.__new__(kind)
+        result = object.__new__(kind)
         keys = ((name, name.rstrip("_")) for name in kind.declared)
-        vars(made).update({name: table[key] for name, key in keys if key in table})
-        return made
+        vars(result).update({name: table[key] for name, key in keys if key in table})
+        return result
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values."""
-        made = copy(self)
-        vars(made).update(changes)
-        return made
+        result = copy(self)
+        vars(result).update(changes)
+        return result
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: options are frozen")
 
     def into(self, part: type[Made], **more: object) -> Made:
         """Builds a part from the options with the names of its fields, and `more`."""
-        own = {name: getattr(self, name) for name in self.declared if name in part.__struct_fields__}
-        return part(**{**own, **more})
+        values = {name: getattr(self, name) for name in self.declared if name in part.__struct_fields__}
+        return part(**{**values, **more})

@@ -58,6 +58,6 @@ class Mechanism(Options):
 
 def mechanism(part: str, tables: Collection[str] = ()) -> type[Mechanism]:
     """The options class of a part of a layer, by its name and the tables that the layer has."""
-    found = options(section_of(part, tables))
-    assert issubclass(found, Mechanism), part
-    return found
+    cls = options(section_of(part, tables))
+    assert issubclass(cls, Mechanism), part
+    return cls

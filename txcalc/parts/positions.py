@@ -104,8 +104,8 @@ class PositionsOptions(Options, section="positions"):
         """Stored rotary sinusoids, if any."""
         return None
 
-    def relative_bias(self, heads: Num, role: str, *, own: bool) -> RelativeBias | None:
-        """The relative-bias table of a stack with this role, or of each layer (`own`), if any."""
+    def relative_bias(self, heads: Num, role: str, *, per_layer: bool) -> RelativeBias | None:
+        """The relative-bias table of a stack with this role, or of each layer (`per_layer`), if any."""
         return None
 
     def distances(self, norm: NormOptions, width: Num) -> DistanceTable | None:
@@ -192,8 +192,8 @@ class RelativePositions(PositionsOptions, forms="relative"):
     def table_of(self, positions: Num | None) -> Num | None:
         return self.rows
 
-    def relative_bias(self, heads: Num, role: str, *, own: bool) -> RelativeBias | None:
-        if (own and not self.apart) or (self.apart and not own):
+    def relative_bias(self, heads: Num, role: str, *, per_layer: bool) -> RelativeBias | None:
+        if (per_layer and not self.apart) or (self.apart and not per_layer):
             return None
         two = role == "encoder" or role == "vision"
         buckets = self.buckets if self.side is None else (2 * self.side - 1) * (2 * self.side - 1) + 3
@@ -226,8 +226,8 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
             yield Conflict("bias", "none where q and k project the distances, with the biases they have")
 
     def distances(self, norm: NormOptions, width: Num) -> DistanceTable:
-        own = replace(norm.over(width), keeps=False) if self.norm else None
-        return DistanceTable(rows=self.rows, width=width, norm=own)
+        table_norm = replace(norm.over(width), keeps=False) if self.norm else None
+        return DistanceTable(rows=self.rows, width=width, norm=table_norm)
 
     def attention(
         self, d_model: Num, heads: Num, width: Num, *, bias: list[str], scale: float | None

@@ -18,7 +18,7 @@ from txcalc.parts.tower import Projector, ProjectorStep, Resampler, TowerStack
 
 
 class StepResult(NamedTuple):
-    """A step's part (None: it only regroups positions), its output width, `merged` positions that become `made`, how
+    """A step's part (None: it only regroups positions), its output width, `merged` positions that become `outputs`, how
     many a copy of the part `takes` at once, and the most prompt tokens that it reads too."""
 
     part: Part | None
@@ -26,7 +26,7 @@ class StepResult(NamedTuple):
     merged: Num = 1
     times: Num = 1
     takes: Num = 1
-    made: Num = 1
+    outputs: Num = 1
     prompt: Num = 0
 
 
@@ -63,16 +63,16 @@ def _vectors(width: Num, number: Num) -> StepResult:
 
 def _branch(width: Num, steps: list[Table], times: Num = 1) -> StepResult:
     """A parallel branch that reads the same input; the main path continues from that input."""
-    made = projector(width, steps)
-    return StepResult(made, width, times=times, takes=made.reads)
+    branch = projector(width, steps)
+    return StepResult(branch, width, times=times, takes=branch.reads)
 
 
 def _resample(
     width: Num, leaves: list[Table], reads: Num = 1, makes: Num = 1, to: Num | None = None, prompt: Num = 0
 ) -> StepResult:
     """Learned queries over `reads` positions; `to` is the output width."""
-    made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
-    return StepResult(made, width if to is None else to, merged=reads, made=makes, prompt=prompt)
+    resampler = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
+    return StepResult(resampler, width if to is None else to, merged=reads, outputs=makes, prompt=prompt)
 
 
 def steps_of(value: object) -> list[Table]:
@@ -84,8 +84,8 @@ def steps_of(value: object) -> list[Table]:
         if not name:
             raise Wrong(f"tables that have one of {', '.join(STEPS)} and its keys alone")
         checks = {**STEPS[name][2], name: STEPS[name][0]}
-        for said, given in step.items():
-            checks[said](given)
+        for option, given in step.items():
+            checks[option](given)
     return value
 
 
@@ -110,22 +110,22 @@ STEPS: Mapping[str, tuple[Check, Callable[..., StepResult], Mapping[str, Check]]
 
 def projector(width: Num, steps: Sequence[Table]) -> Projector:
     """The projector of these steps, on an input of this width. Errors: `ValueError` where a number does not divide."""
-    made: list[tuple[str, StepResult]] = []
+    results: list[tuple[str, StepResult]] = []
     for step in steps:
         name = _does(step)
-        result = STEPS[name][1](width, step[name], **{said: given for said, given in step.items() if said != name})
-        number = 1 + sum(other.rstrip("0123456789") == name for other, _ in made)
-        made.append((name if number == 1 else f"{name}{number}", result))
+        result = STEPS[name][1](width, step[name], **{k: v for k, v in step.items() if k != name})
+        number = 1 + sum(other.rstrip("0123456789") == name for other, _ in results)
+        results.append((name if number == 1 else f"{name}{number}", result))
         width = result.width
-    rate, makes, found = 1, 1, []
-    for name, result in reversed(made):
+    rate, makes, built = 1, 1, []
+    for name, result in reversed(results):
         if result.part is not None:
-            found.append(ProjectorStep(name, result.part, exact_div(rate, result.takes), result.times, makes))
-        if result.made != 1:
-            rate, makes = 1, exact_div(makes * result.made, rate)
+            built.append(ProjectorStep(name, result.part, exact_div(rate, result.takes), result.times, makes))
+        if result.outputs != 1:
+            rate, makes = 1, exact_div(makes * result.outputs, rate)
         rate = rate * result.merged
-    prompt = max((one.prompt for _, one in made), default=0)
-    return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width, prompt=prompt)
+    prompt = max((one.prompt for _, one in results), default=0)
+    return Projector(steps=tuple(reversed(built)), reads=rate, makes=makes, width=width, prompt=prompt)
 
 
 class ProjectorOptions(Options, section="projector"):
@@ -139,6 +139,6 @@ class ProjectorOptions(Options, section="projector"):
 
     def build(self, stack: Stack, positions: Num) -> TowerStack:
         """The tower of a stack with this number of positions (None: as the workload says)."""
-        made = projector(stack.d_model, self.steps)
-        tokens = None if positions is None else exact_div((positions - self.dropped) * made.makes, made.reads)
-        return TowerStack(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)
+        built = projector(stack.d_model, self.steps)
+        tokens = None if positions is None else exact_div((positions - self.dropped) * built.makes, built.reads)
+        return TowerStack(stack=stack, projector=built, dropped=self.dropped, tokens=tokens)

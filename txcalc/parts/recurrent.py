@@ -199,8 +199,8 @@ class MambaOptions(Mechanism, section="mamba"):
             yield Conflict("n_heads", "none with norms on the step size, B and C")
 
     def build(self, place: Place) -> Mamba:
-        own = place.norm.epsilon_or(RMS_EPS)
-        return self.into(Mamba, d_model=place.d_model, norm_eps=own if self.norms else None)
+        eps = place.norm.epsilon_or(RMS_EPS)
+        return self.into(Mamba, d_model=place.d_model, norm_eps=eps if self.norms else None)
 
 
 class Mamba2(Composite):
@@ -263,8 +263,8 @@ class Mamba2Options(Mechanism, section="mamba2"):
     norm: bool = key(flag, True, "gated RMSNorm of the scan's output")
 
     def build(self, place: Place) -> Mamba2:
-        own = place.norm.epsilon_or(LAYER_EPS)
-        return self.into(Mamba2, d_model=place.d_model, norm_eps=own if self.norm else None)
+        eps = place.norm.epsilon_or(LAYER_EPS)
+        return self.into(Mamba2, d_model=place.d_model, norm_eps=eps if self.norm else None)
 
 
 class Griffin(Composite):

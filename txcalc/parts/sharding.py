@@ -76,8 +76,8 @@ class Ways:
 
     def fault(self, key: str, number: int, expected: str) -> None:
         """Adds an obstacle, once."""
-        found = Fault(key, number, expected)
-        self._faults[str(found)] = found
+        fault = Fault(key, number, expected)
+        self._faults[str(fault)] = fault
 
     def note(self, text: str) -> None:
         """Adds a note on what tp replicates or pads, once."""
@@ -121,9 +121,9 @@ class Ways:
         if there % multiple == 0:
             return exact_div(number, self.tp)
         padded = f"is padded to {ceil_div(there, multiple) * multiple:,}, a multiple of"
-        told = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
+        rule = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
         named = "the number of classes" if classes else "V"
-        self.note(f"{named} = {there:,} {told} {'' if pads > 1 else 'tp = '}{multiple:,}")
+        self.note(f"{named} = {there:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}")
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Num) -> Num:
@@ -193,32 +193,32 @@ class Ways:
     def branches(self, branches: tuple[Any, ...], width: Num, parallel: bool) -> tuple[Any, ...]:
         """A block's branches on one rank, each joined by itself; parallel ones are joined once."""
         shares = [branch._replace(part=branch.part.shard(self)) for branch in branches]
-        found = []
+        cut = []
         for number, branch in enumerate(shares):
             first, last = number == 0 or not parallel, number == len(shares) - 1 or not parallel
             apart = branch.part.complete
             gather = None if apart or not first else self.gather_positions(width)
-            found.append(branch._replace(gather=gather, join=None if apart or not last else self.join_summands(width)))
-        return tuple(found)
+            cut.append(branch._replace(gather=gather, join=None if apart or not last else self.join_summands(width)))
+        return tuple(cut)
 
     def chained(self, steps: Sequence[Any]) -> tuple[Any, ...]:
         """A projector's steps on one rank: matrix, activation, matrix are split by columns, then rows; composites by
         their own rule; all else is replicated."""
-        found: list[Any] = []
+        cut: list[Any] = []
         for step in steps:
             part = step.part.shard(self) if step.part.parts else step.part
-            found.append(step._replace(part=part))
-            trio = [one.part for one in found[-3:]]
+            cut.append(step._replace(part=part))
+            trio = [one.part for one in cut[-3:]]
             join = self.all_reduce(step.part.d_model) if step.part.parts and not step.part.complete else None
             if [one.role for one in trio if not one.parts] == ["product", "activation", "product"]:
                 first, act, last = trio
                 outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))
                 shares = replace(first, d_out=outer), replace(act, width=inner), replace(last, d_in=inner)
-                found[-3:] = [one._replace(part=share) for one, share in zip(found[-3:], shares, strict=True)]
+                cut[-3:] = [one._replace(part=share) for one, share in zip(cut[-3:], shares, strict=True)]
                 join = self.all_reduce(last.d_out)
             if join:
-                found.append(step._replace(name=f"{step.name}_join", part=join))
-        return tuple(found)
+                cut.append(step._replace(name=f"{step.name}_join", part=join))
+        return tuple(cut)
 
     @property
     def exchanges(self) -> bool:

@@ -66,7 +66,7 @@ class Span(FrozenStruct):
 
     def read(self, work: Workload, width: Num) -> Num:
         """Elements of the cache that one step reads."""
-        return self.cache(work, width).held
+        return self.cache(work, width).elements
 
     def keys(self, work: Workload) -> Num:
         """S, the keys of the dense product."""
@@ -89,9 +89,9 @@ class Span(FrozenStruct):
         """The cache, at `width` elements per token."""
         return Cache(width, 0, width * work.keys)
 
-    def moved(self, own: Num, kv: Num, weights: Num = 0) -> Traffic:
+    def moved(self, activations: Num, kv: Num, weights: Num = 0) -> Traffic:
         """Traffic of a kernel: its own activations, and keys or values, which are read from the cache."""
-        return Traffic(weights, own, kv)
+        return Traffic(weights, activations, kv)
 
     def dense(self, work: Workload, width: Num) -> Num:
         """Elements of all tokens, without windows."""
@@ -214,8 +214,8 @@ class Uncached(Span):
     def cache(self, work: Workload, width: Num) -> Cache:
         return NO_CACHE
 
-    def moved(self, own: Num, kv: Num, weights: Num = 0) -> Traffic:
-        return Traffic(weights, own + kv)
+    def moved(self, activations: Num, kv: Num, weights: Num = 0) -> Traffic:
+        return Traffic(weights, activations + kv)
 
     def dense(self, work: Workload, width: Num) -> Num:
         return 0

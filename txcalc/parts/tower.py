@@ -138,7 +138,7 @@ class Counted(Composite):
 
 def _after(first: Stream, then: Stream) -> Stream:
     def on(work: Workload) -> Workload | None:
-        found = first(work)
-        return None if found is None else then(found)
+        changed = first(work)
+        return None if changed is None else then(changed)
 
     return on

@@ -184,12 +184,12 @@ class Cache(NamedTuple):
 
     growth     per further token, once every window is full
     constant   full windows, recurrent states, the cross-attention's K and V
-    held       exactly what is cached after past + T tokens
+    elements   exactly what is cached after past + T tokens
     """
 
     growth: Num = 0
     constant: Num = 0
-    held: Num = 0
+    elements: Num = 0
 
 
 NO_CACHE = Cache()

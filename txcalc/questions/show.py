@@ -367,7 +367,7 @@ def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
         elements_per_token=cache.growth,
         constant_elements=cache.constant,
         windows_full_at=ledger.full_at,
-        elements=cache.held,
+        elements=cache.elements,
         bytes=cache_bytes(ledger),
         bytes_per_token=in_bytes[0],
         constant_bytes=in_bytes[1],

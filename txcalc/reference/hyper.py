@@ -16,7 +16,7 @@ class Shares(nn.Module):
     def __init__(self, part: parts.Shares, like: TensorOptions) -> None:
         super().__init__()
         sides = 1 if part.read else 3 if part.mixed else 2  # read, write, mixing matrix
-        self.base, self.scale = like.parameter(part.made), like.parameter(sides)
+        self.base, self.scale = like.parameter(part.coefficients), like.parameter(sides)
         self.number, self.steps, self.mixed, self.read = part.number, part.steps, part.mixed, part.read
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
@@ -59,7 +59,7 @@ class HyperConnection(nn.Module):
         wide = part.number * part.width
         self.norm = Norm(NormPart(width=wide, form="rms", bias=False, eps=part.eps, weighted=False), like)
         shares = parts.Shares(number=part.number, steps=part.steps, mixed=part.mixed, read=part.read)
-        self.project, self.shares = Linear(wide, shares.made, False, like), Shares(shares, like)
+        self.project, self.shares = Linear(wide, shares.coefficients, False, like), Shares(shares, like)
         self.collapse, self.spread = Collapse(), None if part.read else StreamSpread()
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:

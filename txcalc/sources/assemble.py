@@ -97,7 +97,7 @@ def _stack(stack: Table) -> Stack:
             vision=VisionOptions.of(stack["vision"]) if stack["vision"] else None,
             audio=AudioOptions.of(stack["audio"]) if stack["audio"] else None,
         ),
-        relative_bias=places.relative_bias(heads.get("n_heads"), stack["role"], own=False),
+        relative_bias=places.relative_bias(heads.get("n_heads"), stack["role"], per_layer=False),
         groups=groups,
         final_norm=norm.last(d_model) if norm.final else None,
         pooler=head.pooled(below),

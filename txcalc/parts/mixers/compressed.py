@@ -122,15 +122,15 @@ class Pool(Leaf):
         entries = Entries(rate=self.rate).number(work.keys)
         pending = 2 * self.series * (work.keys - self.rate * entries)
         before = 2 * self.width * self.rate if self.overlap else 0
-        held = self.width * entries + pending + before * minimum(1, entries)
-        return Cache(ceil_div(self.width, self.rate), before, held)
+        elements = self.width * entries + pending + before * minimum(1, entries)
+        return Cache(ceil_div(self.width, self.rate), before, elements)
 
     def dense(self, work: Workload) -> Num:
-        return self.cache(work).held
+        return self.cache(work).elements
 
     def cache_read(self, work: Workload) -> Num:
         """Tokens not yet pooled; the attention core reads the entries."""
-        return self.cache(work).held - self.width * Entries(rate=self.rate).number(work.keys)
+        return self.cache(work).elements - self.width * Entries(rate=self.rate).number(work.keys)
 
     def describe_cache(self) -> str:
         return (

@@ -73,8 +73,8 @@ class ForgettingCore(SoftmaxCore):
     def keeps(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
-        made = tokens * self.n_heads * self.d_v + keys * self.n_heads
-        return query + kv + (keys * work.tokens * self.n_heads if work.keep_scores else made)
+        result = tokens * self.n_heads * self.d_v + keys * self.n_heads
+        return query + kv + (keys * work.tokens * self.n_heads if work.keep_scores else result)
 
     def describe_cache(self) -> str:
         return self.span.describe_cache(

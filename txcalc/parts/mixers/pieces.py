@@ -39,13 +39,13 @@ STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
 
 def _stream(piece: Table) -> Stream:
     """The stream of a piece."""
-    made = [STEPS[name](piece) for name in steps(piece)]
+    changes = [STEPS[name](piece) for name in steps(piece)]
 
     def on(work: Workload) -> Workload | None:
-        found: Workload | None = work
-        for step in made:
-            found = None if found is None else step(found)
-        return found
+        changed: Workload | None = work
+        for step in changes:
+            changed = None if changed is None else step(changed)
+        return changed
 
     return on
 
@@ -69,8 +69,8 @@ class Pieces(Composite):
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
 
     def grouped(self) -> Iterator[tuple[Num, Num, Num]]:
-        found = [piece[key] for piece in self.pieces for key in ("at", "keys")]
-        return ((at[0], at[1], at[2]) for at in found if type(at) is list)
+        periods = [piece[key] for piece in self.pieces for key in ("at", "keys")]
+        return ((at[0], at[1], at[2]) for at in periods if type(at) is list)
 
     def shard(self, ways: Ways) -> Pieces:
         """Replicated."""

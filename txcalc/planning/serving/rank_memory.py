@@ -31,7 +31,7 @@ class Held(NamedTuple):
 
     def algorithmic(self, work: Workload) -> int:
         """Elements that later tokens need."""
-        return self.leaf.cache(work).held * self.copies
+        return self.leaf.cache(work).elements * self.copies
 
     def dense(self, work: Workload) -> int:
         """Elements without sliding windows: an upper bound."""

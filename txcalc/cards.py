@@ -38,13 +38,13 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
 
     Errors: `InputError` where a unit is missing, for 16 may be GB or GiB, and @60 a price.
     """
-    found = re.fullmatch(_NUMBERS, text, re.I) if "@" in text else None
+    match = re.fullmatch(_NUMBERS, text, re.I) if "@" in text else None
     expected = "a size and a bandwidth with their units", "16GB@500GB/s"
-    if not found:
+    if not match:
         if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):
             raise InputError(flag, [Fault(flag, text, *expected)])
         return None
-    size, unit, rate, per, tera, named = found.groups()
+    size, unit, rate, per, tera, named = match.groups()
     named = re.fullmatch(r"tflops?(/s)?", named or "", re.I)
     if tera and not named:  # or a price
         expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
@@ -58,8 +58,8 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
 
 def many(text: str) -> tuple[int | None, str]:
     """`8xh100` as how many and of what; None: not said, as in `7900xtx`."""
-    own = r"(?!tx?\s*(?:$|[:@]))"
-    found = re.fullmatch(rf"\s*(\d{{1,6}})\s*[x×*]{own}\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
+    name_start = r"(?!tx?\s*(?:$|[:@]))"
+    match = re.fullmatch(rf"\s*(\d{{1,6}})\s*[x×*]{name_start}\s*(\S.*?)\s*", text, re.ASCII | re.I) or re.fullmatch(
         r"\s*(\d{1,6})\s*×\s*(\S.*?)\s*", text
     )
-    return (int(found[1]), found[2]) if found else (None, text)
+    return (int(match[1]), match[2]) if match else (None, text)

@@ -155,7 +155,7 @@ class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
     """A checkpoint compared with a ledger. `extra`: explained tensors that are not parameters (tied copies, buffers,
     quantisation scales)."""
 
-    held: Checkpoint
+    stored: Checkpoint
     expected: int
     by_kind: dict[str, int]
     extra: dict[str, list[StoredTensor]]
@@ -175,8 +175,8 @@ class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
 
     def summary(self) -> str:
         """One line for a header or a note."""
-        if self.held.partial:
-            files = f"{self.held.files:,} of the {self.held.of:,} files of a checkpoint"
+        if self.stored.partial:
+            files = f"{self.stored.files:,} of the {self.stored.of:,} files of a checkpoint"
             strange = f"; {len(self.unexplained):,} of its tensors are not explained" if self.unexplained else ""
             return f"{files}: {self.explained:,} of the {self.expected:,} parameters are in it{strange}"
         if self.agrees:
@@ -199,7 +199,7 @@ class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
         return lacks[:most] + more[:most]
 
 
-def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
+def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     """Matches a checkpoint with the ledger's weights, and lists what is left on both sides."""
     pieces: dict[Any, list[ExpectedWeights]] = {}
     tied: set[tuple[int, ...]] = set()
@@ -211,9 +211,9 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     left: list[StoredTensor] = []
     aside: list[StoredTensor] = []
     stored: dict[Any, list[StoredTensor]] = {}
-    quantised = not all(WIDE.search(tensor.dtype) for tensor in held.tensors)
-    paired = any(PAIRED.search(tensor.name) for tensor in held.tensors)
-    for tensor in held.tensors:
+    quantised = not all(WIDE.search(tensor.dtype) for tensor in checkpoint.tensors)
+    paired = any(PAIRED.search(tensor.name) for tensor in checkpoint.tensors)
+    for tensor in checkpoint.tensors:
         tail = tensor.name[-60:]
         if quantised and SCALES.search(tail):
             extra.setdefault("scale", []).append(tensor)
@@ -237,7 +237,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
             unexplained.append(tensor)
     missing = (
         []
-        if held.partial
+        if checkpoint.partial
         else [
             Missing(path, shape, sum(piece.left for piece in group))
             for (path, shape), group in _grouped((p for p in rest if p.left), lambda p: (_starred(p.path), p.shape))
@@ -245,7 +245,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
     )
     numbers = {number for _, number in pieces}
     beyond = bool(unexplained) and all(_place(tensor.name, halves, paired)[1] not in numbers for tensor in unexplained)
-    return CheckpointCheck(held, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
+    return CheckpointCheck(checkpoint, ledger.total("params"), by_kind, extra, unexplained, missing, beyond)
 
 
 def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tuple[int, ...]]) -> None:
@@ -286,7 +286,7 @@ def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: 
     left = [t for t in left if not _pair(t, pieces, by_kind)]
     rest = [piece for piece in pieces if piece.left]
     if [piece.elements * piece.left for piece in rest] == [sum(t.elements for t in left)]:
-        _found(rest[0], rest[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
+        _count(rest[0], rest[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
         return []
     return left
 
@@ -303,16 +303,16 @@ def _take(
 ) -> bool:
     """One copy of a piece of this shape, the one whose path is most like the name."""
     form = squeezed(shape)
-    found = [piece for piece in pieces if piece.left and piece.form == form]
-    if not found:
+    matching = [piece for piece in pieces if piece.left and piece.form == form]
+    if not matching:
         return False
-    words = _words(tensor.name) if len(found) > 1 else ()
-    best = max(found, key=lambda piece: len(piece.words.intersection(words)))
-    _found(best, 1, by_kind)
+    words = _words(tensor.name) if len(matching) > 1 else ()
+    best = max(matching, key=lambda piece: len(piece.words.intersection(words)))
+    _count(best, 1, by_kind)
     return True
 
 
-def _found(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None:
+def _count(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None:
     piece.left -= copies
     by_kind[piece.kind] = by_kind.get(piece.kind, 0) + piece.elements * copies
 
@@ -349,7 +349,7 @@ def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str,
                 run = free[i:j]
                 if total == wanted and (factor != 1 or _fits(tensor.shape, run)):
                     for piece in run:
-                        _found(piece, piece.left, by_kind)
+                        _count(piece, piece.left, by_kind)
                     return True
     return False
 
@@ -361,7 +361,7 @@ def _pair(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str
         under = (one.shape[0] + other.shape[0], one.shape[1]) == tensor.shape and one.shape[1] == other.shape[1]
         if under and _part(one) == _part(other):
             for piece in (one, other):
-                _found(piece, 1, by_kind)
+                _count(piece, 1, by_kind)
             return True
     return False
 

@@ -166,26 +166,26 @@ class Efficiency(Struct, frozen=True, dict=True):
     def curve(self, kind: str, name: str, engine: str = "", layers: Mapping[str, int] | None = None) -> Curve:
         """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it. `layers`: the
         classes of a product's layers with how many are of each, where their weights are packed in several ways."""
-        found = self._nearest.get((kind, name, engine))
-        if found is None:
+        curve = self._nearest.get((kind, name, engine))
+        if curve is None:
             key = self.named(kind, name, engine)
-            found = self.curves[key]
+            curve = self.curves[key]
             if not key.endswith(f".{name}"):
-                found = found._replace(aligned_4=0.0, aligned_2=0.0)  # measured for elements of another width
-            self._nearest[kind, name, engine] = found
-        if found.unpack and layers:
+                curve = curve._replace(aligned_4=0.0, aligned_2=0.0)  # measured for elements of another width
+            self._nearest[kind, name, engine] = curve
+        if curve.unpack and layers:
             costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
-            return found._replace(unpack=costs / sum(layers.values()))
-        return found
+            return curve._replace(unpack=costs / sum(layers.values()))
+        return curve
 
     def named(self, kind: str, name: str, engine: str = "") -> str:
         """The key of the curve that `curve` finds. Errors: `KeyError` where there is none."""
         owners, names = (f"{engine}.{kind}", kind), (name, ALIKE.get(name, name), "bf16")
         keys = (f"{owner}.{key}" for key in names for owner in owners)
-        found = next((key for key in keys if key in self.curves), None)
-        if found is None:
+        curve = next((key for key in keys if key in self.curves), None)
+        if curve is None:
             raise KeyError(name)
-        return found
+        return curve
 
     def transfer(self, kind: str) -> Link:
         """The parameters of a collective of a kind."""
@@ -240,8 +240,8 @@ class Efficiency(Struct, frozen=True, dict=True):
         seconds of every launch, of every collective, and of the host. A curve that one of them is put in is the larger
         of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
-        own = ("compute", "memory", "start_s", "depth_s")
-        plain = {key: value for key, value in Curve._field_defaults.items() if key not in own}
+        varied = ("compute", "memory", "start_s", "depth_s")
+        plain = {key: value for key, value in Curve._field_defaults.items() if key not in varied}
         given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])
@@ -270,9 +270,9 @@ class Efficiency(Struct, frozen=True, dict=True):
 
     def without(self, engine: str) -> Efficiency:
         """The same without an engine's own kernels."""
-        own = {key for key in self.curves if key.startswith(f"{engine}.")}
-        curves = {key: curve for key, curve in self.curves.items() if key not in own}
-        return replace(self, curves=curves, cited={key: text for key, text in self.cited.items() if key not in own})
+        keys = {key for key in self.curves if key.startswith(f"{engine}.")}
+        curves = {key: curve for key, curve in self.curves.items() if key not in keys}
+        return replace(self, curves=curves, cited={key: text for key, text in self.cited.items() if key not in keys})
 
     def with_kernels(self, engine: str, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
         """The same with the kernels of one more engine, by single figures as `overlaid` takes them: products and
@@ -281,16 +281,16 @@ class Efficiency(Struct, frozen=True, dict=True):
         alone = self.overlaid(flat, cited)
         names = [key for key in flat if key.startswith("matmul.")]
         names += [OF[key] for key in ("attention_prefill", "attention_decode") if key in flat]
-        own = {}
+        curves = {}
         for name in names:
             kind, of = name.split(".")
             known = self.curve(kind, of)
-            own[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=known.quantise, score=known.score)
+            curves[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=known.quantise, score=known.score)
         of_all = {key: text for key, text in cited.items() if key in ("memory", "launch_s", "host_s")}
         of_own = {f"{engine}.{OF.get(key, key)}": text for key, text in cited.items() if key not in of_all}
         return replace(
             self,
-            curves={**self.curves, **own},
+            curves={**self.curves, **curves},
             cited={**self.cited, **of_all, **of_own},
             memory=alone.memory,
             launch_s=alone.launch_s,

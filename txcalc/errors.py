@@ -84,9 +84,9 @@ class InputError(TxcalcError):
             (fault,) = self.faults
             named = isinstance(fault, Fault) and fault.key == self.where
             return str(fault) if named else f"{where}: {fault}"
-        told = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
-        more = len(self.faults) - len(told)
-        return "\n".join([f"{where}: {len(self.faults):,} faults", *told, *([f"  and {more:,} more"] if more else [])])
+        lines = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
+        more = len(self.faults) - len(lines)
+        return "\n".join([f"{where}: {len(self.faults):,} faults", *lines, *([f"  and {more:,} more"] if more else [])])
 
 
 class WrongCall(InputError, TypeError):

@@ -21,11 +21,11 @@ Rows = Sequence[Mapping[str, Any]]
 
 def flat(row: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """A row without tables in it: their keys become columns, `bytes.saved`."""
-    found: dict[str, Any] = {}
+    cells: dict[str, Any] = {}
     for key, value in row.items():
         inner = isinstance(value, Mapping)
-        found |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
-    return found
+        cells |= flat(value, f"{above}{key}.") if inner else {f"{above}{key}": value}
+    return cells
 
 
 def columns(rows: Rows) -> dict[str, list[Any]]:
@@ -99,7 +99,7 @@ def html(title: str, rows: Rows) -> str:
             return f'<td style="text-align: right">{value:,}</td>'
         return f'<td style="text-align: left">{"" if value is None else escape(str(value))}</td>'
 
-    found = columns(rows)
-    head = "".join(f"<th>{escape(name)}</th>" for name in found)
-    body = "".join(f"<tr>{''.join(map(cell, line))}</tr>" for line in zip(*found.values(), strict=True))
+    table = columns(rows)
+    head = "".join(f"<th>{escape(name)}</th>" for name in table)
+    body = "".join(f"<tr>{''.join(map(cell, line))}</tr>" for line in zip(*table.values(), strict=True))
     return f"<table><caption>{escape(title)}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -253,12 +253,12 @@ class Ledger(Framed):
         FLOPs of a single expert are the average over experts: a Fraction where k does not divide evenly.
         """
         path = str(path)
-        found = [part for entry in self.entries for part in _narrow(entry, path)]
-        if not found:
+        entries = [part for entry in self.entries for part in _narrow(entry, path)]
+        if not entries:
             known = {entry.path.rsplit(".", n)[0] for entry in self.entries for n in range(entry.path.count(".") + 1)}
             most = ", ".join(dict.fromkeys(entry.path.partition(".")[0] for entry in self.entries))
             raise UnknownName("ledger", "part", path, sorted(known), f"in one of {most}")
-        return self._of(found)
+        return self._of(entries)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:
         """The entries that `keep` accepts. Errors: `InputError` where `keep` is not a function."""
@@ -299,11 +299,11 @@ class Ledger(Framed):
         row per leaf and length."""
         lengths = {"batch": self.work.batch, "tokens": self.work.tokens, "past": self.work.past}
         shape = spread(self.work[:4]) or ()
-        said = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
+        sizes = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
         rows = []
         for entry in self.entries:
             alone = self._of([entry])
-            figures = {**said, **{quantity: each(alone.total(quantity), shape) for quantity in self.known}}
+            figures = {**sizes, **{quantity: each(alone.total(quantity), shape) for quantity in self.known}}
             for values in zip(*figures.values(), strict=True):
                 leaf = {"path": entry.path, "kind": entry.kind, "times": entry.times}
                 rows.append({**leaf, **dict(zip(figures, values, strict=True))})
@@ -354,8 +354,8 @@ class Spot(NamedTuple):
     streams: tuple[Stream, ...]
 
     def at(self, work: Workload) -> Entry:
-        own = along(self.streams, work)
-        return Entry(self.steps, self.leaf, self.kind, own, *self.counts, self.routed, self.within)
+        work_here = along(self.streams, work)
+        return Entry(self.steps, self.leaf, self.kind, work_here, *self.counts, self.routed, self.within)
 
 
 def along(streams: Iterable[Stream], work: Workload) -> Workload | None:
@@ -380,7 +380,7 @@ def spots(root: Part) -> tuple[Spot, ...]:
 
 
 def _find(
-    found: list[Spot],
+    spots: list[Spot],
     part: Part,
     steps: tuple[PathStep, ...],
     kind: str,
@@ -390,14 +390,14 @@ def _find(
     streams: tuple[Stream, ...] = (),
 ) -> list[Spot]:
     if part.leaf:
-        own = None if forced else part.leaf.kind
-        found.append(Spot(steps, part.leaf, own or kind, counts, routed, kind, streams))
+        leaf_kind = None if forced else part.leaf.kind
+        spots.append(Spot(steps, part.leaf, leaf_kind or kind, counts, routed, kind, streams))
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs
         times, active, passes = counts
         number = child.times if child.routed else runs
         _find(
-            found,
+            spots,
             child.part,
             (*steps, PathStep(child.name, child.indices, child.times, number, child.gradient, child.duty)),
             child.kind or kind,
@@ -406,7 +406,7 @@ def _find(
             routed or child.routed,
             streams if child.on is everywhere else (*streams, child.on),
         )
-    return found
+    return spots
 
 
 def _summed(terms: Iterable[Cache]) -> Cache:

@@ -135,14 +135,14 @@ def _by_layers(terms: _Terms) -> Sum:
     costs: dict[tuple[Expression, ...], _Terms] = {}
     for (powers, number), layers in owners.items():
         costs.setdefault(tuple(in_order(layers)), {})[powers] = number
-    made = _factored(others)
+    result = _factored(others)
     for kinds, cost in costs.items():
         if len(kinds) > 1:
             numbers = tuple(Term(Fraction(1), ((atom, 1),)) for atom in kinds)
-            made += _multiplied(Fraction(1), (), _factored(cost), numbers)
+            result += _multiplied(Fraction(1), (), _factored(cost), numbers)
         else:
-            made += _factored({_times(powers, ((kinds[0], 1),)): number for powers, number in cost.items()})
-    return made
+            result += _factored({_times(powers, ((kinds[0], 1),)): number for powers, number in cost.items()})
+    return result
 
 
 def _place(term: Term) -> tuple[Any, ...]:

@@ -48,8 +48,8 @@ def _kind(*numbers: Any) -> str:
 def _tape(*numbers: Any) -> Any:
     """The tape of the first recorded number; None without one."""
     program = sys.modules.get("txcalc.program")
-    found = program.recorded(*numbers) if program else None
-    return found.tape if found is not None else None
+    number = program.recorded(*numbers) if program else None
+    return number.tape if number is not None else None
 
 
 def usable(number: object) -> bool:

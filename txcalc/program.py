@@ -207,7 +207,7 @@ class Program(NamedTuple):
         texts: dict[int, str] = {}
         lines = []
 
-        def said(number: Any, level: int) -> str:
+        def text(number: Any, level: int) -> str:
             if not isinstance(number, Recorded):
                 return f"({number}n)" if number < 0 else f"{number}n"
             if number.op == "letter":
@@ -219,16 +219,16 @@ class Program(NamedTuple):
         for step in taken:
             if step.op in _LEVEL:
                 level = _LEVEL[step.op]
-                texts[step.at] = said(step.left, level) + step.op + said(step.right, level + (step.op == "-"))
+                texts[step.at] = text(step.left, level) + step.op + text(step.right, level + (step.op == "-"))
             else:
-                texts[step.at] = f"{_CALLS[step.op]}({said(step.left, 0)},{said(step.right, 0)})"
+                texts[step.at] = f"{_CALLS[step.op]}({text(step.left, 0)},{text(step.right, 0)})"
             if used[step.at] > 1:
                 name = _name(len(names))
                 lines.append(f"{name}={texts[step.at]}")
                 names[step.at] = name
         body = f"const {','.join(lines)};" if lines else ""
         letters = ",".join(f"${letter}" for letter in self.letters)
-        return f"({letters})=>{{{body}return[{','.join(said(number, 0) for number in roots)}]}}"
+        return f"({letters})=>{{{body}return[{','.join(text(number, 0) for number in roots)}]}}"
 
 
 _LEVEL = {"+": 1, "-": 1, "*": 2}
@@ -264,10 +264,10 @@ def steps(roots: Sequence[Any], known: Container[int] = ()) -> Iterator[Recorded
 
 def written(number: object) -> str:
     """A recorded number as a formula in letters: 2·B·T·D·h·d_h."""
-    return _said(number, 0)
+    return _text(number, 0)
 
 
-def _said(number: object, level: int) -> str:
+def _text(number: object, level: int) -> str:
     """As part of a sum (0), of a product (1), below a fraction's line (2)."""
     terms = _collected(number)
     text = ""
@@ -310,17 +310,17 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
     if number.op == "letter":
         return 1, [str(number.left)]
     if number.op == "min":
-        return 1, [f"min({_said(number.left, 0)}, {_said(number.right, 0)})"]
+        return 1, [f"min({_text(number.left, 0)}, {_text(number.right, 0)})"]
     if number.op == "log2":
-        return 1, [f"⌈log₂ {_said(number.left, 1)}⌉"]
+        return 1, [f"⌈log₂ {_text(number.left, 1)}⌉"]
     if number.op == "rows":
-        return 1, [f"rows({_said(number.left, 0)})"]
+        return 1, [f"rows({_text(number.left, 0)})"]
     if number.op == "ceil":
-        return 1, [f"⌈{_said(number.left, 1)}/{_said(number.right, 2)}⌉"]
+        return 1, [f"⌈{_text(number.left, 1)}/{_text(number.right, 2)}⌉"]
     if number.op == "/":
-        return 1, [f"({_said(number.left, 1)}/{_said(number.right, 2)})"]
+        return 1, [f"({_text(number.left, 1)}/{_text(number.right, 2)})"]
     terms = _collected(number)
-    return terms[0] if len(terms) == 1 else (1, [f"({_said(number, 0)})"])
+    return terms[0] if len(terms) == 1 else (1, [f"({_text(number, 0)})"])
 
 
 def _terms(number: object, sign: int) -> Iterator[tuple[int, Any]]:

@@ -53,8 +53,8 @@ CACHE_BITS = {
 def bits_of(dtype: str, where: str = "dtype") -> int:
     """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction. `where` it was
     said. Errors: `UnknownName`."""
-    said = str(dtype).lower()
-    name = ALIASES.get(said, said)
+    text = str(dtype).lower()
+    name = ALIASES.get(text, text)
     if name in CACHE_BITS:
         return CACHE_BITS[name]  # type: ignore[return-value]  # a Fraction, which adds up as an int does
     if name not in DTYPE_BITS:
@@ -75,11 +75,11 @@ _NUMBER = re.compile(rf"\s*({_DIGITS})(?:\.(\d{{1,12}}))?\s*([A-Za-z]*)\s*\Z", r
 
 
 def _scaled(text: str, what: str, units: dict[str, int], expected: str) -> int:
-    found = _NUMBER.match(text)
-    unit = found[3].lower() if found else ""
-    if not found or (unit and unit not in units):
+    match = _NUMBER.match(text)
+    unit = match[3].lower() if match else ""
+    if not match or (unit and unit not in units):
         raise InputError(what, [Fault(what, text, expected)])
-    number = Fraction(re.sub(r"[_,]", "", found[1]) + (f".{found[2]}" if found[2] else "")) * units.get(unit, 1)
+    number = Fraction(re.sub(r"[_,]", "", match[1]) + (f".{match[2]}" if match[2] else "")) * units.get(unit, 1)
     if number.denominator != 1:
         raise InputError(what, [Fault(what, text, expected)])
     return number.numerator
@@ -112,14 +112,14 @@ def parse_rate(text: str, what: str) -> int:
 
 def _bytes(text: str, what: str, kind: str, meant: str, such: str, per: str = "") -> int:
     size = text.strip().removesuffix(per) if per else text
-    found = _NUMBER.match(size)
-    number = found[1] + (f".{found[2]}" if found[2] else "") if found else ""
-    if found and not found[3] and 0 < Fraction(re.sub("[_,]", "", number)) < 2**20:
+    match = _NUMBER.match(size)
+    number = match[1] + (f".{match[2]}" if match[2] else "") if match else ""
+    if match and not match[3] and 0 < Fraction(re.sub("[_,]", "", number)) < 2**20:
         raise InputError(what, [Fault(what, text, f"{kind} with its unit", f"{number}GB{per}")])
-    if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
-        wide = found[3][:-1].upper().replace("I", "i") + f"B{per}"
+    if match and re.fullmatch(r"[kmgtpe]i?b", match[3], re.I) and match[3].endswith("b"):
+        wide = match[3][:-1].upper().replace("I", "i") + f"B{per}"
         readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
-        raise InputError(what, [Fault(what, text, f"{meant}: {found[3]} may mean bits", readings)])
+        raise InputError(what, [Fault(what, text, f"{meant}: {match[3]} may mean bits", readings)])
     return _scaled(size, what, _BYTES, f"{meant} such as {such}")
 
 
@@ -128,12 +128,12 @@ _SECONDS = {"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(
 
 def parse_seconds(text: str, what: str = "time") -> float:
     """A time in seconds: `200ms`, `0.5s`; a unit is needed, for tools differ in what they mean without one."""
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(us|µs|ms|s)\s*", text, re.ASCII)
-    if not found or not Fraction(found[1]):
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(us|µs|ms|s)\s*", text, re.ASCII)
+    if not match or not Fraction(match[1]):
         bare = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*", text, re.ASCII)
         mend = f"{text.strip()}{'ms' if Fraction(bare[1]) >= 10 else 's'}?" if bare and Fraction(bare[1]) else ""
         raise InputError(what, [Fault(what, text, "a time above 0 with its unit, such as 200ms or 0.5s", mend)])
-    return float(Fraction(found[1]) * _SECONDS[found[2]])
+    return float(Fraction(match[1]) * _SECONDS[match[2]])
 
 
 def seconds(number: float) -> str:

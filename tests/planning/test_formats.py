@@ -636,7 +636,7 @@ def test_values_of_seventy_billion_are_wider_where_heads_share_them() -> None:
 def in_file(kinds: dict[str, str]) -> dict[str, int]:
     """Bytes of the leaves of `SMALL` whose tensors a .gguf file has in these types."""
     model, tensors = load(SMALL), [SimpleNamespace(name=f"{name}.weight", dtype=kind) for name, kind in kinds.items()]
-    held: Any = SimpleNamespace(held=SimpleNamespace(tensors=tensors))
+    held: Any = SimpleNamespace(stored=SimpleNamespace(tensors=tensors))
     form = stored(replace(model, checkpoint=held))
     assert form.name == "+".join(sorted({kind.lower() for kind in kinds.values()} - {"f32"}))
     return {entry.path: form.bytes_of(entry) for entry in model.ledger()}

@@ -233,7 +233,7 @@ def test_interleaved_stages_hold_every_pp_th_piece() -> None:
     assert received == [3 * stream, 4 * stream]
     assert sum(ledger.total("params") for ledger in ledgers) == model.params
     for number in (0, 1):
-        assert sum(at.held[0] for at in Sharding(model).placements(layout, number) if "norm" in at.entry.path) > 0
+        assert sum(at.shard[0] for at in Sharding(model).placements(layout, number) if "norm" in at.entry.path) > 0
     assert [stage.copies for stage in Sharding(model).stages(Layout(pp=4, vpp=2))] == [1, 2, 1]
 
 
@@ -524,6 +524,6 @@ def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[An
     for name, row in rows.items():
         one = found[name]
         assert (one.dim, one.axis, one.pieces, one.alike) == row
-        for dim, (whole, held) in enumerate(zip(one.whole, one.held, strict=True)):
+        for dim, (whole, held) in enumerate(zip(one.whole, one.shard, strict=True)):
             assert held == (-(-whole // one.pieces) if dim == one.dim else whole)
         assert one.times == one.entry.times * (layout.ep if one.axis == "etp" else 1)

@@ -276,7 +276,7 @@ def test_the_header_is_what_the_package_reads(tmp_path: Path) -> None:
     held = txcalc.load(path).checkpoint
     assert held is not None
     theirs = gguf.GGUFReader(path)
-    assert {t.name: (t.shape, t.dtype, t.bytes) for t in held.held.tensors} == {
+    assert {t.name: (t.shape, t.dtype, t.bytes) for t in held.stored.tensors} == {
         t.name: (tuple(reversed(t.shape.tolist())), t.tensor_type.name, t.n_bytes) for t in theirs.tensors
     }
 
@@ -305,7 +305,7 @@ def test_native_bytes_are_the_files(preset: str, kind: str, tmp_path: Path) -> N
     back = txcalc.load(write(tmp_path / "x.gguf", arch, keys(arch, model), shapes, narrow, wide=wide))
     assert back.checkpoint is not None
     form = weights_of(back, "native")
-    assert sum(form.bytes_of(entry) for entry in back.entries) == back.checkpoint.held.size.bytes
+    assert sum(form.bytes_of(entry) for entry in back.entries) == back.checkpoint.stored.size.bytes
 
 
 def test_a_prediction_layer_in_a_file_is_no_layer_of_the_model(tmp_path: Path) -> None:
@@ -334,7 +334,7 @@ def test_a_split_file_is_one_model_whichever_part_is_named(tmp_path: Path) -> No
         )
     back = txcalc.load(tmp_path / "big-00002-of-00003.gguf")
     assert (back.name, back.params) == ("big", model.params)
-    assert back.checkpoint is not None and back.checkpoint.held.files == 3
+    assert back.checkpoint is not None and back.checkpoint.stored.files == 3
     (tmp_path / "big-00003-of-00003.gguf").unlink()
     with pytest.raises(InputError, match=r"1 of its 3 parts are missing, big-00003-of-00003\.gguf first"):
         txcalc.load(tmp_path / "big-00001-of-00003.gguf")

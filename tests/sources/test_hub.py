@@ -215,7 +215,7 @@ answers = []
 for source, weights in json.loads(sys.argv[1]):
     try:
         model = txcalc.load(source, weights=weights)
-        check = model.checkpoint and [model.checkpoint.agrees, model.checkpoint.held.files]
+        check = model.checkpoint and [model.checkpoint.agrees, model.checkpoint.stored.files]
         answers.append([model.name, model.params, check, model.notes])
     except txcalc.TxcalcError as error:
         answers.append([str(error), error.exit_code])

@@ -119,8 +119,8 @@ def test_a_file_that_the_library_writes_is_read_and_explained(tmp_path: Path) ->
     assert model.checkpoint is not None
     assert model.checkpoint.agrees
     assert model.checkpoint.explained == model.params == sum(t.numel() for t in tensors.values())
-    assert model.checkpoint.held.size.bytes == sum(t.nbytes for t in tensors.values())
-    assert {t.name: t.shape for t in model.checkpoint.held.tensors} == {n: tuple(t.shape) for n, t in tensors.items()}
+    assert model.checkpoint.stored.size.bytes == sum(t.nbytes for t in tensors.values())
+    assert {t.name: t.shape for t in model.checkpoint.stored.tensors} == {n: tuple(t.shape) for n, t in tensors.items()}
 
 
 TWINS: dict[
@@ -276,7 +276,7 @@ def test_a_quantised_checkpoint_is_seen_as_it_is(method: str, tmp_path: Path) ->
     linear = 3 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96)
     stored = {"fp8": ("F8_E4M3", linear), "bitsandbytes": ("U8", linear // 2 + 21 * 82)}
     dtype, size = stored.get(method, ("I32", linear // 2))
-    held = found.held.by_dtype()[dtype].bytes
+    held = found.stored.by_dtype()[dtype].bytes
     assert held == size if method != "gptq" else held > size
 
 
@@ -301,7 +301,7 @@ def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, said: 
     tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = ("F32", (100_000,))  # no parameter
     model = txcalc.load(folder(tmp_path, tensors, config=wide | {"quantization_config": SAID[said]}))
     assert model.checkpoint is not None and model.checkpoint.agrees
-    held = model.checkpoint.held.size.bytes - 400_000
+    held = model.checkpoint.stored.size.bytes - 400_000
     if method != said:
         with pytest.raises(InputError, match=f"bytes by its keys, and its checkpoint's tensors have {held:,}"):
             weights_of(model, "native")
@@ -335,7 +335,7 @@ def test_shards_are_one_checkpoint(tmp_path: Path) -> None:
     model = txcalc.load(folder(tmp_path, llama(), shards=4))
     assert model.checkpoint is not None
     assert model.checkpoint.agrees
-    assert model.checkpoint.held.files == 4
+    assert model.checkpoint.stored.files == 4
 
 
 @pytest.mark.parametrize("named", ["model-00002-of-00004.safetensors", "part_b.safetensors"])
@@ -348,7 +348,7 @@ def test_a_shard_by_itself_lacks_what_the_others_hold(named: str, tmp_path: Path
     model = txcalc.load(place / named)
     found = model.checkpoint
     assert found is not None and found.agrees and not found.missing
-    held = sum(tensor.elements for tensor in found.held.tensors)
+    held = sum(tensor.elements for tensor in found.stored.tensors)
     assert 0 < held == found.explained < model.params
     summary = f"1 of the 4 files of a checkpoint: {held:,} of the {model.params:,} parameters are in it"
     assert found.summary() == summary

@@ -193,7 +193,7 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     def table(key: str, value: object, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
         return {"value": value, "source": keys[among[key]]}
 
-    held = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
+    memory_key = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
     tera = {dtype: Fraction(peak, 10**12) for dtype, peak in accelerator.peaks.items()}
     described: dict[str, Any] = {"title": accelerator.title}
     if accelerator.vendor:
@@ -205,7 +205,7 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
     for key in ("bandwidth", "link", "link_between", "node", "power", "half_sums"):
         if (value := getattr(accelerator, key)) not in (None, 1 if key == "half_sums" else None):
             described[key] = table(key, f"{value}B" if key in ("bandwidth", "link", "link_between") else value)
-    described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
+    described["memory"] = {memory_key.removeprefix("memory."): table(memory_key, f"{accelerator.memory}B")}
     if tera:
         described["peak"] = {
             dtype: table(f"peak.{dtype}", peak.numerator if peak.denominator == 1 else float(peak))
@@ -213,23 +213,23 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
         }
     if accelerator.kernels:
         described["kernels"] = accelerator.kernels
-    if found := accelerator.calibration:
+    if calibration := accelerator.calibration:
         cited = {key.removeprefix("calibration."): keys[text] for key, text in _measured(accelerator).items()}
-        described["calibration"] = _written(found, cited)
+        described["calibration"] = _written(calibration, cited)
     return {**described, "sources": {key: source for source, key in keys.items()}}
 
 
-def _written(found: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
+def _written(efficiency: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
     """An efficiency as `parse` reads it: the single figures, and the curves, which go before them."""
     written: dict[str, Any] = {"matmul": {}}
-    for key, value in (*found.figures().items(), ("spread", found.spread)):
-        if key.startswith("matmul.") and key not in found.curves:
+    for key, value in (*efficiency.figures().items(), ("spread", efficiency.spread)):
+        if key.startswith("matmul.") and key not in efficiency.curves:
             continue  # another dtype's stands for it
         place, name = (written["matmul"], key[7:]) if key.startswith("matmul.") else (written, key)
-        place[name] = {"value": value, "source": keys[found.key_of(key)]}
-    curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in found.links.items()}}
+        place[name] = {"value": value, "source": keys[efficiency.key_of(key)]}
+    curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in efficiency.links.items()}}
     engine: dict[str, Any] = {}
-    for key, one in found.curves.items():
+    for key, one in efficiency.curves.items():
         *owner, kind, name = key.rsplit(".", 2)
         place = engine.setdefault(owner[0], {}) if owner else curve  # an engine's name may have a dot
         place.setdefault(kind, {})[name] = _table(one, keys[key])

@@ -59,7 +59,7 @@ class Reader:
             self.faults.append(Fault("memory", ABSENT, "memory.vendor or memory.driver, such as '80GB'"))
         # From TFLOP/s as a datasheet writes them; exact, for all that TOML makes them floats.
         known = {key: value for key, value in peaks.items() if self.one_of(key, "peak")}
-        found = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in known.items()}
+        flops = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in known.items()}
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
         rates = (self.size(key, self.raw[key]) if key in self.raw else None for key in ("link", "link_between"))
         counts = (
@@ -87,16 +87,16 @@ class Reader:
             self.faults.append(Fault("unified", unified, "true or false"))
         if self.faults:
             raise InputError(self.where, self.faults)
-        held = sizes.get("driver", sizes.get("vendor", 0))
-        first = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
+        size = sizes.get("driver", sizes.get("vendor", 0))
+        first = name, title, size, bandwidth, flops, link, power, self.sources, tuple(notes), kernels, calibration
         return Accelerator(*first, between, node, unified, vendor, sums or 1)
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""
         self.keys(("calibration", "sources"))
         wanted = () if base else (*(f"{key}.value" for key in ("memory", "launch_s", "spread")), *NEEDED)
-        found = self.over(base or Efficiency({}, {}, 1.0, 0.0, inf, {}))
-        given = {**found.curves, **{f"link.{key}": one for key, one in found.links.items()}, **found.cited}
+        result = self.over(base or Efficiency({}, {}, 1.0, 0.0, inf, {}))
+        given = {*result.curves, *(f"link.{key}" for key in result.links), *result.cited}
         self.faults += [
             Fault(f"calibration.{key}", ABSENT, "its value and source")
             for key in wanted
@@ -104,7 +104,7 @@ class Reader:
         ]
         if self.faults:
             raise InputError(self.where, self.faults)
-        return found
+        return result
 
     def over(self, base: Efficiency) -> Efficiency:
         """What `[calibration]` says, over what is assumed: single figures for all of a kind first, then curves."""
@@ -113,7 +113,7 @@ class Reader:
         for key in table:
             if key not in known:
                 self.faults.append(f"calibration.{key} is not known, expected one of {', '.join(known)}")
-        own, self.sources = self.sources, {}
+        outer, self.sources = self.sources, {}
         flat = self.flat(table)
         spread = self.positive("calibration.spread", table["spread"]) if "spread" in table else base.spread
         curves, links = self.curves("calibration.curve", table.get("curve", {}))
@@ -126,20 +126,20 @@ class Reader:
             curves |= {f"{engine}.{key}": one for key, one in more.items()}
             if none:
                 self.faults.append(f"calibration.engine.{engine}.link is not known, expected one of {', '.join(KINDS)}")
-        cited, self.sources = self.sources, own
+        cited, self.sources = self.sources, outer
         if self.faults:
             return base
         sources = {short_key(key): source for key, source in cited.items()}
-        found = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
+        efficiency = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
         # What was measured here, of whatever engine, stands before an engine's own of another generation.
-        kept = {key: one for key, one in found.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
+        kept = {key: one for key, one in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
         return replace(
-            found,
+            efficiency,
             curves={**kept, **curves},
-            links={**found.links, **links},
+            links={**efficiency.links, **links},
             spread=spread,
-            cited={**found.cited, **sources},
+            cited={**efficiency.cited, **sources},
         )
 
     def flat(self, table: Mapping[str, Any]) -> dict[str, float]:
@@ -192,11 +192,11 @@ class Reader:
             if key not in of._fields:
                 self.faults.append(f"{where}.{key} is not known, expected one of {', '.join(of._fields)}")
                 continue
-            low, high, said = BOUNDS.get(key, (0.0, 1e9, "a number from 0"))
+            low, high, expected = BOUNDS.get(key, (0.0, 1e9, "a number from 0"))
             if type(value) in (int, float) and low <= value <= high:
                 values[key] = float(value)
             else:
-                self.faults.append(Fault(f"{where}.{key}", value, said))
+                self.faults.append(Fault(f"{where}.{key}", value, expected))
         return values
 
     def positive(self, key: str, value: object) -> float:

@@ -31,8 +31,8 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
 
     def kept(kind: str, duty: str = "", *, activation: bool = False) -> Num:
-        own = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
-        return total(2 * entry.saved for entry in own if (entry.leaf.role == "activation") == activation)
+        entries = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
+        return total(2 * entry.saved for entry in entries if (entry.leaf.role == "activation") == activation)
 
     norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (

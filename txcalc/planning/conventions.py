@@ -137,14 +137,15 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
              stas00/ml-engineering (744d01e), insights/when-to-upgrade-gpus, for its runs with DeepSpeed
     """
     describes("megatron-lm", model, ledger, recurrent=False, index=False)
-    own = by_kind(ledger, attention)
+    flops = by_kind(ledger, attention)
     cores = [(entry.leaf.attended, entry.runs) for entry in ledger if entry.leaf.attended]
-    half = 3 * sum(widths(own) * runs for own, runs in cores) * ledger.work.positions * ledger.work.tokens
-    core = term(CORE, half, 3 * own.pop("attention_core", 0), "theirs: half of all pairs, as a causal kernel computes")
+    half = 3 * sum(widths(attended) * runs for attended, runs in cores) * ledger.work.positions * ledger.work.tokens
+    causal = "theirs: half of all pairs, as a causal kernel computes"
+    core = term(CORE, half, 3 * flops.pop("attention_core", 0), causal)
     inner = [entry for entry in ledger if entry.duty == "latent"]
     norms = 6 * sum(entry.params for entry in inner) * ledger.work.positions
     terms = [
-        term(name, 0 if kind == "router" else 3 * own.get(kind, 0), 3 * own.get(kind, 0), NOTHING)
+        term(name, 0 if kind == "router" else 3 * flops.get(kind, 0), 3 * flops.get(kind, 0), NOTHING)
         for kind, name in MATRICES.items()
     ]
     latents = term("norms of the latents", norms, 0, "their weights are in no matrix product")
@@ -212,18 +213,18 @@ def _megatron(
     name: str, formula: str, source: str, model: Model, ledger: Ledger, attention: str, holds: str
 ) -> Convention:
     describes(name, model, ledger, recurrent=False, latent=False)
-    stack, own = only_stack(model), by_kind(ledger, attention)
+    stack, flops = only_stack(model), by_kind(ledger, attention)
     width, layers, vocab, rows = stack["d_model"], stack["n_layers"], stack["vocab_size"] or 0, ledger.work.positions
     squares, scores = rows * layers * width * width, rows * ledger.work.tokens * layers * width
-    channel = sum(own.pop(kind, 0) for kind in FEED_FORWARD)
+    channel = sum(flops.pop(kind, 0) for kind in FEED_FORWARD)
     again = {"core": 4 * scores, "blocks": 24 * squares + 4 * scores}
     terms = [
-        term("attention projections", 24 * squares, 3 * own.pop("attention", 0), "theirs: four matrices of D × D"),
+        term("attention projections", 24 * squares, 3 * flops.pop("attention", 0), "theirs: four matrices of D × D"),
         term("feed-forward", 48 * squares, 3 * channel, "theirs: two matrices of D × 4·D"),
-        term("scores and values", 12 * scores, 3 * own.pop("attention_core", 0), why_core(ledger, attention)),
-        term("logits", 6 * rows * width * vocab, 3 * own.pop("head", 0), HEAD),
+        term("scores and values", 12 * scores, 3 * flops.pop("attention_core", 0), why_core(ledger, attention)),
+        term("logits", 6 * rows * width * vocab, 3 * flops.pop("head", 0), HEAD),
         term("the layers' forward again", again.get(holds, 0), 0, "activations recomputed in backward"),
-        term("other products", 0, 3 * sum(own.values()), NOTHING),
+        term("other products", 0, 3 * sum(flops.values()), NOTHING),
     ]
     return convention(name, "a training step", formula, source, terms)._replace(again=again, holds=holds)
 
@@ -246,18 +247,18 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convent
         (entry.leaf.matrix, entry.runs) for entry in ledger if entry.duty == "writes" and entry.kind == "feed_forward"
     ]
     inner = rows * sum(matrix[0] * runs for matrix, runs in downs if matrix)
-    own = by_product(ledger, attention)
+    flops = by_product(ledger, attention)
     table = 6 * rows * vocab * width
     terms = (
         term("embeddings", table, 0, "a lookup multiplies nothing"),
-        term("QKV", 18 * width * joint, 3 * own.pop("reads", 0), "theirs: h_kv = h"),
-        term("scores (key·query logits)", 6 * scores, 3 * own.pop("scores", 0), why_core(ledger, attention)),
+        term("QKV", 18 * width * joint, 3 * flops.pop("reads", 0), "theirs: h_kv = h"),
+        term("scores (key·query logits)", 6 * scores, 3 * flops.pop("scores", 0), why_core(ledger, attention)),
         term("softmax", 9 * pairs, 0, "no matrix product"),
-        term("reduction (softmax·value)", 6 * scores, 3 * own.pop("values", 0), why_core(ledger, attention)),
-        term("projection", 6 * joint * width, 3 * own.pop("writes", 0)),
-        term("dense block", 12 * width * inner, 3 * own.pop("feed_forward", 0), "theirs: two matrices of D × F"),
-        term("logits", table, 3 * own.pop("head", 0), HEAD),
-        term("other products", 0, 3 * sum(own.values()), NOTHING),
+        term("reduction (softmax·value)", 6 * scores, 3 * flops.pop("values", 0), why_core(ledger, attention)),
+        term("projection", 6 * joint * width, 3 * flops.pop("writes", 0)),
+        term("dense block", 12 * width * inner, 3 * flops.pop("feed_forward", 0), "theirs: two matrices of D × F"),
+        term("logits", table, 3 * flops.pop("head", 0), HEAD),
+        term("other products", 0, 3 * sum(flops.values()), NOTHING),
     )
     formula = "3·(embeddings + L·(QKV + scores + softmax + reduction + projection + dense) + logits)"
     return trained("chinchilla", formula, "Hoffmann et al. 2022, appendix F", terms)

@@ -125,13 +125,13 @@ def crossovers(prefills: Prefills) -> list[RuleCrossover]:
             ledgers[tokens] = walk(prefills.model.root, prefills.at(tokens))
         return rule.sides(ledgers[tokens].by_kind(quantity))
 
-    found = []
+    results = []
     for rule in RULES:
         for attention, quantity in (("dense", "flops"), ("masked", "flops_masked")):
             left, right = sides(rule, quantity, 1)
             if not left or not right:
                 why = f"no {'attention' if not left else 'such layers'}"
-                found.append(RuleCrossover(rule, attention, None, why, one_sided=True))
+                results.append(RuleCrossover(rule, attention, None, why, one_sided=True))
                 continue
 
             def excess(tokens: int, rule: CrossoverRule = rule, quantity: str = quantity) -> int:
@@ -140,8 +140,8 @@ def crossovers(prefills: Prefills) -> list[RuleCrossover]:
 
             tokens = prefills.first(excess)
             why = "" if tokens else "beyond its windows it grows no faster"
-            found.append(RuleCrossover(rule, attention, tokens, why))
-    return found
+            results.append(RuleCrossover(rule, attention, tokens, why))
+    return results
 
 
 class CacheCrossover(NamedTuple):
@@ -215,10 +215,10 @@ def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | Non
         if len(values) == 4:
             steps = steps_to_zero(values, most)
             if steps is not None:
-                found = low + steps
-                if not excess(found) >= 0 > excess(found - 1):
+                root = low + steps
+                if not excess(root) >= 0 > excess(root - 1):
                     raise ArithmeticError(f"not quadratic from {low} on")
-                return found
+                return root
     return None
 
 

@@ -96,10 +96,10 @@ def checked_context(context: int) -> int:
 def need(model: Model, engine: EngineConfig, context: int) -> int:
     """Bytes of the weights, one sequence's cache and the peak activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
-    return held(RankBytes(model, stage, engine), context)
+    return needed_bytes(RankBytes(model, stage, engine), context)
 
 
-def held(rank: RankBytes, context: int) -> int:
+def needed_bytes(rank: RankBytes, context: int) -> int:
     """Bytes that a rank needs for one sequence."""
     besides = max(rank.activations(context, 1).values()) + sum(rank.rest.values())
     return rank.weights_bytes + rank.pages_bytes(context) + besides
@@ -162,7 +162,7 @@ class FormatFits:
                 if layout not in self.known:
                     stages = self.sharding.stages(layout)
                     ranks = [RankBytes(self.model, stage, self.engine, layout) for stage in stages]
-                    self.known[layout] = str(layout), ranks, max(held(rank, self.length) for rank in ranks)
+                    self.known[layout] = str(layout), ranks, max(needed_bytes(rank, self.length) for rank in ranks)
                 return layout
             except InputError as error:
                 refused = refused or error

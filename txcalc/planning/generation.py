@@ -46,7 +46,7 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
     Errors: `InputError` for a model that is no decoder by itself, or a prompt longer than a context.
     """
     prefills = _prefills(model)
-    found = []
+    results = []
     for context in contexts:
         if not 1 <= prompt <= context:
             raise InputError("options", [Fault("--prompt", prompt, f"a whole number from 1 to {context:,} tokens")])
@@ -56,8 +56,8 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
         written = summed(_step(model, quantity), prompt, context - 1, ends)
         again = summed(_whole(model, quantity), prompt, context, ends)
         without = triangle(context) - triangle(prompt - 1)
-        found.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, again))
-    return found
+        results.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, again))
+    return results
 
 
 class FlopsLaw(NamedTuple):

@@ -158,7 +158,7 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
         return {
             name: number
             for name, number in self._numbers.items()
-            if number not in (1, None) or name in SERVING or self._said(name)
+            if number not in (1, None) or name in SERVING or self._is_stated(name)
         }
 
     def group(self, axis: str, node: int | None, order: tuple[str, ...] = ORDER) -> Group:
@@ -215,13 +215,13 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
 
     def faults(self) -> list[Fault | str]:
         """Why there is no such layout, whatever the model; [] where there is."""
-        if found := self.not_numbers():
-            return found
+        if faults := self.not_numbers():
+            return faults
         if self.sp not in (1, self.tp):
-            found.append(Fault("sp", self.sp, f"1 or tp = {self.tp}, whose ranks split the positions"))
+            faults.append(Fault("sp", self.sp, f"1 or tp = {self.tp}, whose ranks split the positions"))
         if self.vpp > 1 and self.pp == 1:
-            found.append(Fault("vpp", self.vpp, "1 where pp is 1: it is stages of each rank of a pipeline"))
-        return found + self._experts()
+            faults.append(Fault("vpp", self.vpp, "1 where pp is 1: it is stages of each rank of a pipeline"))
+        return faults + self._experts()
 
     def _experts(self) -> list[Fault | str]:
         tp, ep, ranks = self.tp, self.ep, self.stage
@@ -239,10 +239,10 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def _written(self) -> str:
-        said = (f"{name}={n}" for name, n in self._numbers.items() if n not in (1, None) or self._said(name))
-        return " ".join(said) or "one GPU"
+        axes = (f"{name}={n}" for name, n in self._numbers.items() if n not in (1, None) or self._is_stated(name))
+        return " ".join(axes) or "one GPU"
 
-    def _said(self, name: str) -> bool:
+    def _is_stated(self, name: str) -> bool:
         """Whether an axis of 1 is another layout than without it: an expert that is not split where tp is."""
         return name == "etp" and self.etp is not None and self.etp != max(1, self.tp // self.ep)
 
@@ -260,14 +260,14 @@ UNSERVED: Mapping[str, str] = {
 
 def unserved(layout: Layout) -> list[Fault | str]:
     """What of a layout is for training only."""
-    found: list[Fault | str] = [
+    faults: list[Fault | str] = [
         Fault(name, n, why) for name, why in UNSERVED.items() if (n := getattr(layout, name)) not in (1, None)
     ]
     if layout.etp is not None and layout.expert_group not in (layout.tp, every := layout.tp * layout.dp):
-        found.append(
+        faults.append(
             Fault("ep · etp", layout.expert_group, f"tp = {layout.tp}, or tp · dp = {every} that share experts")
         )
-    return found
+    return faults
 
 
 def parse_layout(text: str) -> Layout:
@@ -275,7 +275,7 @@ def parse_layout(text: str) -> Layout:
 
     Errors: `InputError` with every fault at once.
     """
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     faults: list[Fault | str] = []
     for pair in text.split(","):
         name, equals, number = (piece.strip() for piece in pair.partition("="))
@@ -284,11 +284,11 @@ def parse_layout(text: str) -> Layout:
         elif name not in AXES:
             mend = meant(nearest(name, AXES), f"one of {', '.join(AXES)}")
             faults.append(f"{name!r} is not a kind of parallelism ({mend})")
-        elif name in found:
+        elif name in sizes:
             faults.append(f"{name} is given twice")
         else:
-            found[name] = int(number)
-    layout = Layout(**found)
+            sizes[name] = int(number)
+    layout = Layout(**sizes)
     if faults := faults or layout.faults():
         raise InputError("--layout", faults)
     return layout

@@ -32,9 +32,9 @@ ADAMW_MIXED = (
 def training_state(params: int, learning: int | None = None) -> list[StateShare]:
     """What a training step holds for every parameter, whatever the batch. `learning`: the number of parameters
     that are trained; of the others the weights alone are held."""
-    own = params if learning is None else learning
+    trained = params if learning is None else learning
     first, *rest = ADAMW_MIXED
-    return [StateShare(*first, first[1] * params), *(StateShare(name, size, size * own) for name, size in rest)]
+    return [StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in rest)]
 
 
 def learning(ledger: Ledger) -> int:

@@ -107,8 +107,8 @@ def _live(spot: Spot, work: Workload) -> Num | Fraction:
 
 @lru_cache(maxsize=1024)  # stages of many layouts have the same leaves
 def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Num:
-    own = along(streams, work)
-    return max([op.traffic.activations for op in leaf.operations(own)], default=0) if own else 0
+    work_here = along(streams, work)
+    return max([op.traffic.activations for op in leaf.operations(work_here)], default=0) if work_here else 0
 
 
 class RankShare(NamedTuple):
@@ -122,7 +122,7 @@ class RankShare(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where one tensor of parameters is: of `whole`, its shape on one accelerator alone, a rank holds `held`.
+    """Where one tensor of parameters is: of `whole`, its shape on one accelerator alone, a rank holds `shard`.
 
     entry   the leaf on the rank, with how many copies of it the rank has
     times   copies of the leaf in the stage on one accelerator alone: ep spreads those of experts
@@ -136,7 +136,7 @@ class Placement(NamedTuple):
     entry: Entry
     weight: str
     whole: tuple[int, ...]
-    held: tuple[int, ...]
+    shard: tuple[int, ...]
     times: int
     dim: int | None
     axis: str
@@ -192,12 +192,12 @@ class Sharding:
         split = self.stages(layout)[stage]
         alone = list(_stages(self.model.root, layout, {}))[stage]
         work = self.model.workload()
-        whole, held = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
-        both = zip(whole, held, strict=True)
+        whole, shares = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
+        both = zip(whole, shares, strict=True)
         return [
-            _placement(whole, held, tensors, layout)
-            for whole, held in both
-            for tensors in zip(whole.leaf.weights(), held.leaf.weights(), strict=True)
+            _placement(whole, shares, tensors, layout)
+            for whole, shares in both
+            for tensors in zip(whole.leaf.weights(), shares.leaf.weights(), strict=True)
         ]
 
     def notes(self, layout: Layout) -> tuple[str, ...]:
@@ -231,18 +231,18 @@ class Sharding:
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """Every layout of `gpus` accelerators that the model and the `fixed` sizes allow, over tp, pp and dp. Experts
         are split like the rest (ep = 1) or spread over a whole stage; etp is only used if fixed."""
-        held = fixed or {}
+        sizes = fixed or {}
 
         def of(name: str, number: int) -> Iterable[int]:
-            return divisors(number) if name not in held else (held[name],) if number % held[name] == 0 else ()
+            return divisors(number) if name not in sizes else (sizes[name],) if number % sizes[name] == 0 else ()
 
         for tp in of("tp", gpus):
             for pp in of("pp", gpus // tp):
                 dp = gpus // tp // pp
                 spread = {1, tp * dp} if self.has_experts else {1}
-                for ep in (held["ep"],) if "ep" in held else sorted(spread):
-                    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=held.get("etp"))
-                    if held.get("dp", dp) == dp and not self.faults(layout):
+                for ep in (sizes["ep"],) if "ep" in sizes else sorted(spread):
+                    layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=sizes.get("etp"))
+                    if sizes.get("dp", dp) == dp and not self.faults(layout):
                         yield layout
 
     def _rank(self, layout: Layout) -> RankShare:
@@ -256,15 +256,15 @@ class Sharding:
         return self._ranks[key]
 
 
-def _placement(whole: Entry, held: Entry, tensors: tuple[Weight, Weight], layout: Layout) -> Placement:
-    alone, own = tensors
-    axis, ways = ("etp", layout.expert_ways) if held.routed else ("tp", layout.tp)
-    dims = [dim for dim, (n, kept) in enumerate(zip(alone.shape, own.shape, strict=True)) if n != kept]
+def _placement(whole: Entry, share: Entry, tensors: tuple[Weight, Weight], layout: Layout) -> Placement:
+    alone, shard = tensors
+    axis, ways = ("etp", layout.expert_ways) if share.routed else ("tp", layout.tp)
+    dims = [dim for dim, (n, kept) in enumerate(zip(alone.shape, shard.shape, strict=True)) if n != kept]
     dim = dims[0] if dims else None
-    pieces, left = divmod(alone.shape[dim], own.shape[dim]) if dim is not None else (1, 0)
+    pieces, left = divmod(alone.shape[dim], shard.shape[dim]) if dim is not None else (1, 0)
     if left or ways % pieces:
         pieces = ways
-    return Placement(held, own.name, alone.shape, own.shape, whole.times, dim, axis, pieces, ways // pieces)
+    return Placement(share, shard.name, alone.shape, shard.shape, whole.times, dim, axis, pieces, ways // pieces)
 
 
 def _layers(stack: Stack) -> int:
@@ -274,10 +274,10 @@ def _layers(stack: Stack) -> int:
 def sizes(layers: int, pieces: int) -> list[int]:
     """Layers of each piece of a pipeline: as even as can be; where it does not divide, those before the last take one
     more each."""
-    found = [layers // pieces] * pieces
+    counts = [layers // pieces] * pieces
     for i in range(layers % pieces):
-        found[-2 - i] += 1
-    return found
+        counts[-2 - i] += 1
+    return counts
 
 
 def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
@@ -285,9 +285,9 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
     after them."""
     numbers = frozenset(layers)
     groups = (
-        group._replace(indices=held, count=len(held))
+        group._replace(indices=indices, count=len(indices))
         for group in root.groups
-        if (held := tuple(i for i in group.indices if i in numbers))
+        if (indices := tuple(i for i in group.indices if i in numbers))
     )
     head = root.head if last else None
     if head and head.projection and head.projection.tied and not first:  # the embedding is on another accelerator
@@ -313,7 +313,7 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
         sides = (
             (group, tuple(i for i in group.indices if (i < cut) is low)) for group in groups for low in (True, False)
         )
-        groups = [group._replace(indices=held, count=len(held)) for group, held in sides if held]
+        groups = [group._replace(indices=indices, count=len(indices)) for group, indices in sides if indices]
     if head and head.projection and head.projection.tied:
         head = replace(head, projection=replace(head.projection, tied=False))
     return replace(stack, groups=tuple(groups), head=head)
@@ -324,19 +324,19 @@ def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Itera
     if layout.pp == 1:
         yield PipelineStage(0, 1, root, asked)
         return
-    found: dict[Any, list[Any]] = {}
+    stages: dict[Any, list[Any]] = {}
     for number, layers in enumerate(_layers_of_stages(root, layout, outside)):
-        held = piece(cast(Stack, root), layers, number == 0, number == layout.pp - 1)
-        kinds = {group.name: group.count for group in held.groups}
-        found.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, held])[1] += 1
-    for number, copies, held in found.values():
-        yield PipelineStage(number, copies, _linked(held, layout, number, layout.tp), asked)
+        share = piece(cast(Stack, root), layers, number == 0, number == layout.pp - 1)
+        kinds = {group.name: group.count for group in share.groups}
+        stages.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, share])[1] += 1
+    for number, copies, share in stages.values():
+        yield PipelineStage(number, copies, _linked(share, layout, number, layout.tp), asked)
 
 
 def stage(root: Root, layout: Layout, number: int, tp: Num) -> Stack:
     """The tree of the stage of that number, of a rank's tree over numbers or letters; `tp` as that tree has it."""
-    held = list(_layers_of_stages(root, layout, 0))[number]
-    return _linked(piece(cast(Stack, root), held, number == 0, number == layout.pp - 1), layout, number, tp)
+    indices = list(_layers_of_stages(root, layout, 0))[number]
+    return _linked(piece(cast(Stack, root), indices, number == 0, number == layout.pp - 1), layout, number, tp)
 
 
 def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iterable[int]]:
@@ -348,25 +348,25 @@ def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iter
     return (chain(*pieces[number :: layout.pp]) for number in range(layout.pp))
 
 
-def _linked(held: Stack, layout: Layout, number: int, tp: Num) -> Stack:
+def _linked(share: Stack, layout: Layout, number: int, tp: Num) -> Stack:
     """A stage with what it receives and sends: the first piece receives nothing, and the last one sends nothing on."""
     receives, sends = layout.vpp - (number == 0), layout.vpp - (number == layout.pp - 1)
     axis = Axis("pp", layout.pp)
-    receive = Receive(width=held.d_model, axis=axis, sharers=tp) if receives else None
-    send = Send(width=held.d_model, axis=axis, sharers=tp) if sends else None
-    return replace(held, receive=receive, receives=receives, send=send, sends=sends)
+    receive = Receive(width=share.d_model, axis=axis, sharers=tp) if receives else None
+    send = Send(width=share.d_model, axis=axis, sharers=tp) if sends else None
+    return replace(share, receive=receive, receives=receives, send=send, sends=sends)
 
 
 def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
     """The sharding of a model whose vocabulary is padded to a multiple of `padded` first, and notes on that; made once
     for all recipes of the same rules."""
-    made: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.cache.setdefault("shardings", {})
+    shardings: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.cache.setdefault("shardings", {})
     key = padded, *sorted(rules.items())
-    if key not in made:
+    if key not in shardings:
         vocabulary = Ways(pads=padded)
         whole = replace(model, root=model.root.shard(vocabulary)) if padded > 1 else model
-        made[key] = Sharding(whole, **rules), tuple(vocabulary.notes)
-    return made[key]
+        shardings[key] = Sharding(whole, **rules), tuple(vocabulary.notes)
+    return shardings[key]
 
 
 @lru_cache(maxsize=256)
@@ -375,7 +375,7 @@ def own_logits(root: Root) -> Root:
     stack = root.stacks[-1]
     if stack.head is None:
         return root
-    own = replace(stack, head=replace(stack.head, join=None))
-    made = cast(Any, root)
-    held = {name: own for name in made.__struct_fields__ if getattr(made, name) is stack}
-    return cast(Root, replace(made, **held)) if held else own
+    bare = replace(stack, head=replace(stack.head, join=None))
+    model = cast(Any, root)
+    fields = {name: bare for name in model.__struct_fields__ if getattr(model, name) is stack}
+    return cast(Root, replace(model, **fields)) if fields else bare

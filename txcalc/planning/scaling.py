@@ -100,11 +100,11 @@ def effective_amount(first: float, seen: float, decay: float) -> float:
     return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
 
 
-def _law(said: Mapping[str, Any]) -> ScalingLaw:
+def _law(table: Mapping[str, Any]) -> ScalingLaw:
     """A law of the file; pairs are lists there."""
-    pairs = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
-    interval = {key: tuple(ends) for key, ends in said.get("interval", {}).items()}
-    return ScalingLaw(**{**said, **pairs, "interval": interval})
+    pairs = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
+    interval = {key: tuple(ends) for key, ends in table.get("interval", {}).items()}
+    return ScalingLaw(**{**table, **pairs, "interval": interval})
 
 
 # Of muennighoff the logarithms of E, A and B are published: 0.6254804, 6.255414, 7.3049974.
@@ -171,15 +171,15 @@ def laws(text: str | None, unique: int | None) -> list[ScalingLaw]:
     for name in names:
         if name not in LAWS:
             raise UnknownName("--law", "law", name, list(LAWS), f"one of {', '.join(LAWS)}")
-    found = [LAWS[name] for name in names]
+    chosen = [LAWS[name] for name in names]
     if unique is None:
-        return found
-    silent = [law.name for law in found if not law.repeats]
+        return chosen
+    silent = [law.name for law in chosen if not law.repeats]
     if text is not None and silent:
         raise InputError(
             "--unique-tokens", [f"no term for data that is seen again in {' and '.join(silent)} (muennighoff has one)"]
         )
-    return [law for law in found if law.repeats]
+    return [law for law in chosen if law.repeats]
 
 
 def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:

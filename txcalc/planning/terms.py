@@ -114,9 +114,9 @@ def convention(name: str, counts: str, formula: str, source: str, terms: Iterabl
 
 def trained(name: str, formula: str, source: str, terms: Iterable[ConventionTerm]) -> Convention:
     """A training step: three forwards, of which backward may compute one again."""
-    found = convention(name, "a training step", formula, source, terms)
-    core = sum(term.theirs for term in found.terms if term.name == CORE)
-    return found._replace(again={"core": core // 3, "blocks": found.theirs // 3})
+    result = convention(name, "a training step", formula, source, terms)
+    core = sum(term.theirs for term in result.terms if term.name == CORE)
+    return result._replace(again={"core": core // 3, "blocks": result.theirs // 3})
 
 
 def term(name: str, theirs: int, ours: int, why: str = "") -> ConventionTerm:

@@ -69,7 +69,7 @@ def utilisation(
         mend = "without --as: the FLOPs that the step computes"
         reason = f"counts gradients of frozen weights, which a step with adapters never computes ({mend})"
         raise InputError(f"--as {names[0]}", [reason])
-    found = []
+    rows = []
     for name in (COMPUTED,) if frozen else names:
         try:
             counted = computed(ledger) if frozen else CONVENTIONS[name](model, ledger, "dense", pp)
@@ -84,8 +84,8 @@ def utilisation(
         model_flops, executed = Fraction(counted.model_flops, positions), (counted.model_flops + again) / positions
         per_token = model_flops.numerator if model_flops.denominator == 1 else float(model_flops)
         rate = tokens_s / peak
-        found.append(Utilisation(name, counted.formula, per_token, float(per_token) * rate, float(executed) * rate))
-    return found
+        rows.append(Utilisation(name, counted.formula, per_token, float(per_token) * rate, float(executed) * rate))
+    return rows
 
 
 class MeasuredRate(NamedTuple):
@@ -109,9 +109,9 @@ def parse_measured(text: str) -> MeasuredRate:
 
     Errors: `InputError`.
     """
-    found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z/]+)\s*", text, re.ASCII)
-    unit = _UNITS.get(found[2].lower()) if found else None
-    if not found or not unit or not float(found[1]):
+    match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z/]+)\s*", text, re.ASCII)
+    unit = _UNITS.get(match[2].lower()) if match else None
+    if not match or not unit or not float(match[1]):
         expected = "a rate of one accelerator, such as 1007tok/s or 400TFLOPS, or the seconds of a step, such as 1.42s"
         raise InputError("--measured", [Fault("--measured", text, expected)])
-    return MeasuredRate(float(found[1]) * (1e12 if unit == "tflops" else 1), unit)
+    return MeasuredRate(float(match[1]) * (1e12 if unit == "tflops" else 1), unit)

@@ -163,8 +163,8 @@ WORDS = {
 
 def models(sources: Iterable[Source], text_only: bool = False) -> list[Model]:
     """Loads models; `text_only`: without towers. Errors: `InputError`, `UnknownName`, `MissingExtra`."""
-    found = [load(source) for source in sources]
-    return [model.language() for model in found] if text_only else found
+    loaded = [load(source) for source in sources]
+    return [model.language() for model in loaded] if text_only else loaded
 
 
 def length(value: Length, flag: str) -> int:
@@ -193,10 +193,10 @@ def _number(value: Any, flag: str, parse: Any) -> int:
 
 def lengths(values: Lengths, flag: str) -> list[int]:
     """`"4k,32k"`, a number or a list, without repeats, above 0. Errors: `InputError`."""
-    found = list(dict.fromkeys(length(value, flag) for value in apart(values)))
-    if 0 in found:
+    result = list(dict.fromkeys(length(value, flag) for value in apart(values)))
+    if 0 in result:
         raise InputError(flag, [Fault(flag, 0, "a whole number from 1")])
-    return found
+    return result
 
 
 def some(values: Lengths | None, flag: str) -> list[int]:
@@ -215,10 +215,10 @@ def one_size(**values: Any) -> None:
 
 def several_texts(name: str, values: Any) -> list[str]:
     """One or several texts. Errors: `InputError`."""
-    found = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else [values]
-    if not found or not all(isinstance(value, str) for value in found):
+    texts = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else [values]
+    if not texts or not all(isinstance(value, str) for value in texts):
         raise InputError("options", [Fault(name, values, "a text, or a list of them")])
-    return found
+    return texts
 
 
 def names(values: Names) -> list[str]:

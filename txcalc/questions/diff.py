@@ -110,21 +110,23 @@ def diff(
     )
 
 
-def difference(found: KeyDifference, bits: int) -> Difference:
+def difference(key_difference: KeyDifference, bits: int) -> Difference:
     """One difference; `bits` per cached element."""
-    costs = structs.asdict(change(found.cost, bits))
-    values = found.one, found.other
-    return Difference(found.key, found.letter or None, *values, **costs, why=found.why or None)
+    costs = structs.asdict(change(key_difference.cost, bits))
+    values = key_difference.one, key_difference.other
+    return Difference(
+        key_difference.key, key_difference.letter or None, *values, **costs, why=key_difference.why or None
+    )
 
 
-def change(found: CostChange | None, bits: int) -> Change:
+def change(cost: CostChange | None, bits: int) -> Change:
     """What a difference costs; `bits` per cached element."""
-    if found is None:
+    if cost is None:
         return Change(None, None, None, None)
-    mean = found.flops_per_token
-    cache = CacheChange(found.growth, signed_bytes(found.growth, bits), found.constant)
+    mean = cost.flops_per_token
+    cache = CacheChange(cost.growth, signed_bytes(cost.growth, bits), cost.constant)
     per_token = mean.numerator if mean.denominator == 1 else float(mean)
-    return Change(found.params, found.flops, per_token, cache)
+    return Change(cost.params, cost.flops, per_token, cache)
 
 
 def signed_bytes(elements: int, bits: int) -> int:

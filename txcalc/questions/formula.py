@@ -183,11 +183,11 @@ def textbook() -> Formula:
     """The textbook rules, derived from the generic block."""
     from txcalc.algebra.textbook import derivations, textbook_letters
 
-    found = tuple(
+    rules = tuple(
         Derivation(rule.title, tuple(DerivationStep(what, *both(cost)) for what, cost in rule.steps))
         for rule in derivations()
     )
-    return Formula(model=None, letters=tuple(map(letter_of, textbook_letters().values())), derivations=found)
+    return Formula(model=None, letters=tuple(map(letter_of, textbook_letters().values())), derivations=rules)
 
 
 def both(expression: Expression) -> tuple[str, str]:

@@ -234,17 +234,17 @@ class Keyword(NamedTuple):
 @cache
 def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
     """The declared parameters of a function, those of its classes of options field by field."""
-    found: list[Keyword] = []
+    result: list[Keyword] = []
     for name, parameter in signature(function).parameters.items():
         hint, option = declared(function.__annotations__.get(name, Any), function.__module__)
         if group := options_class(hint):
-            found += [
+            result += [
                 each._replace(default=getattr(parameter.default, each.name), group=name) for each in fields(group)
             ]
         elif option is not None:
             positional = parameter.kind is not Parameter.KEYWORD_ONLY
-            found.append(Keyword(name, option, hint, parameter.default, positional=positional))
-    return tuple(found)
+            result.append(Keyword(name, option, hint, parameter.default, positional=positional))
+    return tuple(result)
 
 
 def options_class(hint: Any) -> type[Options] | None:
@@ -256,15 +256,15 @@ def options_class(hint: Any) -> type[Options] | None:
 @cache
 def fields(group: type[Options]) -> tuple[Keyword, ...]:
     """The fields of a class of options."""
-    found = []
+    result = []
     defaults = dict(zip(group.__struct_fields__, group.__struct_defaults__, strict=True))
     for name, annotation in group.__annotations__.items():
         hint, option = declared(annotation, group.__module__)
         if isinstance(option, Option) and option.group == "Output":
             option = option._replace(group=group.section)
         if option is not None:
-            found.append(Keyword(name, option, hint, defaults[name]))
-    return tuple(found)
+            result.append(Keyword(name, option, hint, defaults[name]))
+    return tuple(result)
 
 
 def declared(annotation: Any, module: str) -> tuple[Any, Option | Argument | None]:

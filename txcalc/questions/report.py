@@ -241,7 +241,7 @@ def _training(
             else:
                 search = search_layouts(model, machine, number, batch, sequence, {})
                 notes += [f"{model.name}: {search.refused}"] if search.refused else []
-                recipes = [found.recipe for found in search.best[: 1 if search.refused else RUNS]]
+                recipes = [run.recipe for run in search.best[: 1 if search.refused else RUNS]]
             runs = tuple(TrainingRun.of(train_plan(model, recipe, machine)) for recipe in recipes)
             plans.append(TrainingPlans(i, price, runs))
         except TxcalcError as error:

@@ -312,7 +312,7 @@ def show(
         assumptions=model.assumptions,
         notes=tuple(dict.fromkeys([*notes(model, ledger, known), *(step.notes if step else ())])),
         known=known,
-        checkpoint=checkpoint_info(model.checkpoint.held, model.checkpoint) if model.checkpoint else None,
+        checkpoint=checkpoint_info(model.checkpoint.stored, model.checkpoint) if model.checkpoint else None,
         checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
         sums=dict(zip(SUMS, sums_of(ledger).values(), strict=True)),
         rules=tuple(map(rule, rules_of_thumb(model, ledger))),
@@ -387,8 +387,10 @@ def memory_figures(
     """Memory with weights in a format, or at the ledger's dtype. The training state is that of `step`, or else AdamW's
     in mixed precision."""
     try:
-        own = native(model)
-        published = NativeWeights(own.name, weights_bytes(ledger, own), own.source)
+        published_format = native(model)
+        published = NativeWeights(
+            published_format.name, weights_bytes(ledger, published_format), published_format.source
+        )
     except InputError:  # unknown quantisation method
         published = None
     trained = learning(ledger)
@@ -405,14 +407,14 @@ def memory_figures(
     return MemoryFigures(weights_bytes(ledger, form), published, whole, saved, format_, dtype, state, trained)
 
 
-def rule(found: RuleOfThumb) -> Rule:
+def rule(thumb: RuleOfThumb) -> Rule:
     """A rule with its error: whole numbers, or fractions as texts."""
-    gives, exact = (number.numerator if number.denominator == 1 else str(number) for number in map(Fraction, found[2:]))
-    if not found.truth:
-        return Rule(found.what, found.formula, gives, exact, "", None)
-    off = Fraction(found.gives) / Fraction(found.truth) - 1
+    gives, exact = (number.numerator if number.denominator == 1 else str(number) for number in map(Fraction, thumb[2:]))
+    if not thumb.truth:
+        return Rule(thumb.what, thumb.formula, gives, exact, "", None)
+    off = Fraction(thumb.gives) / Fraction(thumb.truth) - 1
     text = "exact" if off == 0 else f"{float(100 * off):+.2f} %".replace("-", "−")
-    return Rule(found.what, found.formula, gives, exact, text, float(off))
+    return Rule(thumb.what, thumb.formula, gives, exact, text, float(off))
 
 
 def tower(model: Model, ledger: Ledger) -> Tower:
@@ -449,11 +451,20 @@ def counted_by_conventions(
             yield counted_by(CONVENTIONS[name](model, ledger, attention, 1))
 
 
-def counted_by(found: PublishedConvention) -> CountedByConvention:
+def counted_by(convention: PublishedConvention) -> CountedByConvention:
     terms = tuple(
-        ConventionTerm(term.name, term.theirs, term.ours, term.why, term.theirs - term.ours) for term in found.terms
+        ConventionTerm(term.name, term.theirs, term.ours, term.why, term.theirs - term.ours)
+        for term in convention.terms
     )
-    return CountedByConvention(found.name, found.counts, found.formula, found.source, found.theirs, found.ours, terms)
+    return CountedByConvention(
+        convention.name,
+        convention.counts,
+        convention.formula,
+        convention.source,
+        convention.theirs,
+        convention.ours,
+        terms,
+    )
 
 
 def initial_rows(model: Model) -> tuple[InitialRow, ...]:

@@ -147,38 +147,38 @@ def show_via(
     ignored: Sequence[str] = ()
     if ignore:
         data, ignored = huggingface.without(data, where, ignore)
-    found = measure(data, where, batch, tokens, source_tokens)
-    known = Known("measured", f"{found.cls} of transformers {found.library} on meta")
-    batch, tokens, encoder_tokens = found.sizes
+    module = measure(data, where, batch, tokens, source_tokens)
+    known = Known("measured", f"{module.cls} of transformers {module.library} on meta")
+    batch, tokens, encoder_tokens = module.sizes
     rows = tuple(
         MeasuredModule(
             path=part.path, class_=part.kind, params=part.params, flops=part.flops, formula=text(part.formula)
         )
-        for part in found.parts
+        for part in module.parts
     )
     measured = MeasuredClass(
-        class_=found.cls,
-        library=f"transformers {found.library}",
-        formula=text(found.formula),
-        domain=found.domain or None,
-        not_counted=dict(found.uncounted),
+        class_=module.cls,
+        library=f"transformers {module.library}",
+        formula=text(module.formula),
+        domain=module.domain or None,
+        not_counted=dict(module.uncounted),
         rows=rows,
     )
     return ShowVia(
         model=ViaModel(name or data["model_type"], None, where, data["model_type"]),
         workload=WorkloadInfo(batch=batch, tokens=tokens, past=0, source=encoder_tokens),
         convention=Convention(flops_per_mac=2, attention="dense", logits="all", mla=None),
-        params=ViaParams(found.params, None, None, None, found.whole),
-        flops=ViaFlops(ViaForward(found.flops, None), ViaMasked(None), None),
-        cache=cache_of(found),
-        memory=ViaMemory(ceil_div(found.params * bits, 8), dtype),
+        params=ViaParams(module.params, None, None, None, module.whole),
+        flops=ViaFlops(ViaForward(module.flops, None), ViaMasked(None), None),
+        cache=cache_of(module),
+        memory=ViaMemory(ceil_div(module.params * bits, 8), dtype),
         sums=None,
         rules=None,
         published=None,
         architecture=None,
-        assumptions=tuple(found.assumptions),
-        notes=(*notes(found), *ignored, *comparison(data, where, name, found)),
-        known=ViaKnown(known, None if found.flops is None else known, None if found.cache is None else known),
+        assumptions=tuple(module.assumptions),
+        notes=(*notes(module), *ignored, *comparison(data, where, name, module)),
+        known=ViaKnown(known, None if module.flops is None else known, None if module.cache is None else known),
         measured=measured,
     )
 
@@ -187,47 +187,47 @@ def text(formula: Any) -> str | None:
     return None if formula is None else as_text(formula)
 
 
-def cache_of(found: Any) -> ViaCache:
+def cache_of(measured: Any) -> ViaCache:
     """The cache of one sequence by the keys that `show` has."""
-    if (cache := found.cache) is None:
+    if (cache := measured.cache) is None:
         return ViaCache(None, None, None, None, None)
-    constant = cache.elements - found.sizes[1] * cache.next_token
+    constant = cache.elements - measured.sizes[1] * cache.next_token
     size = ceil_div(cache.elements * bits_of(CACHE_DTYPE), 8)
     return ViaCache(cache.next_token, constant, None, cache.elements, size)
 
 
-def notes(found: Any) -> Iterator[str]:
+def notes(measured: Any) -> Iterator[str]:
     """What is measured, and what is not."""
     yield "every figure is measured on transformers' module; kinds of parts and masked attention are not known"
-    yield from (f"assumed {line}" for line in found.assumptions)
-    if found.cache is None and not found.cache_why:
+    yield from (f"assumed {line}" for line in measured.assumptions)
+    if measured.cache is None and not measured.cache_why:
         yield "a forward pass leaves no cache"
-    if found.cache_why:
-        yield f"the cache could not be measured: {found.cache_why}"
-    if found.flops is None:
-        yield f"FLOPs could not be measured: {found.why}"
-    elif found.formula is None:
-        yield f"FLOPs hold for these sizes only, without a formula: {found.points}"
-    if found.whole is not None:
+    if measured.cache_why:
+        yield f"the cache could not be measured: {measured.cache_why}"
+    if measured.flops is None:
+        yield f"FLOPs could not be measured: {measured.why}"
+    elif measured.formula is None:
+        yield f"FLOPs hold for these sizes only, without a formula: {measured.points}"
+    if measured.whole is not None:
         yield (
-            f"multimodal: only the language model is counted, of {found.whole:,} parameters in all; FLOPs are for text "
-            "without pictures or sound"
+            f"multimodal: only the language model is counted, of {measured.whole:,} parameters in all; "
+            "FLOPs are for text without pictures or sound"
         )
-    if found.uncounted:
-        operators = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(found.uncounted.items()))
+    if measured.uncounted:
+        operators = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(measured.uncounted.items()))
         yield f"not counted, though they may cost FLOPs: {operators}"
 
 
-def comparison(data: Any, where: str, name: str, found: Any) -> list[str]:
+def comparison(data: Any, where: str, name: str, measured: Any) -> list[str]:
     """A note on txcalc's own description of the same config, where it reads that."""
     from txcalc.sources import build, huggingface
 
     try:
         model = build(*huggingface.describe(data, where, name))
-        ledger = model.ledger(found.sizes[0], found.sizes[1], 0, found.sizes[2])
+        ledger = model.ledger(measured.sizes[0], measured.sizes[1], 0, measured.sizes[2])
     except TxcalcError:
         return []
-    pairs = ("parameters", ledger.total("params"), found.params), ("FLOPs", ledger.total("flops"), found.flops)
+    pairs = ("parameters", ledger.total("params"), measured.params), ("FLOPs", ledger.total("flops"), measured.flops)
     same = [
         f"{word} differ ({ours:,} there)" if ours != theirs else f"{word} are the same"
         for word, ours, theirs in pairs

@@ -95,23 +95,23 @@ class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
         return "stored"
 
 
-def show_stored(held: Checkpoint) -> ShowStored:
+def show_stored(checkpoint: Checkpoint) -> ShowStored:
     """The answer for a checkpoint without a config.json."""
     missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
-    model = StoredModel(held.where, None, held.where, None)
-    return ShowStored(model=model, checkpoint=checkpoint_info(held, None), assumptions=(), notes=(missing,))
+    model = StoredModel(checkpoint.where, None, checkpoint.where, None)
+    return ShowStored(model=model, checkpoint=checkpoint_info(checkpoint, None), assumptions=(), notes=(missing,))
 
 
-def checkpoint_info(held: Checkpoint, check: CheckpointCheck | None) -> CheckpointInfo:
+def checkpoint_info(checkpoint: Checkpoint, check: CheckpointCheck | None) -> CheckpointInfo:
     """Exact sizes by type and by name, and how it agrees with the model."""
     return CheckpointInfo(
-        held.form,
-        held.files,
-        max(held.of, held.files),
-        *held.size,
-        {dtype: TensorSizes(*size) for dtype, size in held.by_dtype().items()},
-        tensor_rows(held.tensors),
-        agreement(held.size, check) if check else None,
+        checkpoint.form,
+        checkpoint.files,
+        max(checkpoint.of, checkpoint.files),
+        *checkpoint.size,
+        {dtype: TensorSizes(*size) for dtype, size in checkpoint.by_dtype().items()},
+        tensor_rows(checkpoint.tensors),
+        agreement(checkpoint.size, check) if check else None,
     )
 
 

@@ -92,28 +92,30 @@ def trace(
     sequences = maybe(batch, "--batch", length)
     lengths = maybe(tokens, "--tokens", length), maybe(source_tokens, "--source-tokens", length)
     module: Any = source
-    found = trace_module(module, [inputs] if isinstance(inputs, str) else inputs, sequences, *lengths, device)
-    params, flops, fvcore = (sum(getattr(part, name) for part in found.parts) for name in ("params", "flops", "fvcore"))
+    traced = trace_module(module, [inputs] if isinstance(inputs, str) else inputs, sequences, *lengths, device)
+    params, flops, fvcore = (
+        sum(getattr(part, name) for part in traced.parts) for name in ("params", "flops", "fvcore")
+    )
     return Trace(
-        source=found.name,
-        domain=found.domain,
-        complete=found.complete,
-        point={SIZES[letter]: size for letter, size in found.point.items()},
-        total=module_cost("", "", params, flops, fvcore, found),
-        rows=tuple(module_cost(*part, found) for part in found.parts),
-        not_counted={counter: dict(names) for counter, names in found.skipped.items()},
-        zero_cost_operators=tuple(found.free),
-        untraced=found.untraced,
+        source=traced.name,
+        domain=traced.domain,
+        complete=traced.complete,
+        point={SIZES[letter]: size for letter, size in traced.point.items()},
+        total=module_cost("", "", params, flops, fvcore, traced),
+        rows=tuple(module_cost(*part, traced) for part in traced.parts),
+        not_counted={counter: dict(names) for counter, names in traced.skipped.items()},
+        zero_cost_operators=tuple(traced.free),
+        untraced=traced.untraced,
     )
 
 
-def module_cost(path: str, kind: str, params: int, flops: Any, fvcore: int, found: ModuleTrace) -> ModuleCost:
+def module_cost(path: str, kind: str, params: int, flops: Any, fvcore: int, traced: ModuleTrace) -> ModuleCost:
     """A module of the answer, with its FLOPs at the point."""
     from txcalc.verification.trace import LETTERS
 
     at_point = flops
     if not isinstance(flops, int):
-        sizes = {str(LETTERS[letter]): size for letter, size in found.point.items()}
+        sizes = {str(LETTERS[letter]): size for letter, size in traced.point.items()}
         at_point = int(flops.subs({letter: sizes[str(letter)] for letter in flops.free_symbols}))
     return ModuleCost(
         path=path,
@@ -121,5 +123,5 @@ def module_cost(path: str, kind: str, params: int, flops: Any, fvcore: int, foun
         params=params,
         flops=as_text(flops),
         flops_at_point=at_point,
-        fvcore_at_point=None if found.untraced else fvcore,
+        fvcore_at_point=None if traced.untraced else fvcore,
     )

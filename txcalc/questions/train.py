@@ -229,17 +229,17 @@ class RankedLayout(Answer):
     tokens_per_s_per_gpu: float
 
     @classmethod
-    def of(cls, found: FoundLayout) -> Self:
-        recipe = found.recipe
+    def of(cls, layout: FoundLayout) -> Self:
+        recipe = layout.recipe
         return cls(
             layout=LayoutInfo.of(recipe.layout, recipe.zero),
             framework=recipe.framework,
             micro_batch=recipe.micro_batch,
             recompute=recipe.recompute,
             schedule=recipe.schedule,
-            reserved_bytes=found.plan.fullest.reserved,
-            step_s=found.step.seconds,
-            tokens_per_s_per_gpu=found.step.tokens_s,
+            reserved_bytes=layout.plan.fullest.reserved,
+            step_s=layout.step.seconds,
+            tokens_per_s_per_gpu=layout.step.tokens_s,
         )
 
 
@@ -257,9 +257,9 @@ class SearchSummary(Answer):
     refused: str = ""
 
     @classmethod
-    def of(cls, found: Searched) -> Self:
-        best = tuple(map(RankedLayout.of, found.best))
-        return cls(found.considered, found.fitting, found.too_few, best, found.refused)
+    def of(cls, search: Searched) -> Self:
+        best = tuple(map(RankedLayout.of, search.best))
+        return cls(search.considered, search.fitting, search.too_few, best, search.refused)
 
 
 class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
@@ -558,13 +558,13 @@ def picture(training: Training, searched: Searched | None = None) -> Picture:
 
 def layouts_panel(searched: Searched) -> Panel:
     """The fastest layouts that fit, by name."""
-    recipes = [found.recipe for found in searched.best]
+    recipes = [layout.recipe for layout in searched.best]
     recomputed = [", recompute" if recipe.recompute != "none" else "" for recipe in recipes]
     labels = [
         f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{suffix}"
         for recipe, suffix in zip(recipes, recomputed, strict=True)
     ]
-    speeds = Series("tokens/s per GPU", labels, [found.step.tokens_s for found in searched.best])
+    speeds = Series("tokens/s per GPU", labels, [layout.step.tokens_s for layout in searched.best])
     x, y = PlotAxis("layout"), PlotAxis("tokens/s per GPU")
     return Panel("Speed of the fastest layouts", x, y, [speeds], kind="bars")
 
@@ -576,10 +576,10 @@ def memory_panel(training: Training) -> Panel:
         for stage in range(training.recipe.layout.pp)
     ]
     xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
-    held = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
+    categories = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
     series = [
         Series(name.replace("_", " "), xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
-        for i, name in enumerate(held)
+        for i, name in enumerate(categories)
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
     marks = [Mark(f"memory: {iec(training.capacity)}", y=training.capacity)]

@@ -26,8 +26,8 @@ NAME = 64  # characters of a label
 def limits(axis: PlotAxis, values: Iterable[Any]) -> tuple[float, float]:
     """The limits of an axis: those of the values; from 0 on a linear axis, with a tenth of a decade of margin on a
     logarithmic one."""
-    found = [float(value) for value in values]
-    low, high = min(found), max(found)
+    numbers = [float(value) for value in values]
+    low, high = min(numbers), max(numbers)
     if not axis.log:
         return 0.0, high * 1.05 or 1.0
     return low / 1.25, high * 1.25
@@ -39,8 +39,8 @@ def ticks(axis: PlotAxis, low: float, high: float, most: int = TICKS) -> list[Fr
         first, last = math.ceil(math.log(low, axis.log) - 1e-9), math.floor(math.log(high, axis.log) + 1e-9)
         step = -(-(last - first + 1) // most) or 1
         if axis.log == 10 and last - first < 2:
-            found = [Fraction(10) ** power * n for power in range(first - 1, last + 1) for n in (1, 2, 5)]
-            return [tick for tick in found if low <= tick <= high]
+            candidates = [Fraction(10) ** power * n for power in range(first - 1, last + 1) for n in (1, 2, 5)]
+            return [tick for tick in candidates if low <= tick <= high]
         return [Fraction(axis.log) ** power for power in range(first + -first % step, last + 1, step)]
     rough = (high - low) / most
     if axis.unit in ("bytes", "tokens"):
@@ -65,14 +65,14 @@ def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     return (float(spread[0]), float(spread[1])), limits(panel.y, ys + levels)
 
 
-def said(text: str, most: int = NAME) -> str:
+def shortened(text: str, most: int = NAME) -> str:
     """A label without unprintable characters, shortened if too long."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
 
 def folded(text: str, width: int) -> list[str]:
-    return textwrap.wrap(said(text, 1000), width)
+    return textwrap.wrap(shortened(text, 1000), width)
 
 
 # Files.
@@ -101,7 +101,7 @@ def as_file(picture: Picture, suffix: str) -> bytes:
     with _defaults(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # of a name: drawn as a box
         drawn = figure(picture)
-        metadata: dict[str, Any] = {"Title": said(picture.title)}
+        metadata: dict[str, Any] = {"Title": shortened(picture.title)}
         if suffix == ".svg":
             metadata |= {"Date": None, "Creator": None}
         else:
@@ -140,11 +140,11 @@ def figure(picture: Picture) -> Any:
     heights = [_height(panel) for panel in picture.panels]
     drawn = Figure(figsize=(8.0, 0.7 + sum(heights)), layout="constrained")
     FigureCanvasAgg(drawn)
-    header = [said(picture.title), *folded(picture.convention, 110)]
+    header = [shortened(picture.title), *folded(picture.convention, 110)]
     drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, picture.panels, strict=True):
-        axes.set_title(said(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
+        axes.set_title(shortened(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
         {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
     return drawn
 
@@ -178,10 +178,10 @@ def _scaled(axes: Any, panel: Panel) -> None:
         getattr(axes, f"set_{which}scale")(**scale)
         getattr(axes, f"set_{which}lim")(low, high)
         getattr(axes, f"set_{which}label")(axis.label)
-        own, found = getattr(axes, f"{which}axis"), ticks(axis, low, high, 12 if which == "x" else TICKS)
-        own.set_major_locator(FixedLocator([float(tick) for tick in found]))
-        own.set_major_formatter(FixedFormatter([axis.write(tick) for tick in found]))
-        own.set_minor_locator(NullLocator())
+        axis_, marks = getattr(axes, f"{which}axis"), ticks(axis, low, high, 12 if which == "x" else TICKS)
+        axis_.set_major_locator(FixedLocator([float(tick) for tick in marks]))
+        axis_.set_major_formatter(FixedFormatter([axis.write(tick) for tick in marks]))
+        axis_.set_minor_locator(NullLocator())
 
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
@@ -189,7 +189,7 @@ def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
     begin with _."""
     from matplotlib.transforms import ScaledTranslation
 
-    names = [f" {label}" if label.startswith("_") else label for label in map(said, labels)]
+    names = [f" {label}" if label.startswith("_") else label for label in map(shortened, labels)]
     columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
     below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
     place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
@@ -266,16 +266,16 @@ def _bars(axes: Any, panel: Panel) -> None:
         axes.bar_label(bars, ["" if y is None else panel.y.write(y) for y in line.ys], padding=3, fontsize=8)
         handles.append(bars)
     low, high = limits(panel.y, [y or 0 for line in panel.series for y in line.ys])
-    found = ticks(panel.y, low, high)
-    axes.set_yticks(range(len(names)), [said(name) for name in names])
+    marks = ticks(panel.y, low, high)
+    axes.set_yticks(range(len(names)), [shortened(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(low, high * 1.08)
-    _along(axes, panel, panel.y, found, handles)
+    _along(axes, panel, panel.y, marks, handles)
 
 
-def _along(axes: Any, panel: Panel, axis: PlotAxis, found: Sequence[Fraction], handles: list[Any]) -> None:
+def _along(axes: Any, panel: Panel, axis: PlotAxis, marks: Sequence[Fraction], handles: list[Any]) -> None:
     """The horizontal value axis of bars and spans."""
-    axes.set_xticks([float(tick) for tick in found], [axis.write(tick) for tick in found])
+    axes.set_xticks([float(tick) for tick in marks], [axis.write(tick) for tick in marks])
     axes.set_xlabel(axis.label)
     axes.grid(False, axis="y")
     _legend(axes, handles, [line.label for line in panel.series])
@@ -291,20 +291,20 @@ def _spans(axes: Any, panel: Panel) -> None:
     handles, number = [], tracks(panel)
     for line in panel.series:
         for track in range(number):
-            held = [
+            blocks = [
                 (float(low), float(high - low)) for (low, high), y in zip(line.xs, line.ys, strict=True) if y == track
             ]
             bars = axes.broken_barh(
-                held, (track - 0.4, 0.8), facecolors=PALETTE[line.of], edgecolor="white", linewidth=0.2
+                blocks, (track - 0.4, 0.8), facecolors=PALETTE[line.of], edgecolor="white", linewidth=0.2
             )
         handles.append(bars)
     end = max(float(high) for line in panel.series for _, high in line.xs)
-    found = ticks(panel.x, 0.0, end)
+    marks = ticks(panel.x, 0.0, end)
     axes.set_ylim(number - 0.5, -0.5)
     axes.set_yticks(range(0, number, -(-number // 16)))
     axes.set_ylabel(panel.y.label)
     axes.set_xlim(0, end)
-    _along(axes, panel, panel.x, found, handles)
+    _along(axes, panel, panel.x, marks, handles)
 
 
 # Terminals.

@@ -51,11 +51,11 @@ def _cards(answer: Fit) -> list[str]:
     lines = []
     for card in answer.cards:
         times, each = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
-        held = f"{iec(card.reserve_bytes)} reserved"
+        kept = f"{iec(card.reserve_bytes)} reserved"
         if card.visible_bytes is not None:
             more = f" ({card.more})" if card.more else ""
-            held = f"the system gives the GPU {iec(card.visible_bytes)}{more}"
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}, of which {held}")
+            kept = f"the system gives the GPU {iec(card.visible_bytes)}{more}"
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}, of which {kept}")
         lines += _by_engine(answer, card)
     return lines
 

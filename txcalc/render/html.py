@@ -22,8 +22,8 @@ def as_html(report: Report) -> str:
 
 def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:
     """Lines and tables as a fragment of a page; a cell that shows a rounded value has the exact one as its tooltip."""
-    said = "".join(f"<span>{escape(line)}</span>" for line in header)
-    return "\n".join([*([f'<p class="summary">{said}</p>'] if said else []), *map(_table, tables)])
+    summary = "".join(f"<span>{escape(line)}</span>" for line in header)
+    return "\n".join([*([f'<p class="summary">{summary}</p>'] if summary else []), *map(_table, tables)])
 
 
 def _table(table: Table) -> str:
@@ -44,11 +44,11 @@ def _row(cells: Sequence[Any], scope: str, left: Collection[int]) -> str:
     for i, value in enumerate(cells):
         one = cell(value)
         # A heading in one line, whatever a terminal needs; one that repeats another in short has no value.
-        said = str(one.value) or one.text if scope == "col" else one.text
-        text = "\u2003" * ((len(said) - len(said.lstrip())) // 2) + escape(said.strip()).replace("\n", "<br/>")
+        label = str(one.value) or one.text if scope == "col" else one.text
+        text = "\u2003" * ((len(label) - len(label.lstrip())) // 2) + escape(label.strip()).replace("\n", "<br/>")
         text = f"<b>{text}</b>" if "bold" in one.style.split() and scope == "row" else text
         side = ' class="text"' if i in left else ""
-        exact = "" if one.value is None or str(one.value) == said else f' title="{escape(str(one.value), quote=True)}"'
+        exact = "" if one.value is None or str(one.value) == label else f' title="{escape(str(one.value), quote=True)}"'
         head = text and (scope == "col" or not i)  # an empty heading is none
         shown.append(f'<th scope="{scope}"{side}{exact}>{text}</th>' if head else f"<td{side}{exact}>{text}</td>")
     return "".join(shown)

@@ -75,12 +75,12 @@ def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> li
     formulas = [any(_mathematics(line) for lines in column for line in lines) for column in columns]
     spare = PAGE - GAP * len(columns) - sum(n for n, formula in zip(natural, formulas, strict=True) if not formula)
     most = spare / max(1, sum(formulas))
-    said = []
+    result = []
     for is_left, column, ems, formula in zip(left, columns, natural, formulas, strict=True):
         broken = ems > most if formula else any(len(lines) > 1 for lines in column)
         kind = f"p{{{min(ems, most) if formula else ems:.1f}em}}" if broken else "l"
-        said.append(kind if is_left else "r")
-    return said
+        result.append(kind if is_left else "r")
+    return result
 
 
 def _lines(text: str, width: int) -> list[str]:

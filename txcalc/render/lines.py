@@ -27,16 +27,16 @@ Column = tuple[TableCell, ...]  # its heading, and its cells
 def as_lines(report: Report, width: int) -> Iterator[Line]:
     """Header and tables for a terminal of this width."""
 
-    def said(text: str, style: str) -> Iterator[Line]:
+    def paragraph(text: str, style: str) -> Iterator[Line]:
         return ([(line, style)] for line in wrapped(text, width))
 
     verdict = {True: "bold green", False: "bold red", None: "bold"}[report.good]
     for i, text in enumerate(report.header):
-        yield from said(text, "dim" if i else verdict)
+        yield from paragraph(text, "dim" if i else verdict)
     for k, table in enumerate(report.tables):
         yield from [[]] * bool(k or report.header)
         if table.title:
-            yield from said(table.title, "bold")
+            yield from paragraph(table.title, "bold")
         for number, (chosen, widths, gap) in enumerate(blocks(table, width)):
             yield from [[]] * bool(number)
             yield from _block(table, chosen, widths, gap)
@@ -50,12 +50,12 @@ def wrapped(text: str, width: int) -> list[str]:
         indent = min(len(line) - len(line.lstrip()), width // 2)
         while len(line) > width:
             loose = BOUND.sub("=", line)
-            found = (
+            spaces = (
                 loose.rfind("; ", width // 2, width) + 1,
                 loose.rfind(" ", 0, width + 1),
                 line.rfind(" ", 0, width + 1),
             )
-            at = next((space for space in found if space > indent), 0) or _joint(line, indent, width)
+            at = next((space for space in spaces if space > indent), 0) or _joint(line, indent, width)
             lines.append(line[:at].rstrip())
             line = " " * indent + line[at:].lstrip()
         lines.append(line)
@@ -65,8 +65,8 @@ def wrapped(text: str, width: int) -> list[str]:
 def _joint(line: str, start: int, end: int) -> int:
     """Where to break a word too long for its line: at the last joint that fits."""
     for joints in (JOINTS, FINE):
-        if found := [at.end() for at in joints.finditer(line) if start < at.end() <= end]:
-            return found[-1]
+        if ends := [at.end() for at in joints.finditer(line) if start < at.end() <= end]:
+            return ends[-1]
     return end
 
 
@@ -76,7 +76,7 @@ def _longest(text: str, joints: re.Pattern[str]) -> int:
     for line in text.split("\n"):
         indent = len(line) - len(line.lstrip())
         for word in line.split():
-            ends = [0, *(found.end() for found in joints.finditer(word)), len(word)]
+            ends = [0, *(joint.end() for joint in joints.finditer(word)), len(word)]
             longest = max(longest, *(indent + end - start for start, end in pairwise(ends)))
     return longest
 
@@ -156,8 +156,8 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
             yield _rule(widths, gap)
             continue
         if number and _alone([cell(value) for value in whole]):
-            said = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
-            yield from ([(text, row[0].style)] for text in said)
+            lines = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
+            yield from ([(text, row[0].style)] for text in lines)
             continue
         last = table.total and number == len(table.rows)
         if last:

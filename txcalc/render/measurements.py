@@ -273,13 +273,17 @@ def _latent(items: Items) -> Table:
 def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
     shares = answer.accelerator["calibration"]
-    own = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
-    products = {dtype: one["compute"] for dtype, one in own["matmul"].items()} if own else _values(shares["matmul"])
+    efficiencies = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
+    products = (
+        {dtype: one["compute"] for dtype, one in efficiencies["matmul"].items()}
+        if efficiencies
+        else _values(shares["matmul"])
+    )
     kinds = {key: shares[key]["value"] for key in SHARES if key != "link"}
-    curves = own or shares["curve"]
-    if own:
-        kinds["attention_prefill"] = own["attention"]["prefill"]["compute"]
-        kinds["attention_decode"] = own["attention"]["decode"]["memory"]
+    curves = efficiencies or shares["curve"]
+    if efficiencies:
+        kinds["attention_prefill"] = efficiencies["attention"]["prefill"]["compute"]
+        kinds["attention_decode"] = efficiencies["attention"]["decode"]["memory"]
     kinds |= {f"optimizer.{dtype}": one.get("memory", 1.0) for dtype, one in curves.get("optimizer", {}).items()}
     reached = {f"matmul.{dtype}": products[dtype] for dtype in answer.accelerator["peak"] if dtype in products}
     lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]

@@ -204,12 +204,12 @@ def values(table: Table, name: str) -> Iterator[Value]:
                 continue
             known, several = how or table.known.get(_name(heading), ""), cell(each).value
             for what, one in several.items() if isinstance(several, Mapping) else (("", each),):
-                found, named = _plain(one), f"{column}, {what}" if what else column
-                if found in (None, ""):
+                number, named = _plain(one), f"{column}, {what}" if what else column
+                if number in (None, ""):
                     continue
                 of = "" if what else cell(heading).unit or unit
-                said = (found, of, known, "") if isinstance(found, int | float) else ("", "", known, str(found))
-                yield Value("/".join(filter(None, (name, label, named))), name, label, named, *said)
+                fields = (number, of, known, "") if isinstance(number, int | float) else ("", "", known, str(number))
+                yield Value("/".join(filter(None, (name, label, named))), name, label, named, *fields)
 
 
 KNOWN = "evidence"  # the heading of how a row's figures are known
@@ -217,12 +217,12 @@ KNOWN = "evidence"  # the heading of how a row's figures are known
 
 def _plain(value: Any) -> Any:
     """A cell's value as a number or text."""
-    found = cell(value).value
-    if isinstance(found, Fraction):
-        return found.numerator if found.denominator == 1 else float(found)
-    if isinstance(found, bool):
-        return "yes" if found else "no"
-    return " ".join(map(str, found)) if isinstance(found, list | tuple) else found
+    plain = cell(value).value
+    if isinstance(plain, Fraction):
+        return plain.numerator if plain.denominator == 1 else float(plain)
+    if isinstance(plain, bool):
+        return "yes" if plain else "no"
+    return " ".join(map(str, plain)) if isinstance(plain, list | tuple) else plain
 
 
 def as_markdown(report: Report) -> str:

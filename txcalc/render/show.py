@@ -93,9 +93,9 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
     rows: list[list[Any]] = []
     for kind in _by_kind(params, flops):
         number, spent = params.get(kind), flops.get(kind)
-        held = (percent(number, whole), iec(sizes[kind])) if number else ("", "")
+        weights = (percent(number, whole), iec(sizes[kind])) if number else ("", "")
         share = percent(spent, cost) if spent else ""
-        rows.append([kind.replace("_", " "), cell(number), *held, cell(spent), share])
+        rows.append([kind.replace("_", " "), cell(number), *weights, cell(spent), share])
     total = cell(whole), TableCell(1, short(whole)), iec(tower.memory.weights_bytes)
     rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
     batch = answer.workload.batch
@@ -215,13 +215,17 @@ def _rules(rules: Sequence[Rule]) -> Table:
     return Table(title, headings, rows, left=frozenset({0, 1}), keys=2, name="Rules of thumb")
 
 
-def _convention(found: CountedByConvention, tokens: int) -> Table:
-    rows = [[_term(term), cell(term.theirs), cell(term.ours), _share(term, found.ours)] for term in found.terms]
-    rows.append(["total", cell(found.theirs), cell(found.ours), error(found.theirs, found.ours)])
+def _convention(convention: CountedByConvention, tokens: int) -> Table:
+    rows = [
+        [_term(term), cell(term.theirs), cell(term.ours), _share(term, convention.ours)] for term in convention.terms
+    ]
+    rows.append(["total", cell(convention.theirs), cell(convention.ours), error(convention.theirs, convention.ours)])
     if tokens > 1:
-        rows.append(["per token", rounded(Fraction(found.theirs, tokens)), rounded(Fraction(found.ours, tokens)), ""])
-    title = f"As {found.name} counts {found.counts}: {found.formula} ({found.source})"
-    return Table(title, ("term: why they differ", found.name, "txcalc", "off"), rows)
+        rows.append(
+            ["per token", rounded(Fraction(convention.theirs, tokens)), rounded(Fraction(convention.ours, tokens)), ""]
+        )
+    title = f"As {convention.name} counts {convention.counts}: {convention.formula} ({convention.source})"
+    return Table(title, ("term: why they differ", convention.name, "txcalc", "off"), rows)
 
 
 def _term(term: ConventionTerm) -> str:

@@ -16,16 +16,17 @@ EXTRA = {"tied": "tied copies", "buffer": "buffers", "scale": "scales of a quant
 
 def report(answer: ShowStored, form: str) -> Report:
     """A checkpoint without a config.json: what it holds, and no model."""
-    held = answer.checkpoint
-    header = [f"{answer.model.name}: {held.tensors:,} tensors, {held.elements:,} elements, {iec(held.bytes)}"]
-    return Report([_types(held), _names("By name", held.by_name)], header, answer.notes)
+    checkpoint = answer.checkpoint
+    sizes = f"{checkpoint.tensors:,} tensors, {checkpoint.elements:,} elements, {iec(checkpoint.bytes)}"
+    tables = [_types(checkpoint), _names("By name", checkpoint.by_name)]
+    return Report(tables, [f"{answer.model.name}: {sizes}"], answer.notes)
 
 
-def tables(held: CheckpointInfo) -> list[Table]:
+def tables(checkpoint: CheckpointInfo) -> list[Table]:
     """The checkpoint of a model: bytes by type, and what is on one side only."""
-    found = [_types(held)]
-    if (check := held.check) is None:
-        return found
+    result = [_types(checkpoint)]
+    if (check := checkpoint.check) is None:
+        return result
     extra = [
         [EXTRA[why], row.name, _shape(row.shape), row.dtype, cell(row.elements)]
         for why, rows in check.extra.items()
@@ -33,24 +34,26 @@ def tables(held: CheckpointInfo) -> list[Table]:
     ]
     if extra:
         title = "Explained, and no parameters of their own"
-        found.append(_cut(title, ("what", "tensor", "shape", "type", "elements"), extra, frozenset({0, 1, 3})))
+        result.append(_cut(title, ("what", "tensor", "shape", "type", "elements"), extra, frozenset({0, 1, 3})))
     if check.missing:
         lacking = [[row.path, _shape(row.shape), cell(row.copies), cell(row.elements)] for row in check.missing]
         headings = ("part", "shape", "copies", "parameters")
-        found.append(_cut("Described, and not in the checkpoint", headings, lacking))
+        result.append(_cut("Described, and not in the checkpoint", headings, lacking))
     if check.unexplained:
-        found.append(_names("In the checkpoint, and not described", check.unexplained))
-    return found
+        result.append(_names("In the checkpoint, and not described", check.unexplained))
+    return result
 
 
-def _types(held: CheckpointInfo) -> Table:
-    whole = TensorSizes(held.tensors, held.elements, held.bytes)
-    rows = [_sizes(dtype, size, whole) for dtype, size in held.by_dtype.items()]
+def _types(checkpoint: CheckpointInfo) -> Table:
+    whole = TensorSizes(checkpoint.tensors, checkpoint.elements, checkpoint.bytes)
+    rows = [_sizes(dtype, size, whole) for dtype, size in checkpoint.by_dtype.items()]
     rows.append(_sizes("total", whole, whole))
-    several = f"{held.files:,} file{'s' * (held.files > 1)}"
-    files = f"{held.files:,} of {held.of_files:,} files" if held.of_files > held.files else several
+    several = f"{checkpoint.files:,} file{'s' * (checkpoint.files > 1)}"
+    files = (
+        f"{checkpoint.files:,} of {checkpoint.of_files:,} files" if checkpoint.of_files > checkpoint.files else several
+    )
     headings = ("type", "tensors", "elements", "", "bits each", "bytes", TableCell("", "size"), "share")
-    return Table(f"Checkpoint ({held.format}, {files})", headings, rows, total=True)
+    return Table(f"Checkpoint ({checkpoint.format}, {files})", headings, rows, total=True)
 
 
 def _sizes(name: str, size: TensorSizes, whole: TensorSizes) -> list[Any]:

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from txcalc.questions.pictures import Panel, Picture, PlotAxis
-from txcalc.render.draw import extent, folded, said, ticks, tracks
+from txcalc.render.draw import extent, folded, shortened, ticks, tracks
 from txcalc.render.report import MEMORY_SIGNS
 
 HEIGHT = 16  # rows of a panel
@@ -27,7 +27,7 @@ LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its
 
 def as_text(picture: Picture, width: int, coloured: bool) -> str:
     """A picture in characters, at most `width` columns wide; lines carry letters, so it reads without colour."""
-    lines = [said(picture.title), *folded(picture.convention, width)]
+    lines = [shortened(picture.title), *folded(picture.convention, width)]
     for panel in picture.panels:
         lines += ["", *(folded(panel.title, width) if panel.title else [])]
         if panel.kind == "spans":
@@ -56,7 +56,7 @@ def _span_lines(panel: Panel, width: int) -> Iterator[str]:
 
 def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
     yield panel.y.label
-    names = [said(name) for name in panel.series[0].xs]
+    names = [shortened(name) for name in panel.series[0].xs]
     kinds = [line.label for line in panel.series]
     left, kind = max(map(len, names)), max(map(len, kinds))
     left = min(left, width // 3)
@@ -132,7 +132,7 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
                 canvas.line(*one, *other, color=colour)
         if line.label:
             letters[i] = LETTERS[len(letters) % len(LETTERS)]
-            yield f"{letters[i]}  {said(line.label)}"
+            yield f"{letters[i]}  {shortened(line.label)}"
     taken: set[tuple[int, int]] = set()
     for i, letter in letters.items():
         line = panel.series[i]

@@ -102,22 +102,22 @@ def _written(
 def _schema(sweep: Sweep, wide: frozenset[str]) -> Any:
     names = [*sweep.names, *sweep.quantities]
     fields = [pa.field(name, pa.decimal128(38) if name in wide else pa.int64(), nullable=False) for name in names]
-    said = {"model": sweep.base.name, "work": {key: str(value) for key, value in sweep.work.items()}}
-    return pa.schema(fields, metadata={"txcalc": json.dumps(said, sort_keys=True)})
+    content = {"model": sweep.base.name, "work": {key: str(value) for key, value in sweep.work.items()}}
+    return pa.schema(fields, metadata={"txcalc": json.dumps(content, sort_keys=True)})
 
 
 def wide_columns(sweep: Sweep) -> frozenset[str]:
     """The columns that need more than 64 bits at a corner of the grid."""
     ends = [sorted({min(axis.values), max(axis.values)}) for axis in sweep.axes]
-    found: set[str] = set()
+    names: set[str] = set()
     for corner in product(*ends):
         try:
             columns = sweep.at([np.array([value]) for value in corner])
         except InputError:
             continue  # a grid may lack corners
         pairs = zip([*sweep.names, *sweep.quantities], columns, strict=True)
-        found |= {name for name, column in pairs if abs(int(column[0])) >= LIMIT}
-    return frozenset(found)
+        names |= {name for name, column in pairs if abs(int(column[0])) >= LIMIT}
+    return frozenset(names)
 
 
 def chunk(sweep: Sweep, start: int, stop: int, wide: frozenset[str]) -> Any:

@@ -216,12 +216,12 @@ class Sweep:
 
     def by_kind(self) -> tuple[str, ...]:
         """The quantities apart by kind of part, kinds that are in neither the first point nor the last left out."""
-        found, last = list[str](), self._end(-1)
+        names, last = list[str](), self._end(-1)
         for quantity in self.quantities:
             what = BYTES[quantity][0] if quantity in BYTES else quantity
             there = {kind for ledger in (self.first, last) for kind in ledger.by_kind(what)}
-            found += [f"{quantity}.{kind}" for kind in KINDS if kind in there]
-        return tuple(found)
+            names += [f"{quantity}.{kind}" for kind in KINDS if kind in there]
+        return tuple(names)
 
     def _kind(self, name: str, extremes: Sequence[int]) -> tuple[str, str]:
         """Where an axis stands (a workload's field, or a dotted key), and what of it decides on structure: "value" all
@@ -260,7 +260,7 @@ class Sweep:
         part = np.unique(np.stack(keys), axis=1, return_inverse=True)[1].ravel()  # which NumPy 2.0 gives an axis more
         order = np.argsort(part, kind="stable")
         cuts = np.flatnonzero(np.diff(part[order])) + 1
-        parts = [self._figures([column[own] for column in columns]) for own in np.split(order, cuts)]
+        parts = [self._figures([column[points] for column in columns]) for points in np.split(order, cuts)]
         back = np.argsort(order)
         return [np.concatenate(column)[back] for column in zip(*parts, strict=True)]
 
@@ -311,7 +311,7 @@ class Sweep:
         """The ledger of a block; a combination that cannot be is found by halving, and named."""
         changes, work = {}, dict(self.work)
         for name, (place, _), column in zip(self.names, self._kinds, columns, strict=True):
-            value = int(column[0]) if (column == column[0]).all() else _held(column, dtype)
+            value = int(column[0]) if (column == column[0]).all() else _fitting_column(column, dtype)
             if name in WORKLOAD:
                 work[place] = value
             else:
@@ -321,9 +321,9 @@ class Sweep:
             return self._model(changes).ledger(**work, decoding=bool(np.any(work.get("past", 0))))
         except (InputError, ValueError) as error:
             if size == 1:
-                said = ", ".join(f"{name} = {int(c[0]):,}" for name, c in zip(self.names, columns, strict=True))
+                sizes = ", ".join(f"{name} = {int(c[0]):,}" for name, c in zip(self.names, columns, strict=True))
                 faults = error.faults if isinstance(error, InputError) else [str(error)]
-                raise InputError(f"{self.base.name} at {said}", faults) from None
+                raise InputError(f"{self.base.name} at {sizes}", faults) from None
             for half in (slice(0, size // 2), slice(size // 2, size)):
                 self._ledger([column[half] for column in columns], dtype)
             raise
@@ -354,7 +354,7 @@ def _total(ledger: Ledger, quantity: str) -> Any:
     return ledger.by_kind(what).get(kind, 0) if kind else ledger.total(what)
 
 
-def _held(column: Any, dtype: Any) -> Any:
+def _fitting_column(column: Any, dtype: Any) -> Any:
     return column.view(Residues) if dtype is np.int64 else column.astype(dtype)
 
 

@@ -323,7 +323,7 @@ def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, sourc
 
 def test_placements_of_a_grouped_attention_by_hand() -> None:
     found = {
-        (at.entry.path, at.weight): (at.dim, at.pieces, at.alike, at.held)
+        (at.entry.path, at.weight): (at.dim, at.pieces, at.alike, at.shard)
         for at in Sharding(load("qwen3-8b")).placements(Layout(tp=16))
     }
     layer = "layers.0."
@@ -355,8 +355,8 @@ def test_the_pieces_of_every_tensor_are_all_of_it(layout: Layout) -> None:
                 assert at.times == at.entry.times * (layout.ep if at.entry.routed else 1), where
                 cut = [-(-n // at.pieces) if dim == at.dim else n for dim, n in enumerate(at.whole)]
                 if at.entry.path.endswith((".in_proj", ".conv")):  # with groups that several ranks hold
-                    cut[0] = max(cut[0], at.held[0])
-                assert list(at.held) == cut, where
+                    cut[0] = max(cut[0], at.shard[0])
+                assert list(at.shard) == cut, where
 
 
 def test_stages_cut_the_layers_in_order() -> None:

@@ -85,8 +85,8 @@ def _rules(text: str) -> Rules:
     return tuple((when, kind) for when, _, kind in (each.rpartition(": ") for each in text.split("; ") if each))
 
 
-def _read(said: Table) -> Raw:
-    return {key: value if key in PLAIN else _rules(value) for key, value in said.items()}
+def _read(table: Table) -> Raw:
+    return {key: value if key in PLAIN else _rules(value) for key, value in table.items()}
 
 
 PLAIN = ("default", "table", "head", "fused", "low")
@@ -133,14 +133,14 @@ def mixture(model: Model, name: str) -> Format | None:
         role = roles[entry.name]
         if role == "qkv":
             return [rules.fused or rules.default]
-        own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
-        spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in own) else numbers)]
+        cases: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
+        spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in cases) else numbers)]
         if role == "v":
             spots = [values.get(spot, 0) for spot in spots]
         elif role in counted:
             spots = [ways.get((role, (spot, entry.name)), 0) for spot in spots]
         among = len(values) if role == "v" else layer.of
-        chosen = _types(own, rules.default, layer._replace(of=among), tuple(spots)) if own else [rules.default]
+        chosen = _types(cases, rules.default, layer._replace(of=among), tuple(spots)) if cases else [rules.default]
         wider = role == "v" and seventy
         return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
 
@@ -148,18 +148,18 @@ def mixture(model: Model, name: str) -> Format | None:
 
 
 @cache
-def _types(own: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> list[str]:
+def _types(rules: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> list[str]:
     """The types that rules give to layers of these numbers, in a model of these sizes."""
     places = (Layer(spot, *sizes[1:]) for spot in spots)
-    return [next((kind for when, kind in own if WHEN[when](at)), default) for at in places]
+    return [next((kind for when, kind in rules if WHEN[when](at)), default) for at in places]
 
 
 def _shape(model: Model) -> tuple[Table, Layer]:
     """The stack that generates tokens, and its first layer with the sizes that rules depend on."""
     stack = model.stacks[-1]
     tables = list(stack["layer"].values())
-    own = (table.get(section_of("attention", table)) for table in tables)
-    attention = next((table for table in own if table and "n_kv_heads" in table and "n_heads" in table), None)
+    attentions = (table.get(section_of("attention", table)) for table in tables)
+    attention = next((table for table in attentions if table and "n_kv_heads" in table and "n_heads" in table), None)
     experts = max((table["experts"]["n_experts"] for table in tables if "experts" in table), default=0)
     groups = attention["n_heads"] // attention["n_kv_heads"] if attention else 1
     return stack, Layer(0, stack["n_layers"], groups, experts)
@@ -200,9 +200,9 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
     if head and columns % GGML[kind].long:
         kind = "q8_0"
     for narrow in (kind, FALLBACK.get(kind, "fp16")):
-        found = GGML.get(narrow, FORMATS["fp16"])
-        if not found.long or columns % found.long == 0:
-            return found
+        ggml = GGML.get(narrow, FORMATS["fp16"])
+        if not ggml.long or columns % ggml.long == 0:
+            return ggml
     return FORMATS["fp16"]
 
 
@@ -235,8 +235,8 @@ def stored(model: Model) -> Format:
     """The types in a .gguf file, tensor by tensor."""
     assert model.checkpoint is not None
     source = "the types of its .gguf file"
-    tensors = {tensor.name: tensor for tensor in model.checkpoint.held.tensors}
-    held = {name: tensor.dtype.lower() for name, tensor in tensors.items()}
+    tensors = {tensor.name: tensor for tensor in model.checkpoint.stored.tensors}
+    dtypes = {name: tensor.dtype.lower() for name, tensor in tensors.items()}
 
     def form(entry: Entry, number: int | None) -> Format | None:
         if entry.leaf.row is not None:
@@ -245,7 +245,7 @@ def stored(model: Model) -> Format:
             names = ["output.weight", "token_embd.weight"]
         else:
             names = [f"blk.{number}.{name}.weight" for name in _tensors(entry.name)]
-        kind = next((held[name] for name in names if name in held), None)
+        kind = next((dtypes[name] for name in names if name in dtypes), None)
         halves = [tensors.get(f"blk.{number}.attn_{half}_b.weight") for half in "kv"]
         if "attn_kv_b" in _tensors(entry.name) and (two := [half for half in halves if half]) == halves:
             bits: Any = Fraction(8 * sum(half.bytes for half in two), sum(half.elements for half in two))
@@ -260,7 +260,7 @@ def stored(model: Model) -> Format:
         return GGML[kind]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
-    kinds = sorted({kind for kind in held.values() if kind != "f32"})
+    kinds = sorted({kind for kind in dtypes.values() if kind != "f32"})
     return Mixed.of(
         "+".join(kinds), source, ledger, lambda entry, numbers: [form(entry, number) for number in numbers], 32
     )

@@ -67,8 +67,8 @@ def names(path: str) -> tuple[str, ...]:
     ends = [end for end in MODULES if path.endswith("." + end)]
     if not ends:
         return (_tail(path),)
-    above, own = MODULES[max(ends, key=len)]
-    return tuple(f"{one}.{name}".removeprefix(".") for one in above for name in own)
+    above, endings = MODULES[max(ends, key=len)]
+    return tuple(f"{one}.{name}".removeprefix(".") for one in above for name in endings)
 
 
 def _tail(path: str) -> str:
@@ -110,25 +110,25 @@ class Modules:
         """Whether the list names a leaf's module in a layer."""
         if not (self.words or self.patterns):
             return False
-        own: tuple[str, ...]
+        paths: tuple[str, ...]
         if number is None:
-            own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
+            paths = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
         else:
-            own = names(entry.name)
-            if self.layers and own == (_tail(entry.name),) and entry.kind in LAYERS:
-                raise InputError(WHERE, [f"names modules of layers; what {own[0]} is called there is not known here"])
-        runs = _runs(own, number is not None) if self.words else NONE
+            paths = names(entry.name)
+            if self.layers and paths == (_tail(entry.name),) and entry.kind in LAYERS:
+                raise InputError(WHERE, [f"names modules of layers; what {paths[0]} is called there is not known here"])
+        runs = _runs(paths, number is not None) if self.words else NONE
         experts = entry.times // entry.layers if entry.routed else 1
-        found = [
+        matches = [
             *(runs & self.words),
             *(run.replace("#", str(number)) for run in runs & self.numbered.get(number, NONE)),
         ]
-        for word in found:
+        for word in matches:
             if (named := len(self.single.get(word, ()))) not in (0, experts):
                 raise _some(f"names {named} of {experts} experts: {word}")
-        if found or not self.patterns:
-            return bool(found)
-        return self._matches(_full(own, number is not None), str(number), experts)
+        if matches or not self.patterns:
+            return bool(matches)
+        return self._matches(_full(paths, number is not None), str(number), experts)
 
     def unknown(self, ledger: Iterable[Entry]) -> list[str]:
         """The named modules of layers whose matrices have other names here: nobody knows which of them is meant."""
@@ -136,11 +136,11 @@ class Modules:
         for entry in ledger:
             for number in entry.numbers if self.numbered else ():
                 called.setdefault(number, set()).add(names(entry.name))
-        found = []
+        unknown = []
         for number in sorted(called.keys() & self.numbered.keys()):
-            known = {run for own in called[number] for run in _runs(own, True)}
-            found += [one.replace("#", str(number)) for one in sorted(self.numbered[number] - known)]
-        return [one for one in found if one.startswith("layers.") and not NO_MATRIX.search(one)]
+            known = {run for path in called[number] for run in _runs(path, True)}
+            unknown += [one.replace("#", str(number)) for one in sorted(self.numbered[number] - known)]
+        return [one for one in unknown if one.startswith("layers.") and not NO_MATRIX.search(one)]
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
         """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits
@@ -151,13 +151,13 @@ class Modules:
             self.left -= self.trials * len(names) * len(each_of)
             if self.left < 0:
                 raise _long()
-            found = set()
+            answers = set()
             for each in each_of:
                 written = "\n".join(names).replace("#", alike).replace("*", str(each)).split("\n")
-                found.add(any(any(map(pattern.match, written)) for pattern in self.patterns))
-            if len(found) > 1:
+                answers.add(any(any(map(pattern.match, written)) for pattern in self.patterns))
+            if len(answers) > 1:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
-            self.matched[key] = found.pop()
+            self.matched[key] = answers.pop()
         return self.matched[key]
 
 
@@ -165,15 +165,16 @@ def listed(value: object, key: str) -> list[str]:
     """The patterns of a key's lists of names; none where it has no such lists. Names of blocks (`BLOCKS`), which commas
     may separate, are prefixes of their modules' names."""
     words = value.split(",") if isinstance(value, str) and key in BLOCKS else value
-    held = words if isinstance(words, list) else []
-    apart = [own if isinstance(own, list) else [own] for own in held]
-    if not any(apart) or not all(isinstance(name, str) and name.strip() for own in apart for name in own):
+    values = words if isinstance(words, list) else []
+    groups = [value if isinstance(value, list) else [value] for value in values]
+    names = [name for group in groups for name in group]
+    if not names or not all(isinstance(name, str) and name.strip() for name in names):
         return []
     if key not in BLOCKS:
-        return [name for own in apart for name in own]
-    if key == BLOCKS[0]:  # of each of its lists what the names have in common
-        apart = [[commonprefix(own)] for own in apart]  # noqa: RUF071 - no paths: letter by letter
-    starts = (re.sub(r"(?<![^.])(?:h|blocks)(?![^.])", "layers", name.strip()) for own in apart for name in own)
+        return names
+    if key == BLOCKS[0]:  # what the names of each list have in common
+        names = [commonprefix(group) for group in groups]  # noqa: RUF071 - no paths: letter by letter
+    starts = (re.sub(r"(?<![^.])(?:h|blocks)(?![^.])", "layers", name.strip()) for name in names)
     return [f"re:{re.escape(start)}" for start in starts]
 
 
@@ -181,24 +182,24 @@ def _some(fault: str) -> InputError:
     return InputError(WHERE, [f"{fault}; those of a layer have one format here (--weights FORMAT counts all alike)"])
 
 
-def _named(own: tuple[str, ...], layer: bool) -> list[str]:
+def _named(paths: tuple[str, ...], layer: bool) -> list[str]:
     """The names from `layers` on; # is a layer's number."""
-    return [f"layers.#.{name}" for name in own] if layer else list(own)
+    return [f"layers.#.{name}" for name in paths] if layer else list(paths)
 
 
 @cache
-def _runs(own: tuple[str, ...], layer: bool) -> frozenset[str]:
+def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
     """All contiguous parts of the names, any of which a list may give."""
     runs: set[str] = set()
-    for steps in (name.split(".") for name in _named(own, layer)):
+    for steps in (name.split(".") for name in _named(paths, layer)):
         runs.update([".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2)])
     return frozenset(runs)
 
 
 @cache
-def _full(own: tuple[str, ...], layer: bool) -> tuple[str, ...]:
+def _full(paths: tuple[str, ...], layer: bool) -> tuple[str, ...]:
     """The full names, as expressions meet them."""
-    named = _named(own, layer)
+    named = _named(paths, layer)
     full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
     return tuple(full if layer else [*named, *full])
 
@@ -236,14 +237,14 @@ def _compiled(text: str) -> re.Pattern[str]:
         raise InputError(WHERE, [Fault("a name of modules", text, "a regular expression")]) from None
 
 
-def check_packed(method: str, found: Format, ledger: Iterable[Entry]) -> None:
+def check_packed(method: str, form: Format, ledger: Iterable[Entry]) -> None:
     """Errors: `InputError` for a matrix whose sizes a method's packer rejects."""
     entries, by = list(ledger), WORDS.get(method, 1)
-    if method in DIVIDING and isinstance(found.block, int):
-        for left in found.part_filled(entries):
-            raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left}")])
+    if method in DIVIDING and isinstance(form.block, int):
+        for left in form.part_filled(entries):
+            raise InputError(WHERE, [Fault("group_size", form.block, f"a divisor of every row, also of {left}")])
     for entry in entries:
         for weight in entry.leaf.untied.weights():
-            if found.stores(weight, entry) and any(size % by for size in weight.shape):
+            if form.stores(weight, entry) and any(size % by for size in weight.shape):
                 sizes = " × ".join(f"{size:,}" for size in weight.shape)
                 raise InputError(WHERE, [f"{method} packs multiples of {by}, which {entry.path} ({sizes}) is not"])

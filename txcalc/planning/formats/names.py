@@ -58,8 +58,8 @@ def weights_of(model: Model, name: str) -> Format:
     wanted = plain(name)
     if wanted == NATIVE:
         return _agreed(model, quantised.native(model))
-    if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
-        return found
+    if (form := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
+        return form
     return covering(format_of(name), {entry.kind for entry in model.entries})
 
 
@@ -71,23 +71,23 @@ OTHERWISE = 0.02
 def _agreed(model: Model, native: Format) -> Format:
     """The weights as published, compared with the checkpoint in the config's folder. Errors: `InputError` where only
     one of the two is quantised, or where the tensors' bytes are not those of the `quantization_config`."""
-    if model.checkpoint is None or model.checkpoint.held.form == "gguf":
+    if model.checkpoint is None or model.checkpoint.stored.form == "gguf":
         return native
-    config, held = model.spec["quantization"], model.checkpoint.held
-    kinds = {tensor.dtype for tensor in held.tensors if len(tensor.shape) == 2}
-    said = ", ".join(sorted(kinds))
+    config, checkpoint = model.spec["quantization"], model.checkpoint.stored
+    kinds = {tensor.dtype for tensor in checkpoint.tensors if len(tensor.shape) == 2}
+    dtypes = ", ".join(sorted(kinds))
     if not config:
         if any(kind.startswith("F8") for kind in kinds):
-            fault = f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"
+            fault = f"has no quantization_config, and matrices of its checkpoint are {dtypes} (--weights fp8?)"
             raise InputError("config.json", [fault])
         return native
     method = config.get("quant_method", "a format")
     if kinds and kinds <= {"BF16", "F16", "F32"}:
-        fault = f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"
+        fault = f"says {method!r}, and all matrices of its checkpoint are {dtypes} (--weights bf16?)"
         raise InputError("quantization_config", [fault])
-    if model.checkpoint.agrees and not held.partial:
+    if model.checkpoint.agrees and not checkpoint.partial:
         more = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
-        stored, counted = held.size.bytes - more, sum(native.bytes_of(entry) for entry in model.entries)
+        stored, counted = checkpoint.size.bytes - more, sum(native.bytes_of(entry) for entry in model.entries)
         if abs(counted - stored) > OTHERWISE * stored:
             mend = "which of them is right? --weights FORMAT counts another"
             fault = f"says {method!r}, {counted:,} bytes by its keys, and its checkpoint's tensors have {stored:,}"

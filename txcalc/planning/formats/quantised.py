@@ -29,7 +29,7 @@ WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq"
 def native(model: Model) -> Format:
     """The weights as published. Errors: `InputError` for a config that is not understood or contradicts itself."""
     dtype = model.spec["dtype"]
-    if model.checkpoint and model.checkpoint.held.form == "gguf":
+    if model.checkpoint and model.checkpoint.stored.form == "gguf":
         return stored(model)
     config = model.spec["quantization"]
     return FORMATS[dtype] if config is None else configured(model, config, FORMATS[dtype].bits)
@@ -53,15 +53,15 @@ def cache_published(model: Model) -> str:
 
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
     """A model's matrices as a `quantization_config` stores them. Errors: `InputError`."""
-    if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
+    if (expert_dtype := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
         mend = "--weights fp8 or another counts all alike"
-        raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, fp4, or none", mend)])
+        raise InputError(WHERE, [Fault("expert_dtype", expert_dtype, "fp8, fp4, or none", mend)])
     read = _Config(config, wide, model.kind in ("vision", "audio"))
     rules = list(read.rules())
     if read.faults:
         raise InputError(WHERE, read.faults)
 
-    layered = any(own.numbered or own.exact for own in read.lists)  # else numbers of as many digits are alike
+    layered = any(names.numbered or names.exact for names in read.lists)  # else numbers of as many digits are alike
 
     def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
         keys = list(numbers) if layered else _digits(tuple(numbers))
@@ -73,14 +73,14 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     main = next((form for _, form in reversed(rules) if form), None)
-    found = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
-    if not isinstance(found, Mixed) or not found.choices:
+    mixed = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
+    if not isinstance(mixed, Mixed) or not mixed.choices:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
-    if unknown := [name for own in read.lists for name in own.unknown(ledger)]:
+    if unknown := [name for modules in read.lists for name in modules.unknown(ledger)]:
         few = ", ".join(sorted(unknown)[:3])
         raise InputError(WHERE, [f"names modules that are not known here: {few} (--weights FORMAT counts all alike)"])
-    check_packed(read.method, found, ledger)
-    return found
+    check_packed(read.method, mixed, ledger)
+    return mixed
 
 
 @cache
@@ -168,8 +168,8 @@ class _Config(Schemes):
         self.one_of("data_type", ("int", "mx_fp", "nv_fp"))
         for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
             called = self.named([f"re:{name}" if "\\" in name or "*" in name else name])
-            own = self.number("bits", (4, 2, 3, 8, 16, 32), bits, here)
-            yield (called, None if own >= 16 else self.other(here, bits, group))
+            width = self.number("bits", (4, 2, 3, 8, 16, 32), bits, here)
+            yield (called, None if width >= 16 else self.other(here, bits, group))
         for name, here in self.tables("dynamic"):  # GPTQModel's expressions; "-:" is of what stays wide
             form = None if name.startswith("-:") else self.other(here, bits, group)
             yield (self.named([f"re:{name.removeprefix('-:').removeprefix('+:')}"]), form)
@@ -186,8 +186,8 @@ class _Config(Schemes):
             inputs = self.raw.get("act_bits") or 16
             known = {4: replace(FORMATS["nvfp4"], tensor=32 + 32 * (type(inputs) is int and inputs < 16))}
         width = self.number("bits", tuple(known))
-        for name, own in self.tables("extra_config"):
-            bits = self.number("bits", (*known, 16, 32), width, own)
+        for name, table in self.tables("extra_config"):
+            bits = self.number("bits", (*known, 16, 32), width, table)
             yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), known.get(bits))
         yield (self.listed(), known[width])
 
@@ -199,21 +199,21 @@ class _Config(Schemes):
 
     def listed(self) -> Covers:
         """The listed modules of the listed blocks; without a list of modules, all linear layers of the blocks."""
-        found = list[Covers]()
+        conditions = list[Covers]()
         blocks, modules = next((key for key in BLOCKS if self.raw.get(key)), ""), "modules_in_block_to_quantize"
         for key, value in ((key, self.raw[key]) for key in (blocks, modules) if self.raw.get(key) is not None):
             named = listed(value, key)
-            found.append(self.named(named or ()))
+            conditions.append(self.named(named or ()))
             self.faults += [] if named else [Fault(key, value, "lists of modules' names")]
-        found += [linear] if self.raw.get(modules) is None else []
-        return lambda entry, number: all(covers(entry, number) for covers in found)
+        conditions += [linear] if self.raw.get(modules) is None else []
+        return lambda entry, number: all(covers(entry, number) for covers in conditions)
 
     def mlx(self) -> Iterator[Rule]:
         """MLX: every matrix and table but a router's, with a scale and a bias of 16 bits for each group; modules by
         name have formats of their own, or stay wide."""
-        for name, own in self.raw.items():
-            if isinstance(own, Mapping) or own is False:
-                yield (self.named([name]), self.packed(own) if own else None)
+        for name, settings in self.raw.items():
+            if isinstance(settings, Mapping) or settings is False:
+                yield (self.named([name]), self.packed(settings) if settings else None)
         yield (lambda entry, _: entry.kind != "router", self.packed(self.raw))
 
     def packed(self, table: Config) -> Format:
@@ -274,8 +274,8 @@ class _Config(Schemes):
         mixed = inner.get("quantized_layers")
         if isinstance(mixed, Mapping):
             alike: dict[str, tuple[Config, list[str]]] = {}
-            for name, own in mixed.items():
-                table = own if isinstance(own, Mapping) else {"quant_algo": own}
+            for name, settings in mixed.items():
+                table = settings if isinstance(settings, Mapping) else {"quant_algo": settings}
                 alike.setdefault(repr((table.get("quant_algo"), table.get("group_size"))), (table, []))[1].append(name)
             for table, several in alike.values():
                 if form := self.algorithm(table.get("quant_algo"), table):
@@ -309,8 +309,8 @@ class _Config(Schemes):
         return known.get(str(name))
 
     def quark(self) -> Iterator[Rule]:
-        for name, own in self.table("layer_quant_config").items():
-            yield (self.named([name]), self.quarks(f"layer_quant_config.{name}", own))
+        for name, settings in self.table("layer_quant_config").items():
+            yield (self.named([name]), self.quarks(f"layer_quant_config.{name}", settings))
         yield (linear, self.quarks("global_quant_config", self.table("global_quant_config")))
 
     def quarks(self, where: str, table: object) -> Format | None:

@@ -126,10 +126,10 @@ class Schemes(ConfigKeys):
             if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
                 self.faults.append(Fault(f"config_groups.{name}.targets", targets, "a list of modules' names"))
                 continue
-            own = [target for target in targets if target != "Linear"]
-            if own:
-                yield (self.named(own), form)
-            if len(own) < len(targets):
+            module_names = [target for target in targets if target != "Linear"]
+            if module_names:
+                yield (self.named(module_names), form)
+            if len(module_names) < len(targets):
                 wide.append((linear, form))
         yield from wide
 
@@ -167,7 +167,7 @@ class Schemes(ConfigKeys):
     def strategy(self, where: str, table: Config, bits: int, packing: str) -> tuple[str, int]:
         """How scales are shared, and by how many elements of a row; what contradicts it is a fault."""
         kind, group = str(table.get("type", "int")).lower(), table.get("group_size")
-        found = table.get("strategy") or ("tensor" if group is None else "channel" if group == -1 else "group")
+        strategy = table.get("strategy") or ("tensor" if group is None else "channel" if group == -1 else "group")
         alike = MICRO.get(bits, ()) if kind == "float" else ()
 
         def fault(key: str, got: object, expected: str) -> None:
@@ -179,17 +179,17 @@ class Schemes(ConfigKeys):
             fault("type", kind, "'int' or 'float'")
         elif PACKS.get(packing, kind) != kind:
             fault("type", kind, f"{PACKS[packing]!r}, for the format is {packing!r}")
-        if found not in ("tensor", "channel", "group", "block", "tensor_group"):
-            fault("strategy", found, "tensor, channel, group, block or tensor_group")
-        elif found == "tensor_group" and not alike:
-            fault("strategy", found, "another, for it is of 'float' of 4 bits")
-        elif "group" in found and not (type(group) is int and group > 0):
-            fault("group_size", group, f"a whole number above 0, for the strategy is {found!r}")
-        elif found in ("channel", "tensor") and type(group) is int and group > 0:
-            fault("group_size", group, f"none, for the strategy is {found!r}")
+        if strategy not in ("tensor", "channel", "group", "block", "tensor_group"):
+            fault("strategy", strategy, "tensor, channel, group, block or tensor_group")
+        elif strategy == "tensor_group" and not alike:
+            fault("strategy", strategy, "another, for it is of 'float' of 4 bits")
+        elif "group" in strategy and not (type(group) is int and group > 0):
+            fault("group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
+        elif strategy in ("channel", "tensor") and type(group) is int and group > 0:
+            fault("group_size", group, f"none, for the strategy is {strategy!r}")
         if alike and group not in alike:
             fault("group_size", group, f"{' or '.join(map(str, alike))}, for the type is 'float' of {bits} bits")
-        return found, group if type(group) is int and group > 0 else 128
+        return strategy, group if type(group) is int and group > 0 else 128
 
     def tile(self, where: str, block: object) -> tuple[int, int]:
         if isinstance(block, str) and block.count("x") == 1:

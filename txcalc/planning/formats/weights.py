@@ -146,12 +146,12 @@ class Format(Struct, frozen=True):
 
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
         """The classes of kernels of a leaf's quantised layers, with how many layers have each."""
-        found: dict[str, int] = {}
-        own = entry.leaf.tensors if entry.leaf.matrix else ()  # none where another layer holds them
-        for form, number in (part for weight in own for part in self.parts(weight, entry)):
+        layers: dict[str, int] = {}
+        weights = entry.leaf.tensors if entry.leaf.matrix else ()  # none where another layer holds them
+        for form, number in (part for weight in weights for part in self.parts(weight, entry)):
             if form:
-                found[form.kernel(dtype)] = found.get(form.kernel(dtype), 0) + number
-        return found
+                layers[form.kernel(dtype)] = layers.get(form.kernel(dtype), 0) + number
+        return layers
 
     @property
     def long(self) -> int:
@@ -282,20 +282,20 @@ class Mixed(Format, frozen=True, dict=True):
             choices.setdefault(entry.name, []).append((numbers, forms))
             counted = [(forms[0], len(numbers))] if len(forms) == 1 else [*_counted(forms).items()]
             known[entry.name, numbers] = counted
-            for found, number in counted:
-                if found:
-                    elements[found] = elements.get(found, 0) + each * number
+            for chosen, number in counted:
+                if chosen:
+                    elements[chosen] = elements.get(chosen, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
-        made = cls(**{**asdict(main), "name": name, "source": source, "wide": wide, "choices": choices})
-        made._parts.update(known)
-        return made
+        mixed = cls(**{**asdict(main), "name": name, "source": source, "wide": wide, "choices": choices})
+        mixed._parts.update(known)
+        return mixed
 
     @cached_property
     def table(self) -> dict[str, dict[int | None, Format | None]]:
         """The formats by an entry's name and the layer's number."""
         return {
-            name: {number: form for numbers, forms in own for number, form in zip(numbers, cycle(forms), strict=False)}
-            for name, own in self.choices.items()
+            name: {number: form for numbers, forms in runs for number, form in zip(numbers, cycle(forms), strict=False)}
+            for name, runs in self.choices.items()
         }
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:

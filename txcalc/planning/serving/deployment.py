@@ -446,7 +446,7 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if model.fixed_length:
         yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
     if model.checkpoint and engine.weights != native(model):
-        stored = model.checkpoint.held.size.bytes
+        stored = model.checkpoint.stored.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
     if engine.kv == "bf16" and (said := cache_published(model)):
         yield f"the checkpoint has scales for a cache in {said}, which --kv {said} counts"

@@ -51,7 +51,7 @@ def gguf_path(plan: Plan) -> Served:
 def _read(plan: Plan) -> str:
     """The .gguf file that the model was read from, where the plan has its weights; "": none."""
     model = plan.planner.model
-    file = model.checkpoint.held if model.checkpoint else None
+    file = model.checkpoint.stored if model.checkpoint else None
     known = file and file.form == "gguf" and not file.partial
     return file.where if file and known and plan.planner.engine.asked == NATIVE and not model.changed else ""
 

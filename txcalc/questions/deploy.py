@@ -12,12 +12,12 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
 from txcalc.planning.serving import points, traffic
-from txcalc.planning.serving.deployment import Plan, Planner, beside
+from txcalc.planning.serving.deployment import FewestGpus, Plan, Planner, beside
 from txcalc.planning.serving.engine import engine as engine_config, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, offloading, profile
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
-from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
+from txcalc.planning.serving.sizing import arrange, capacity, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, Result
@@ -26,7 +26,6 @@ from txcalc.questions.deployment import (
     AcceleratorInfo,
     Degrees,
     EngineInfo,
-    FewestGpus,
     LayoutFit,
     Point,
     Speed,
@@ -146,11 +145,14 @@ class Speculation(o.Options):
 
 class Load(o.Options):
     """Requests: lengths (a number, a range such as "3k..5k" or "4k±1k", or "@FILE"), and when they arrive. Without a
-    rate each of `concurrency` users sends the next request when an answer ends."""
+    rate each of `concurrency` users sends the next request when an answer ends. Without either, the answer is what the
+    GPUs carry: `speed.capacity`."""
 
     section: ClassVar[str] = "Traffic"
 
-    concurrency: Annotated[o.Length, o.CONCURRENCY] = 1
+    concurrency: Annotated[
+        o.Length | None, o.CONCURRENCY.more("Default: the most within --ttft and --tpot; without these 1.")
+    ] = None
     prompt: Annotated[o.Length | None, PROMPT] = None
     answer: Annotated[o.Length | None, ANSWER] = None
     rate: Annotated[float | str | None, RATE] = None
@@ -259,10 +261,12 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
         return self.launch(engine)  # type: ignore[no-any-return]
 
     def _rows(self) -> list[dict[str, Any]]:
-        """A row per load and layout."""
+        """A row per load and layout; `pareto`: it is on the front."""
         if not self.speed:
             raise InputError("deploy", ["has no speed, whose loads would be the rows of a data frame"])
-        return [_row(at) for at in (*self.speed.batches, *self.speed.front)]
+        front = {(at.layout, at.sequences): at for at in self.speed.front}
+        points = {(at.layout, at.sequences): at for at in self.speed.batches} | front
+        return [{**_row(at), "pareto": key in front} for key, at in points.items()]
 
 
 class Refusal(Answer):
@@ -302,7 +306,7 @@ class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_onl
                 rows.append({"model": each.model, "gpu": each.gpu, "fits": None, "refused": each.refused})
             else:
                 first = {"model": each.model.name, "gpu": each.gpu.name, "fits": each.fits, "refused": None}
-                rows.append({**first, **(_row(each.speed) if each.speed else {})})
+                rows.append({**first, **(_row(each.speed.capacity or each.speed) if each.speed else {})})
         columns = dict.fromkeys(key for row in rows for key in row)
         return [{key: row.get(key) for key in columns} for row in rows]
 
@@ -401,7 +405,7 @@ def deploy(
     scenario = Scenario(
         request=request,
         context=tokens,
-        concurrency=length(load.concurrency, "--concurrency"),
+        concurrency=maybe(load.concurrency, "--concurrency", length),
         limits=slo,
         engine=engine.config(weights, kv, prefix),
         chunk=maybe(engine.chunk, "--chunk", length),
@@ -489,6 +493,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """What is asked of every model on every kind of accelerator.
 
     engine        arguments of an engine that depend on neither model nor accelerator
+    concurrency   None: not given
     fixed         degrees of parallelism that are given
     prefill_gpus  of disaggregated pools; None: as many as are best
     simulation    seed and number of requests; None: no simulation
@@ -496,7 +501,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
 
     request: Request
     context: int
-    concurrency: int
+    concurrency: int | None
     limits: Slo
     engine: Mapping[str, Any]
     chunk: int | None
@@ -520,9 +525,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         chunk = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
         config = engine_config(model, chunk=chunk, memory=memory, **self.engine)
         if self.offload:
-            config = beside(self.offload, model, kind, config, gpus or 1, context, self.concurrency)
+            config = beside(self.offload, model, kind, config, gpus or 1, context, self.least_users)
         planner = Planner(model, kind, config, self._drafter(model))
-        plan = arrange(planner, self.request, context, self.concurrency, gpus, self.fixed, self.limits)
+        plan = self._plan(planner, context, gpus)
         serving, fewer, unknown = None, None, ""
         try:
             fewer = None if plan.best.fits else self._fewer_users(plan, price)
@@ -533,6 +538,26 @@ class Scenario(Struct, frozen=True, kw_only=True):
                 raise
             unknown = f"{error}{_single_stream(plan)}"
         return self._deployment(plan, serving, fewer, unknown, single_plan)
+
+    @property
+    def without_load(self) -> bool:
+        return self.concurrency is None and self.request.rate is None
+
+    @property
+    def least_users(self) -> int:
+        return 1 if self.concurrency is None else self.concurrency
+
+    def _plan(self, planner: Planner, context: int, gpus: int | None) -> Plan:
+        """The plan for the load; without one, for the most users within the limits."""
+        plan = arrange(planner, self.request, context, self.least_users, gpus, self.fixed, self.limits)
+        if not (self.without_load and self.limits and plan.best.fits) or self.disaggregated:
+            return plan
+        try:
+            users = capacity(plan, self.request, self.limits)
+        except InputError:  # a peak is not known: nothing can be timed
+            return plan
+        number = plan.best.layout.gpus
+        return arrange(planner, self.request, context, users, number, self.fixed, self.limits) if users > 1 else plan
 
     def _serve(self, plan: Plan, gpus: int | None, price: float | None, memory: EngineMemory | None) -> Serving:
         serving = serve(plan, self.request, price, *self.limits)
@@ -576,7 +601,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     ) -> Deploy:
         """The answer; `fewer`: the largest load that fits. A `single_plan` has a plot and a command."""
         planner, best, model = plan.planner, plan.best, plan.planner.model
-        speed = deployment.speed(serving) if serving else None
+        speed = deployment.speed(serving, self.without_load and not self.disaggregated) if serving else None
         notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
         if self.profile is None and is_gguf(plan.planner.engine.weights):
             form = plan.planner.engine.weights.name
@@ -597,7 +622,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             max_concurrency=best.max_concurrency,
             max_context=plan.max_context,
             min_gpus=plan.min_gpus,
-            fewest_gpus=deployment.fewest_gpus(plan),
+            fewest_gpus=plan.fewest,
             layout=Degrees.of(best.layout),
             rule=plan.rule,
             layouts=deployment.layout_fits(plan),

@@ -57,15 +57,6 @@ class LayoutFit(Degrees, kw_only=True):
     cache_bytes: int
 
 
-class FewestGpus(Answer):
-    """The fewest GPUs that serve the load within the limits: `needed` in replicas of any size, `rented` in replicas
-    that can be rented, which have `replica` GPUs each."""
-
-    needed: int
-    rented: int
-    replica: int
-
-
 class ReplicaLatency(Answer):
     """Mean latencies of one replica with a number of users, in seconds."""
 
@@ -407,6 +398,7 @@ class Speed(_SpeedFirst, kw_only=True):
     running         sequences in the decode step of `achievable`
     layouts_compared   whose points `front` and `cheapest` are chosen from
     meets_limits    the load is sustained within the limits, by the pools where there are two
+    capacity        if no load is given: as many users as fit within the limits; `below_capacity`: one user, and half
     """
 
     disaggregated: Disaggregated | None
@@ -429,6 +421,8 @@ class Speed(_SpeedFirst, kw_only=True):
     highest_rate: Point | None = None
     floors: LatencyLimits | None = None
     notes: tuple[str, ...] = ()
+    capacity: Point | None = None
+    below_capacity: tuple[Point, ...] = ()
 
     @property
     def front(self) -> tuple[Point, ...]:
@@ -445,10 +439,6 @@ def accelerator_info(plan: Plan) -> AcceleratorInfo:
     return AcceleratorInfo(
         kind.name, kind.memory, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
     )
-
-
-def fewest_gpus(plan: Plan) -> FewestGpus | None:
-    return FewestGpus(plan.fewest.needed, plan.fewest.rented, plan.fewest.replica) if plan.fewest else None
 
 
 def unsuited(plan: Plan) -> UnsuitedReplica | None:
@@ -608,11 +598,12 @@ def _stats(mean: float | None, simulated: Measured | None) -> LatencyStats:
     return LatencyStats(mean, p50, p90, p99)
 
 
-def speed(serving: Serving) -> Speed:
-    """The speed of a plan and its neighbourhood."""
+def speed(serving: Serving, with_capacity: bool = False) -> Speed:
+    """The speed of a plan and its neighbourhood; `with_capacity`: no load is given."""
     chosen, limits, watts = serving.chosen, serving.limits, serving.plan.planner.accelerator.power
     most, floors = serving.busiest, serving.floors if limits and serving.unmet else None
     cheapest = Deferred(lambda: point(serving, serving.cheapest) if serving.cheapest else None)
+    loads = [point(serving, at) for at in serving.capacity] if with_capacity else []
     return Speed(
         floor=_latency(chosen, lambda time: (time.floor, time.floor_bound)),
         achievable=_latency(chosen, lambda time: (time.achievable, time.bound)),
@@ -643,6 +634,8 @@ def speed(serving: Serving) -> Speed:
         highest_rate=point(serving, most) if most else None,
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
         notes=serving.notes,
+        capacity=loads[-1] if loads else None,
+        below_capacity=tuple(loads[:-1]),
     )
 
 

@@ -73,7 +73,7 @@ def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: flo
 def share(value: float | str, flag: str) -> Fraction:
     """`30%`, `"0.3"` or `0.3`."""
     text = str(value)
-    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?|\.\d{1,9})\s*(%?)\s*", text, re.ASCII)
+    match = re.fullmatch(r"\s*((?:\d{1,9}(?:\.\d{1,20})?|\.\d{1,20})(?:e-\d{1,3})?)\s*(%?)\s*", text, re.ASCII)
     if not match:
         raise InputError("options", [Fault(flag, text, "a share such as 30% or 0.3")])
     return Fraction(match[1]) / (100 if match[2] else 1)

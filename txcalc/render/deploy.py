@@ -39,6 +39,8 @@ def _header(answer: Deploy) -> list[str]:
             f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented, in replicas of {fewest.replica}: "
             "1, 2 or 4 GPUs of a node, or whole nodes"
         )
+    if speed and speed.capacity:
+        verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
@@ -96,7 +98,8 @@ def comparison(answer: DeployComparison) -> Report:
             fits = TableCell(each.fits, "not suited", "red")
             notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.limits)}"] = None
         figures = serving.row(each.speed) if each.speed else [None] * (3 + priced)
-        rows.append((label, fits, str(each.layout), each.max_concurrency, *figures))
+        users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
+        rows.append((label, fits, str(each.layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
     headings = (
         TableCell("deployment", "model\nGPUs"),

@@ -28,6 +28,16 @@ FRONT = 12  # points shown
 LOADS = 6  # shown without detail
 
 
+def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
+    """What the GPUs carry where no load is given."""
+    steady, gpus = point.steady, f"{point.layout.gpus} × {answer.gpu.title}"
+    where = "within the limits" if limits else f"of {answer.workload.context:,} tokens"
+    cost = point.cost_per_million_output
+    money = "" if cost is None else f", {_money(cost).text} per 1M output tokens"
+    rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
+    return f"capacity of {gpus}: {_users(point.sequences)} {where}, {rates}{money}"
+
+
 def headline(answer: Deploy, speed: Speed) -> list[str]:
     """The speed at the load; if that is not sustainable, of one prefill and one step alone."""
     steady = speed.steady
@@ -70,7 +80,11 @@ def _load(speed: Speed) -> str:
     rate, users = speed.rate, speed.sequences
     if rate is not None:
         return f"at {three(rate) if rate >= 1000 else format(rate, 'g')} requests/s"
-    return "1 user" if users == 1 else f"{users:,} users"
+    return _users(users)
+
+
+def _users(number: int) -> str:
+    return "1 user" if number == 1 else f"{number:,} users"
 
 
 def verdict(answer: Deploy, speed: Speed) -> str | None:
@@ -102,7 +116,7 @@ def unsuited(replica: UnsuitedReplica, limits: LatencyLimits) -> str:
         limit = getattr(limits, key)
         times = [(each.users, getattr(each, key)) for each in replica.latencies]
         if limit is not None and times[-1][1] is not None and times[-1][1] > limit:
-            means = (f"{seconds(time)} with {users} user{'' if users == 1 else 's'}" for users, time in times)
+            means = (f"{seconds(time)} with {_users(users)}" for users, time in times)
             texts.append(f"mean {name} is {' and '.join(means)}, the limit {seconds(limit)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
@@ -160,8 +174,7 @@ def _within(answer: Deploy, speed: Speed) -> str:
 def load(point: Point, as_rate: bool = False) -> str:
     """A load with its speed and cost, in a line; `as_rate`: its requests per second in place of its users."""
     steady, cost = point.steady, point.cost_per_million_output
-    users = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
-    what = f"{three(steady.requests_per_s)} requests/s" if as_rate else users
+    what = f"{three(steady.requests_per_s)} requests/s" if as_rate else _users(point.sequences)
     tpot = "" if steady.tpot_s.mean is None else f", TPOT {seconds(steady.tpot_s.mean)}"
     rate = "" if steady.tokens_per_s_gpu is None else f", {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
     money = "" if cost is None else f", {_money(cost).text} per 1M out"
@@ -171,8 +184,10 @@ def load(point: Point, as_rate: bool = False) -> str:
 def shared(answer: Deploy, speed: Speed) -> list[str]:
     """The load and definitions that several deployments share."""
     work, engine = answer.workload, answer.engine
+    within = " within the limits" if speed.limits else ""
+    users = f"as many users as fit{within}" if speed.capacity else _load(speed)
     return [
-        f"{_load(speed)}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
+        f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
         f"weights {engine.weights}, cache {engine.kv}",
         *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
         "achievable figures at the load, with the best layout of each; floors are in --json",
@@ -180,8 +195,9 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
 
 
 def row(speed: Speed) -> list[TableCell]:
-    """The speed columns of a table of several deployments."""
-    steady, costs = speed.steady, _costs(speed, speed)
+    """The speed columns of a table of several deployments, at the load or at capacity."""
+    point = speed.capacity or speed
+    steady, costs = point.steady, _costs(speed, point)
     if not steady.timed:
         why = "saturated" if steady.lasts else "overloaded"
         return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *costs]
@@ -318,7 +334,11 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
 
 
 def _loads(speed: Speed, most: int | None) -> Table:
-    points = speed.batches if most is None else _spaced(speed.batches, most)
+    """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
+    points: Sequence[Point] = speed.batches if most is None else _spaced(speed.batches, most)
+    costly = points
+    if speed.capacity and most is not None:
+        points, costly = (*speed.below_capacity, speed.capacity), (speed.capacity,)
     rows = [
         [
             cell(point.sequences),
@@ -326,7 +346,8 @@ def _loads(speed: Speed, most: int | None) -> Table:
             _time(point.steady.tpot_s.mean),
             _time(point.tpot_s),
             TableCell(point.bound, point.bound),
-            *_throughput(speed, point),
+            *_rates_of_point(point),
+            *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
         ]
         for point in points
     ]
@@ -341,7 +362,8 @@ def _front(speed: Speed) -> Table:
             f"{point.layout}, {point.sequences:,}",
             _time(point.steady.ttft_s.mean),
             _time(point.steady.tpot_s.mean),
-            *_throughput(speed, point),
+            *_rates_of_point(point),
+            *_costs(speed, point),
         ]
         for point in _spaced(speed.front, FRONT)
     ]
@@ -349,9 +371,8 @@ def _front(speed: Speed) -> Table:
     return Table("Pareto front of latency and throughput", headings, rows)
 
 
-def _throughput(speed: Speed, point: Point) -> tuple[TableCell, ...]:
-    steady = point.steady
-    return _rate(steady.tokens_per_s_user), _rate(steady.tokens_per_s_gpu), *_costs(speed, point)
+def _rates_of_point(point: Point) -> tuple[TableCell, TableCell]:
+    return _rate(point.steady.tokens_per_s_user), _rate(point.steady.tokens_per_s_gpu)
 
 
 def _throughput_headings(speed: Speed) -> tuple[TableCell, ...]:
@@ -372,9 +393,11 @@ def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
 
 
 def _budget(speed: Speed) -> Table:
-    """Cost and maximum power of the load, here and at the cheapest point within the limits."""
-    columns: dict[str, Point] = {"here": speed}
-    if cheapest := speed.cheapest:
+    """Cost and maximum power of the load (of as many users as fit, if none is given), and at the cheapest point within
+    the limits."""
+    here, cheapest = speed.capacity or speed, speed.cheapest
+    columns: dict[str, Point] = {"at capacity" if speed.capacity else "here": here}
+    if cheapest and (cheapest.layout, cheapest.sequences) != (here.layout, here.sequences):
         columns["cheapest"] = cheapest
     points, price = list(columns.values()), speed.price_per_gpu_hour
     rows: list[tuple[Any, ...]] = [

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from command import Command
 
-from txcalc import hardware, load
+from txcalc import deploy, hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
@@ -184,6 +184,57 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert " ".join(out.split()).startswith(dear) and out.count("the cheapest") == 1
 
 
+def test_without_a_load_the_answer_is_what_the_gpus_carry() -> None:
+    """The most users within the limits, of all layouts, with cost and command; one more user is too many."""
+    argv = (
+        "llama-3.1-8b",
+        "--gpu",
+        "h100:8@2.5",
+        "--prompt",
+        "2k",
+        "--answer",
+        "300",
+        "--ttft",
+        "1s",
+        "--tpot",
+        "20ms",
+    )
+    data = run.data(*argv)
+    capacity, users = data["speed"]["capacity"], data["workload"]["concurrency"]
+    assert capacity["sequences"] == users == 416 and capacity["layout"] == data["layout"]
+    model, limits = load("llama-3.1-8b"), Slo(1.0, 0.02)
+    planner, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(2348, 2048, answer=300)
+    timer, rate = Timer(planner, asked, 2348), capacity["steady"]["requests_per_s"]
+    for layout in planner.layouts(8):
+        more = users + layout.dp
+        assert not _serves(timer, layout, more, limits) or timer.steady(layout, more).rate < rate, layout
+    one, half = data["speed"]["below_capacity"]
+    assert (one["sequences"], half["sequences"]) == (1, users // 2) and data["speed"]["cheapest"] == capacity
+    out = " ".join(run(*argv)[1].split())
+    cost, tokens = capacity["cost_per_million_output"], capacity["steady"]["output_tokens_per_s"]
+    first = f"capacity of 8 × NVIDIA H100 SXM: {users} users within the limits, {rate:.1f} requests/s, {tokens:,.0f} "
+    assert out.startswith(f"{first}tokens/s, {cost:.4f} per 1M output tokens ")
+    assert out.count(f"{cost:.4f}") == 3  # the first line, one of three loads, the budget
+    assert f"--max-num-seqs {-(-users // data['layout']['dp'])} " in run(*argv, "--emit", "vllm")[1]
+
+
+def test_the_capacity_without_limits_is_what_fits() -> None:
+    """One sequence is planned for, as many as memory holds and the engine runs are shown, and cost is theirs."""
+    argv = ("llama-3.1-8b", "--gpu", "h100:1@2", "--context", "8k")
+    data = run.data(*argv)
+    assert data["workload"]["concurrency"] == 1 and data["speed"]["capacity"]["sequences"] == 56
+    out = " ".join(run(*argv)[1].split())
+    assert (
+        "fits: 55.01 GiB to spare on the fullest GPU capacity of 1 × NVIDIA H100 SXM: 56 users of 8,192 tokens" in out
+    )
+    several = run(*argv[:3], "--gpu", "l40s:1@1")[1]
+    assert several.startswith("as many users as fit, prompts of 4,096 ") and " 56 " in several and " 24 " in several
+    few = run.data(*argv, "--engine", "vllm", "--max-num-seqs", "9")
+    assert few["speed"]["capacity"]["sequences"] == 9
+    for load_ in (("--concurrency", "1"), ("--rate", "0.1/s")):
+        assert "capacity" not in run.data(*argv, *load_)["speed"]
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_one_replica_less_is_too_few(seed: int) -> None:
     """Without a number: the fewest of all counts whose replicas can be rented, on every layout."""
@@ -338,7 +389,7 @@ def test_targets_that_a_floor_forbids() -> None:
     assert "misses a limit: mean TPOT " in out
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
     text = (
-        "meets the limits: mean TTFT 104 ms ≤ 1 s and mean TPOT 6.99 ms ≤ 20.0 ms; percentiles not checked (--simulate)"
+        "meets the limits: mean TTFT 521 ms ≤ 1 s and mean TPOT 19.8 ms ≤ 20.0 ms; percentiles not checked (--simulate)"
     )
     assert code == 0 and text in out.replace("\n", " ")
     code, out, _ = run("gpt2", "--gpu", "h100:1", "--answer", "1", "--prompt", "512", "--tpot", "1s")
@@ -362,6 +413,9 @@ def test_prices_are_a_cards_own() -> None:
 def test_acceptance_may_be_a_percentage() -> None:
     argv = ["gpt2", "--gpu", "l4:1", "--context", "1k", "--draft", "3", "--json"]
     assert run(*argv, "--acceptance", "80%")[1] == run(*argv, "--acceptance", "0.8")[1]
+    for acceptance in (1 / 3, 1e-5):  # with more decimals than anybody types
+        speed = deploy("gpt2", "l4:1", context="1k", draft=3, acceptance=acceptance).speed
+        assert speed and speed.speculation and speed.speculation.acceptance == acceptance
 
 
 def test_limits_are_whole() -> None:

@@ -284,7 +284,7 @@ RULE = (
 )
 
 
-class Fewest(Struct, frozen=True):
+class FewestGpus(Struct, frozen=True):
     """The fewest accelerators that serve a load within its limits.
 
     needed   in replicas of any size
@@ -326,7 +326,7 @@ class Plan(Struct, frozen=True, eq=False):
     notes: tuple[str, ...]
     rule: str = RULE
     fixed: Mapping[str, int] = field(default_factory=dict)
-    fewest: Fewest | None = None
+    fewest: FewestGpus | None = None
     unsuited: Unsuited | None = None
 
     @property

@@ -26,7 +26,7 @@ from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import (
     MOST_GPUS,
-    Fewest,
+    FewestGpus,
     LayoutCapacity,
     Plan,
     Planner,
@@ -37,6 +37,7 @@ from txcalc.planning.serving.deployment import (
     taken,
 )
 from txcalc.planning.serving.points import Request, Slo, Timer
+from txcalc.planning.serving.speed import MOST_LAYOUTS, within
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
@@ -121,6 +122,17 @@ def fewer_users(
     return arrange(plan.planner, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
 
 
+def capacity(plan: Plan, asked: Request, limits: Slo) -> int:
+    """The most users within the limits, on the layout of the plan that then answers the most requests; 0: not one."""
+    timer = Timer(plan.planner, asked, plan.context)
+    loads = [(0.0, 0)]
+    for choice in plan.choices[:MOST_LAYOUTS]:
+        users = within(timer, choice, limits) * choice.layout.dp if timer.known(choice.layout) else 0
+        if users:
+            loads.append((timer.steady(choice.layout, users).rate, users))
+    return max(loads)[1]
+
+
 class _Sizing:
     """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 
@@ -154,7 +166,7 @@ class _Sizing:
         """Whether the time at the load decides on the number."""
         return self.timed and bool(self.limits or self.asked.rate)
 
-    def fewest(self, least: int) -> Fewest | None:
+    def fewest(self, least: int) -> FewestGpus | None:
         """The fewest that serve the load within the limits, of at least as many as hold it; None: none do."""
         try:
             rented = self._rented(least)
@@ -167,9 +179,9 @@ class _Sizing:
         smaller = max((n for n in self.units if n < size), default=0)
         counts = [n * replicas for n in range(smaller + 1, size) if n * replicas >= least]
         needed = next((n for n in counts if self._enough(n, replicas)), replicas * size)
-        return Fewest(needed, replicas * size, size)
+        return FewestGpus(needed, replicas * size, size)
 
-    def smallest(self, fewest: Fewest | None, least: int) -> list[LayoutCapacity] | None:
+    def smallest(self, fewest: FewestGpus | None, least: int) -> list[LayoutCapacity] | None:
         """The layouts of the fewest, best first; where none serve the load within the limits, of the fewest that hold
         it; None: there are none."""
         if fewest:

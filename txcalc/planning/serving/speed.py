@@ -96,6 +96,19 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return [found[n] for n in sorted(found)]
 
     @property
+    def capacity(self) -> list[OperatingPoint]:
+        """The loads to show where none is given, ascending: one user, half of what fits, and what fits: the chosen load
+        if limits decided on it, else all sequences that memory holds and the engine runs. Empty if one user misses a
+        limit, or the model does not decode."""
+        best, chosen = self.plan.best, self.chosen
+        if chosen.tpot is None or self.unmet:
+            return []
+        users = min(best.max_concurrency, min(self.timer.at_once, MOST_BATCH) * best.layout.dp)
+        users = chosen.sequences if self.limits else users
+        numbers = sorted({1, max(1, users // 2), users})
+        return [self.timer.point(best.layout, n, None, best.max_concurrency) for n in numbers]
+
+    @property
     def timed_choices(self) -> list[LayoutCapacity]:
         """Layouts that can be timed, best first."""
         return [choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.known(choice.layout)]

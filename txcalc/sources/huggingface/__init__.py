@@ -78,11 +78,11 @@ def _beside(data: object, path: Path) -> Any:
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
     for name, method in BESIDE.items():
-        if (other := path.with_name(name)).is_file():
-            own = parsed(files.read(other, MAX_BYTES), str(other))
-            if not isinstance(own, Mapping):
-                raise InputError(str(other), [f"holds {shown(own)}, expected an object"])
-            return {**data, "quantization_config": {"quant_method": method, **own}}
+        if (file := path.with_name(name)).is_file():
+            settings = parsed(files.read(file, MAX_BYTES), str(file))
+            if not isinstance(settings, Mapping):
+                raise InputError(str(file), [f"holds {shown(settings)}, expected an object"])
+            return {**data, "quantization_config": {"quant_method": method, **settings}}
     return data
 
 
@@ -102,12 +102,12 @@ def parsed(data: bytes, where: str) -> Any:
 
 def _once(pairs: list[tuple[str, Any]]) -> Raw:
     """An object, none of whose keys stands twice with different values."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        twice = next((key for key, value in pairs if found[key] != value), None)
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        twice = next((key for key, value in pairs if table[key] != value), None)
         if twice is not None:
             raise ValueError(f"{shown(twice)} is there twice, with different values")
-    return found
+    return table
 
 
 def describe(data: object, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
@@ -120,22 +120,22 @@ def describe(data: object, where: str = "config.json", name: str = "", ignore: S
         shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype", *QUANTISED) if key in data}
         data = {**shared, **{key: value for key, value in data[part].items() if value is not None or key not in shared}}
         left_out.append(f"{part} alone is read, as a {data['model_type']}: what else the file describes is not counted")
-    told: list[str] = []
+    stated_types: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
         from txcalc.sources.huggingface.params_json import translated
 
-        data, told = translated(data, where)
+        data, stated_types = translated(data, where)
     model_type, inferred = type_of(data, where)
     c, raw = _read(Config(data, model_type), where)
     if c.faults:
-        c.finish(where, _read(Config(data, model_type, again=True), where)[0])
+        c.finish(where, _read(Config(data, model_type, second_reading=True), where)[0])
     raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
-    return raw, where, (*told, *inferred, *c.assumptions), (*left_out, *c.notes)
+    return raw, where, (*stated_types, *inferred, *c.assumptions), (*left_out, *c.notes)
 
 
 def _read(c: Config, where: str) -> tuple[Config, Raw]:
     """A config once it is read, and the description in it, if it has no faults."""
-    text, own = c, c.model_type
+    text, declared_type = c, c.model_type
     agreed(c)
     if c.model_type in WRAPPERS:
         from txcalc.sources.huggingface.multimodal import language_model
@@ -151,7 +151,7 @@ def _read(c: Config, where: str) -> tuple[Config, Raw]:
         tie_told(c, raw.get("head", {}).get("tied"))
         raw |= describe_towers(c, text, raw)
     raw |= _stored(c, text)
-    _remarks(c, text, own)
+    _remarks(c, text, declared_type)
     c.report_unread_keys()
     return c, raw
 
@@ -168,7 +168,7 @@ def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list
         if not isinstance(tables[-1], Mapping) or key not in tables[-1]:
             raise InputError(where, [f"has no key {shown(path)} to ignore"])
         notes.append(f"ignored as asked: {printable(path)} = {shown(tables[-1][key])}")
-        inner: Any = {other: value for other, value in tables[-1].items() if other != key}
+        inner: Any = {name: value for name, value in tables[-1].items() if name != key}
         for step, table in zip(reversed(outer), reversed(tables[:-1]), strict=True):
             inner = {**table, step: inner}
         data = inner
@@ -240,9 +240,9 @@ def _foreign(data: Table, name: str) -> bool:
     another code's switch; or beside tokens that the code before transformers added to the table."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
-    own = FINGERPRINTS[name].union(_OLD, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
-    told = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
-    return any(key not in own and metadata.unnamed(name, key) for key in told)
+    known_keys = FINGERPRINTS[name].union(_OLD, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
+    keys = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
+    return any(key not in known_keys and metadata.unnamed(name, key) for key in keys)
 
 
 def type_of(data: Table, where: str) -> tuple[str, list[str]]:
@@ -252,31 +252,39 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
     if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
-    for own, shared, told, why in OWN:
-        if shared in (None, model_type) and told(data):
-            return own, [f"model_type = '{own}', for {why}"]
+    for reader_type, shared, fits, why in OWN:
+        if shared in (None, model_type) and fits(data):
+            return reader_type, [f"model_type = '{reader_type}', for {why}"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
         if known or metadata.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    types = [one for one in metadata.types_of(RENAMED.get(cls, cls)) if one in READERS or one in WRAPPERS]
+    types = [
+        candidate
+        for candidate in metadata.types_of(RENAMED.get(cls, cls))
+        if candidate in READERS or candidate in WRAPPERS
+    ]
     if model_type is None:
-        types += [one for one, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(one)]
+        types += [
+            candidate
+            for candidate, (at, _) in READERS.items()
+            if at in PUBLISHED and bare(cls) in named_after(candidate)
+        ]
     if len(types) > 1:
-        types = [one for one in types if bare(cls).startswith(bare(one))]
+        types = [candidate for candidate in types if bare(cls).startswith(bare(candidate))]
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
-        sure = next((name for name, keys in FINGERPRINTS.items() if keys <= data.keys()), "")
-        if sure and model_type is None and not cls and not _foreign(data, sure):
-            return sure, [f"model_type = {sure!r}, whose keys these are, as files had them before it"]
+        fingerprint = next((name for name, keys in FINGERPRINTS.items() if keys <= data.keys()), "")
+        if fingerprint and model_type is None and not cls and not _foreign(data, fingerprint):
+            return fingerprint, [f"model_type = {fingerprint!r}, whose keys these are, as files had them before it"]
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         like = next((name for name, keys in TYPICAL_KEYS.items() if keys <= data.keys()), "")
-        other = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")
-        if other and not like:
-            raise InputError(where, [f"is no model's config: {other}"])
+        file_kind = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")
+        if file_kind and not like:
+            raise InputError(where, [f"is no model's config: {file_kind}"])
         fix = f'its keys are like those of {like}: add "model_type": "{like}" if it is one' if like else ""
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'", fix)])
     return model_type, []
@@ -289,10 +297,12 @@ def agreed(c: Config) -> None:
     if cls is None or not metadata.knows(c.model_type):
         return
     types = metadata.types_of(RENAMED.get(cls, cls))
-    spelled = {bare(one) for one in metadata.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
+    spelled = {
+        bare(name) for name in metadata.classes(c.model_type)
+    }  # Kimi_K25 is KimiK25 in the type's own repository
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
-        wanted = ", ".join([one for one in metadata.classes(c.model_type) if _reads(c, one)][:3])
+        wanted = ", ".join([name for name in metadata.classes(c.model_type) if _reads(c, name)][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
                 f"architectures reads transformers' {c.model_type}")  # fmt: skip
 
@@ -300,7 +310,7 @@ def agreed(c: Config) -> None:
 def _reads(c: Config, cls: str) -> bool:
     """Whether a config with this class is read as far as its class goes."""
     try:
-        _read(tried := Config({**c.data, "architectures": [cls]}, c.model_type, again=True), "")
+        _read(tried := Config({**c.data, "architectures": [cls]}, c.model_type, second_reading=True), "")
     except InputError:
         return False
     return "architectures[0]" not in tried.faulty
@@ -339,7 +349,7 @@ def _part(c: Config) -> str:
     that has one, or nobody wrote one."""
     if c.model_type in WRAPPERS:
         return "it has more than the language model that is read here"
-    whole = next((one for one in (*WRAPPERS, *READERS) if c.model_type in [f"{one}_{part}" for part in PARTS]), "")
+    whole = next((name for name in (*WRAPPERS, *READERS) if c.model_type in [f"{name}_{part}" for part in PARTS]), "")
     return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
 
 
@@ -358,15 +368,15 @@ def way_out(c: Config) -> str:
     return "; txcalc show … --via transformers measures transformers' own" if metadata.knows(c.model_type) else ""
 
 
-def _remarks(c: Config, text: Config, own: str) -> None:
+def _remarks(c: Config, text: Config, declared_type: str) -> None:
     """What is worth a line although it changes no number; `own` is the type that the config has."""
     if "auto_map" in c:
-        whose = "transformers' own" if READERS.get(own, ("",))[0] not in PUBLISHED else "the published"
-        c.note(f"auto_map names code, which is not run: read as {whose} {own}")
+        owner = "transformers' own" if READERS.get(declared_type, ("",))[0] not in PUBLISHED else "the published"
+        c.note(f"auto_map names code, which is not run: read as {owner} {declared_type}")
     factor = text.data.get("residual_multiplier", 1)
     if factor != 1:
-        told = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
-        c.note(f"residual_multiplier = {shown(factor)} {told}")
+        effect = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
+        c.note(f"residual_multiplier = {shown(factor)} {effect}")
     quantization = _quantised(c, text)
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
@@ -382,12 +392,12 @@ def _remarks(c: Config, text: Config, own: str) -> None:
 
 def _quantised(c: Config, text: Config) -> Any:
     """What a quantiser says of the checkpoint, the same wherever it says it."""
-    said = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
-    for at, key in said:
+    places = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
+    for at, key in places:
         at.ignore(key)
-        if at.data[key] != said[0][0].data[said[0][1]]:
-            at.fault(key, at.data[key], f"what {said[0][1]} says")
-    return said[0][0].data[said[0][1]] if said else None
+        if at.data[key] != places[0][0].data[places[0][1]]:
+            at.fault(key, at.data[key], f"what {places[0][1]} says")
+    return places[0][0].data[places[0][1]] if places else None
 
 
 def _stored(c: Config, text: Config) -> Raw:
@@ -395,16 +405,18 @@ def _stored(c: Config, text: Config) -> Raw:
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
     quantization = _quantised(c, text)
-    found: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
+    storage: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
-        c.note(f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {found['dtype']} is counted")
+        c.note(
+            f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {storage['dtype']} is counted"
+        )
     if quantization is None:
-        return found
+        return storage
     if not isinstance(quantization, Mapping):
         c.fault("quantization_config", quantization, "a table: quant_method and what it says")
-        return found
+        return storage
     experts = {"expert_dtype": text.data["expert_dtype"]} if text.data.get("expert_dtype") is not None else {}
-    return {**found, "quantization": {**quantization, **experts}}
+    return {**storage, "quantization": {**quantization, **experts}}
 
 
 def families() -> dict[str, str]:

@@ -24,18 +24,18 @@ def alias(c: Config) -> Raw:
     note      what a reader of the answer should know
     """
     row: Raw = {**ALIASES[c.model_type]}
-    row |= next((other for key, other in row.get("if", {}).items() if c.data.get(key)), {})
+    row |= next((changes for key, changes in row.get("if", {}).items() if c.data.get(key)), {})
     absent = {key: value for key, value in row.get("defaults", {}).items() if key not in c}
     for key, value in absent.items():
         if value is not None:
             c.assume(key, value)
     cls = class_of(c.data)
-    own: dict[str, str] = {bare(theirs): ours for theirs, ours in row["classes"].items()}
-    if cls is not None and bare(cls) not in own:
+    classes: dict[str, str] = {bare(published): cls_read for published, cls_read in row["classes"].items()}
+    if cls is not None and bare(cls) not in classes:
         c.fault("architectures[0]", cls, " or ".join(row["classes"]), "other classes may have other layers")
-    ours = own.get(bare(cls or ""), next(iter(own.values())))
-    kept = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
-    c.data = absent | kept | ({"architectures": [ours]} if ours else {}) | row.get("set", {})
+    cls_read = classes.get(bare(cls or ""), next(iter(classes.values())))
+    config = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
+    c.data = absent | config | ({"architectures": [cls_read]} if cls_read else {}) | row.get("set", {})
     c.ignore(*row.get("ignore", "").split(), *row.get("if", {}))
     if "note" in row:
         c.note(row["note"])
@@ -63,8 +63,8 @@ def codet5p(c: Config) -> Raw:
         if given.get("model_type") != "codet5p_module":
             c.fault(name, table if name in c else ABSENT, "an object of the model type codet5p_module")
         outer = ("architectures", "model_type", "is_decoder", "add_cross_attention", "cross_attention_hidden_size")
-        kept = {key: value for key, value in given.items() if key not in outer}
-        inner = Config(kept | {"architectures": [cls]}, "gptj", f"{name}.", c, partial=True)
+        config = {key: value for key, value in given.items() if key not in outer}
+        inner = Config(config | {"architectures": [cls]}, "gptj", f"{name}.", c, partial=True)
         for key in outer[2:4]:
             if given.get(key, False) is not (name == "decoder"):
                 inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())

@@ -59,7 +59,7 @@ def granite_speech(v: Config) -> Tower:
     f, words = d * v.size("feedforward_mult", default=4), v.size("output_dim", default=42)
     filled = {"at": [1, 0, context, context]}
     mixed = [norm_leaf("attention", d)]
-    mixed += [leaf(one, "linear", d, heads * width, bias=False, **filled) for one in "qkv"]
+    mixed += [leaf(letter, "linear", d, heads * width, bias=False, **filled) for letter in "qkv"]
     mixed += [leaf("distances", "held", (2 * rows + 1) * width)]
     mixed += [leaf("distance_scores", "scores", heads, width, keys=[0, context, 1], **filled)]
     mixed += [leaf("core", "windows", heads, width, width, context, bias=True, **filled)]
@@ -82,19 +82,19 @@ def gemma4(v: Config) -> Tower:
         v.fault("subsampling_conv_channels", channels, "at least 4 channels first: a quarter of them are bands")
     block, width = v.size("attention_chunk_size", default=12), max(1, d // heads)
     before, after = v.size("attention_context_left", default=13), v.count("attention_context_right", default=0)
-    seen, act = block + before - 1 + after, v.activation("hidden_act", default="silu")
+    span, act = block + before - 1 + after, v.activation("hidden_act", default="silu")
     v.ignore("gradient_clipping", "attention_invalid_logits_value", "attention_logit_cap", "residual_weight")
     # A block's queries meet the same keys, as if they were heads of one position.
     grouped = {"at": [1, 0, block]}
-    mixed = [norm_leaf("attention", d, "rms_norm"), *(leaf(one, "linear", d, d, bias=False) for one in "qkv")]
+    mixed = [norm_leaf("attention", d, "rms_norm"), *(leaf(letter, "linear", d, d, bias=False) for letter in "qkv")]
     mixed += [leaf("query_scale", "held", width)]
-    mixed += [leaf("distances", "linear", d, d, bias=False, at=[0, seen // 2 + 1, 1], shared=True)]
-    met = {"scores": seen, "distance_scores": seen // 2 + 1, "values": seen}
-    mixed += [leaf(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in met.items()]
+    mixed += [leaf("distances", "linear", d, d, bias=False, at=[0, span // 2 + 1, 1], shared=True)]
+    spans = {"scores": span, "distance_scores": span // 2 + 1, "values": span}
+    mixed += [leaf(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in spans.items()]
     mixed += [leaf("o", "linear", d, d, bias=False), norm_leaf("attended", d, "rms_norm")]
     mixed.append(leaf("attention_sum", "sum", d))
     inner = [norm_leaf("conv_inner", d, "rms_norm")]
-    layer = conformer_leaves(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", fed_bias=False)
+    layer = conformer_leaves(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", ffn_bias=False)
     layer.append(leaf("fed_norms", "rms_norm", d, times=2, kind="norm"))
     bands, around = max(1, first // 4), list[Raw]()
     for i, (c_in, c_out, rate) in enumerate(((1, first, 4), (first, second, 1))):
@@ -126,11 +126,11 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
         return Tower(width, leaf_tower(width, []))
 
     def blocks(i: int, d: int, **more: object) -> Pieces:
-        made = [norm_leaf("mixer", d, "rms_norm"), leaf("mixer", "convolution", d, d, taps, 1, groups=d)]
-        made += [leaf("mixer_scale", "scale", d), leaf("mixer_sum", "sum", d), norm_leaf("fed", d, "rms_norm")]
-        made += [leaf("up", "linear", d, wide * d), leaf("activation", act, wide * d)]
-        made += [leaf("down", "linear", wide * d, d), leaf("fed_scale", "scale", d), leaf("fed_sum", "sum", d)]
-        return [one | {"name": f"stage{i}_{one['name']}", **more} for one in made]
+        leaves = [norm_leaf("mixer", d, "rms_norm"), leaf("mixer", "convolution", d, d, taps, 1, groups=d)]
+        leaves += [leaf("mixer_scale", "scale", d), leaf("mixer_sum", "sum", d), norm_leaf("fed", d, "rms_norm")]
+        leaves += [leaf("up", "linear", d, wide * d), leaf("activation", act, wide * d)]
+        leaves += [leaf("down", "linear", wide * d, d), leaf("fed_scale", "scale", d), leaf("fed_sum", "sum", d)]
+        return [item | {"name": f"stage{i}_{item['name']}", **more} for item in leaves]
 
     rate, c_in, stages, back = 1, channels, list[Raw](), list[Raw]()
     for ratio in ratios:
@@ -166,14 +166,14 @@ def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
     audio, bias = c.data.get("audio_config"), v.flag("mlp_bias", default=False)
     latent = audio.get("hidden_size", 64) if isinstance(audio, Mapping) else 1
     latent = latent if type(latent) is int else 1  # what is no size is a fault of its own table
-    for key, wanted in (("hidden_size", d), ("latent_size", latent)):
-        if v.data.get(key, wanted) != wanted:
-            v.fault(key, v.data[key], f"{wanted:,}, which the class derives")
+    for key, expected in (("hidden_size", d), ("latent_size", latent)):
+        if v.data.get(key, expected) != expected:
+            v.fault(key, v.data[key], f"{expected:,}, which the class derives")
     act = v.activation("hidden_act", default="silu")
     layer = ffn_leaves("fed", d, f, act, norm="rms_norm", bias=bias, gated=True, times=n)
     layer.append(leaf("shifts", "linear", d, 3 * d, bias=False, times=n))
-    told = v.size("frequency_embedding_size", default=256)
-    sides = {"in": (latent, d), "time": (told, d), "times": (d, d), "text": (d, d)}
+    frequencies = v.size("frequency_embedding_size", default=256)
+    sides = {"in": (latent, d), "time": (frequencies, d), "times": (d, d), "text": (d, d)}
     sides |= {"last": (d, 2 * d), "out": (d, latent)}
     ends = [leaf(name, "linear", *both, bias=False) for name, both in sides.items()]
     return Projection((resampler_step([*ends, *layer, leaf("factors", "held", 2)], 1, 1, d),))

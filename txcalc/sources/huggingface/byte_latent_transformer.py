@@ -36,10 +36,10 @@ def blt(c: Config) -> Raw:
         part.c.ignore("hidden_size_global")
     d.c.ignore("vocab_size")
     d.c.equal("hidden_size_global", g.width, 2048, "what the layers over patches give")
-    vocab = {one: one.size("vocab_size", default=260) for one in (c, e.c, parts["patcher"].c)}
+    vocab = {config: config.size("vocab_size", default=260) for config in (c, e.c, parts["patcher"].c)}
     around = [leaf("bytes", "table", vocab[e.c], e.width), leaf("hashes", "table", rows, e.width, bias=True)]
     around[1]["runs"] = hashes
-    around = [one | {"kind": "embedding"} for one in around]
+    around = [item | {"kind": "embedding"} for item in around]
     around += e.layers(window)
     times = e.number if e.c.flag("cross_attn_all_layers", default=False) else 1
     around.append(leaf("to_patches", "linear", e.width, e.width * k, bias=False, kind="embedding", runs=times, **here))
@@ -70,14 +70,14 @@ def blt(c: Config) -> Raw:
 def _patches(c: Config) -> list[int]:
     """Positions of patches for T bytes, as `at` of a piece: ⌈(T − 1)/p⌉ of p bytes each behind one of the first."""
     length = c.size("patch_size", default=4, null=None)
-    most = c.size("max_patch_length", default=None, null=None)
+    longest = c.size("max_patch_length", default=None, null=None)
     c.require_value("entropy", "patching_mode", why="a patcher that is not run is not read")
     if not c.flag("patch_in_forward", default=True, null=False):
         c.note("no entropy is looked at: every byte is a patch, and one more is empty")
         return [1, 1, 1]
     if length is None:
         return [1, 0, 1]
-    length = min(length, most or length)
+    length = min(length, longest or length)
     c.note(f"where patches begin depends on the text: {length} bytes each are assumed (patch_size), the first alone")
     return [1, length - 1, length]
 
@@ -103,40 +103,40 @@ class _Part:
 
     def _maps(self, name: str, queries: Raw, keys: Raw) -> tuple[Pieces, Raw]:
         kv = self.groups * self.head
-        made = [leaf(f"{name}q", "linear", self.width, self.width, bias=False, **queries)]
-        made += [leaf(f"{name}{one}", "linear", self.width, kv, bias=False, **keys) for one in "kv"]
-        return made, leaf(f"{name}o", "linear", self.width, self.width, bias=False, **queries)
+        leaves = [leaf(f"{name}q", "linear", self.width, self.width, bias=False, **queries)]
+        leaves += [leaf(f"{name}{letter}", "linear", self.width, kv, bias=False, **keys) for letter in "kv"]
+        return leaves, leaf(f"{name}o", "linear", self.width, self.width, bias=False, **queries)
 
     def layer(self, window: int | None, here: Raw, name: str = "") -> Pieces:
         """A layer, pre-norm, that sees what is before."""
         (q, k, v), out = self._maps(name, here, here)
         form, span = ("once", ()) if window is None else ("window_once", (window,))
         groups = max(1, self.heads // self.groups)
-        own = [leaf(f"{name}rotary", "rotary", self.heads + self.groups, self.head, **here)]
-        own.append(
+        core = [leaf(f"{name}rotary", "rotary", self.heads + self.groups, self.head, **here)]
+        core.append(
             leaf(f"{name}core", form, self.heads, self.head, self.head, *span, groups=groups, bias=False, **here)
         )
-        made = [q, k, v, *own, out, leaf(f"{name}attention_sum", "sum", self.width, **here)]
+        leaves = [q, k, v, *core, out, leaf(f"{name}attention_sum", "sum", self.width, **here)]
         ff = ffn_leaves(
             f"{name}feed_forward", self.width, self.wide, self.act, norm="rms_norm", bias=False, gated=True, **here
         )
         norm = norm_leaf(f"{name}attention", self.width, "rms_norm", **here)
-        return [norm, *[one | {"kind": "attention"} for one in made], *ff]
+        return [norm, *[item | {"kind": "attention"} for item in leaves], *ff]
 
     def layers(self, window: int | None) -> Pieces:
-        return [one | {"times": self.number} for one in self.layer(window, {}, f"{self.name}_")]
+        return [item | {"times": self.number} for item in self.layer(window, {}, f"{self.name}_")]
 
-    def reads(self, times: int, queries: Raw, seen: Raw, keys: Raw) -> Pieces:
+    def reads(self, times: int, queries: Raw, span: Raw, keys: Raw) -> Pieces:
         """Cross-attention of `times` layers; its queries are added to its output twice."""
         name = f"{self.name}_cross_"
         (q, k, v), out = self._maps(name, queries, keys)
         groups = max(1, self.heads // self.groups)
         core = leaf(
-            f"{name}core", "reading", self.heads, self.head, self.head, groups=groups, bias=False, **queries, **seen
+            f"{name}core", "reading", self.heads, self.head, self.head, groups=groups, bias=False, **queries, **span
         )
-        made = [q, k, v, core, out, leaf(f"{name}sum", "sum", self.width, groups=2, **queries)]
+        leaves = [q, k, v, core, out, leaf(f"{name}sum", "sum", self.width, groups=2, **queries)]
         norms = [
             norm_leaf(f"{name}q", self.width, "rms_norm", **queries),
             norm_leaf(f"{name}k", self.width, "rms_norm", **keys),
         ]
-        return [one | {"times": times} for one in [*norms, *[one | {"kind": "attention"} for one in made]]]
+        return [item | {"times": times} for item in [*norms, *[item | {"kind": "attention"} for item in leaves]]]

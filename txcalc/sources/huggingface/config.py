@@ -50,7 +50,7 @@ class Config(HeadReader):
 
     def table(self, *names: str) -> Config | None:
         """A nested object, or None where it is absent."""
-        value = self._get(names, _table, {}, {}, {}, told=False)
+        value = self._get(names, _table, {}, {}, {}, assumed=False)
         key = self.spelling(*names)
         return Config(value, self.model_type, f"{self.path}{key}.", self) if value else None
 
@@ -86,8 +86,8 @@ class Config(HeadReader):
     def padding_within(self, raw: Raw, *names: str) -> None:
         """The row that stands for padding is one of the table's, where the class has one; `names` are other keys that
         say which."""
-        held, default = padding_of(self.model_type)
-        for name in (*(("pad_token_id",) if held else ()), *names):
+        has_padding, default = padding_of(self.model_type)
+        for name in (*(("pad_token_id",) if has_padding else ()), *names):
             padding = self.data.get(name, default)
             if type(padding) is int and padding >= raw["vocab_size"]:
                 self.fault(name, padding, f"less than vocab_size = {raw['vocab_size']:,}")
@@ -154,19 +154,19 @@ class Config(HeadReader):
         embedding: Raw | None = None,
         tied: bool = False,
         head: Raw | None = None,
-        **turned: Any,
+        **rotary: Any,
     ) -> Raw:
         """The common decoder, but for what is said: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`turned`
         says how), and a language-model head, tied or not as the class has it."""
-        made = raw | {
+        description = raw | {
             "attention": attention,
             **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated(bias=mlp_bias)}),
             "norm": norm or self.rms(),
-            "positions": positions or self.rotary(attention["d_head"], **turned),
+            "positions": positions or self.rotary(attention["d_head"], **rotary),
             **({} if embedding is None else {"embedding": embedding}),
             "head": head or self.lm_head(tied),
         }
-        return self.both_ways(made)
+        return self.both_ways(description)
 
     def blocks(self) -> Raw:
         """BigBird's blocks, or all positions (`attention_type`)."""
@@ -349,8 +349,8 @@ class Config(HeadReader):
         base = self.real(*names, default=theta)
         share = self.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
         if inner:
-            own = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
-            base = inner.real("rope_theta", default=base) if own else base
+            has_base = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
+            base = inner.real("rope_theta", default=base) if has_base else base
             share = inner.real("partial_rotary_factor", default=share)
             if partial < 1 and "partial_rotary_factor" in inner and inner.data["partial_rotary_factor"] is None:
                 inner.fault("partial_rotary_factor", None, "a number", "the class multiplies by it")
@@ -399,8 +399,8 @@ def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> 
     """Layers of a mixer each, and then a feed-forward, or what `channels` has for each."""
     channels = channels or ["feed_forward"] * len(mixers)
     pairs = list(zip(mixers, channels, strict=True))
-    one = len(set(channels)) == 1
-    names = [mixer if one else f"{mixer}-{channel}" for mixer, channel in pairs]
+    uniform = len(set(channels)) == 1
+    names = [mixer if uniform else f"{mixer}-{channel}" for mixer, channel in pairs]
     return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
 
 
@@ -438,9 +438,9 @@ def stretched(table: Config) -> None:
     if not isinstance(name, str) or name not in STRETCHES:
         table.fault(key, name, f"one of {', '.join(STRETCHES)}")
         return
-    for wanted in STRETCHES[name]:
-        if wanted not in table:
-            table.fault(wanted, ABSENT, f"what {name!r} needs")
+    for needed in STRETCHES[name]:
+        if needed not in table:
+            table.fault(needed, ABSENT, f"what {name!r} needs")
     for key in ("rope_theta", *STRETCHES[name], *(("partial_rotary_factor",) if STRETCHES[name] else ())):
         if key in table and table.data[key] is None and (key, name) != ("factor", "yarn"):  # which yarn works out
             table.fault(key, None, "a number")

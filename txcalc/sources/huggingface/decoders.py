@@ -18,9 +18,9 @@ Axis = tuple[list[str], dict[str, Raw]]
 MUST = "required"
 
 
-def decoder(c: Config, name: str = "", **other: Any) -> Raw:
+def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
     """A config by the row of its model type, or of the type `name` with what is `other`."""
-    row, rows = {"like": name or c.model_type, **other}, metadata.table("decoders.json")
+    row, rows = {"like": name or c.model_type, **changes}, metadata.table("decoders.json")
     while "like" in row:
         row = rows[row.pop("like")] | row
     return Decoder(**row).read(c)
@@ -112,12 +112,12 @@ class Decoder(Struct, frozen=True, kw_only=True):
         for name in self.tables.split():
             c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
-        made: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
-        made |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
+        parts: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
+        parts |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
         given = {key: c.real(value[0], default=value[1]) if isinstance(value, list) else value
                  for key, value in self.head.items()}  # fmt: skip
-        own = {"scale": raw["d_model"] ** 0.5} if self.scaled else {**self.embedding} if self.embedding else None
-        raw = c.decoder(raw, attention, embedding=own, head=c.lm_head(self.tied, **given), **made)
+        embedding = {"scale": raw["d_model"] ** 0.5} if self.scaled else {**self.embedding} if self.embedding else None
+        raw = c.decoder(raw, attention, embedding=embedding, head=c.lm_head(self.tied, **given), **parts)
         if self.latent:
             raw["latent"] = raw.pop("attention")
         for value, keys, why in self.only:
@@ -135,9 +135,9 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if isinstance(self.bias, bool):
             table["bias"] = c.flag("attention_bias", default=self.bias)
         elif self.bias is not None:
-            said = [(c.flag(key, default=default), letters) for key, default, letters in self.bias]
-            whose = [letter for on, letters in said if on for letter in letters]
-            table["bias"] = whose if any(letters for _, letters in said) else said[0][0]
+            flags = [(c.flag(key, default=default), letters) for key, default, letters in self.bias]
+            biased = [letter for on, letters in flags if on for letter in letters]
+            table["bias"] = biased if any(letters for _, letters in flags) else flags[0][0]
         elif self.always:
             table["bias"] = self.always if self.always is True else [*self.always]
         if self.qk_norm:
@@ -179,13 +179,13 @@ class Decoder(Struct, frozen=True, kw_only=True):
             keys, default, more = self.learned
             return {"form": "learned", "rows": c.size(*keys.split(), default=default) + more}
         if self.turned:
-            turned: Raw = {"form": "rotary", "rotary_dims": c.size(self.turned[0], default=self.turned[1])}
+            positions: Raw = {"form": "rotary", "rotary_dims": c.size(self.turned[0], default=self.turned[1])}
         elif self.latent:
             near = c.flag("rope_interleave", default=True)
             return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": near}
         else:
-            turned = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even)
-        return turned | ({"interleaved": True} if self.interleaved else {})
+            positions = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even)
+        return positions | ({"interleaved": True} if self.interleaved else {})
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:
         axes: list[Axis] = [] if self.window is None else [_near(c, raw, **self.window)]
@@ -259,11 +259,11 @@ def _near(
         near = "none"
     if listed:
         c.ignore("sliding_window_pattern")
-    each = period if isinstance(period, int) else 1 if near == "none" else c.size(period[0], default=period[1])
+    step = period if isinstance(period, int) else 1 if near == "none" else c.size(period[0], default=period[1])
     places = {"all": [window is not None] * n, "none": [False] * n}
-    places |= {"but last": [bool((i + 1) % each) for i in range(n)]} if near == "but last" else {}
-    places |= {"but first": [bool(i % each) for i in range(n)]} if near == "but first" else {}
-    types = c.layer_types(n, [LOCAL if one else GLOBAL for one in places[near]])
+    places |= {"but last": [bool((i + 1) % step) for i in range(n)]} if near == "but last" else {}
+    places |= {"but first": [bool(i % step) for i in range(n)]} if near == "but first" else {}
+    types = c.layer_types(n, [LOCAL if windowed else GLOBAL for windowed in places[near]])
     unknown: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
     return c.windows(raw, window, types, unknown if unrotated and window is not None else None)
 

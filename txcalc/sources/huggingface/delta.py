@@ -116,25 +116,25 @@ def qwen4_exp_text(c: Config) -> Raw:
     c.flag("norm_topk_prob", default=True)
     for key, usual_size in _NGRAMS.items():
         c.size(key, default=usual_size)  # null is no number here
-    every = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 1
-    usual = [LINEAR if (i + 1) % every else INDEXED for i in range(n)]
+    interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 1
+    usual = [LINEAR if (i + 1) % interval else INDEXED for i in range(n)]
     types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
 
     def mixed(name: str, injecting: bool) -> list[Raw]:
-        made = [leaf(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
-        made += [
+        leaves = [leaf(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
+        leaves += [
             leaf(f"{name}_down", "linear", several * d, narrow, bias=False),
             leaf(f"{name}_silu", "silu", narrow),
         ]
-        made += [leaf(f"{name}_up", "linear", narrow, several * d, bias=False)]
-        made += [leaf(f"{name}_sigmoid", "sigmoid", several * d), leaf(f"{name}_mean", "sum", d, groups=2 * several)]
+        leaves += [leaf(f"{name}_up", "linear", narrow, several * d, bias=False)]
+        leaves += [leaf(f"{name}_sigmoid", "sigmoid", several * d), leaf(f"{name}_mean", "sum", d, groups=2 * several)]
         if injecting:
-            made.append(leaf(f"{name}_shares", "linear", several * d, several, bias=False))
-            made += [
+            leaves.append(leaf(f"{name}_shares", "linear", several * d, several, bias=False))
+            leaves += [
                 leaf(f"{name}_shares_sigmoid", "sigmoid", several),
                 leaf(f"{name}_added", "sum", several * d, groups=2),
             ]
-        return made
+        return leaves
 
     index = _pooled_index(c, raw, set(types) != {LINEAR})
     both = mixed("mixer_mix", True) + mixed("experts_mix", True)
@@ -153,8 +153,8 @@ def qwen4_exp_text(c: Config) -> Raw:
         names[layer - 1] = f"delta-{layer}"
         tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, primes, d, several)}}
     c.ignore("ple_embed_dim")
-    own: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
-    return layered(raw | {"norm": raw["norm"] | own, "around": mixed("output_mix", False)}, (names, tables))
+    norm: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
+    return layered(raw | {"norm": raw["norm"] | norm, "around": mixed("output_mix", False)}, (names, tables))
 
 
 INDEXED = "indexed_attention"
@@ -186,8 +186,8 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
         return []
     c.require_value(1, _INDEX[-1], why="its class has one head of keys")
     c.divides(block, top, "indexer_compress_ratio", "indexer_budget")
-    if (turned := raw["positions"].get("rotary_dims", width)) > inner:
-        c.fault("indexer_head_dim", inner, f"at least {turned}", "that much of it is rotated")
+    if (rotated := raw["positions"].get("rotary_dims", width)) > inner:
+        c.fault("indexer_head_dim", inner, f"at least {rotated}", "that much of it is rotated")
     if not needed:
         return []
     c.note(f"dense and masked FLOPs of attention are those of all keys, of which an index chooses {top:,}")
@@ -199,26 +199,26 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
         leaf("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
         leaf("index_keys", "stored", inner),
     ]
-    return [{"kind": "attention"} | one for one in leaves]
+    return [{"kind": "attention"} | item for item in leaves]
 
 
 def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]:
     """Tables of n-grams' hashes, as many rows as the next `primes` add up to, and what is made of them for all
     streams."""
     inner, taps = c.size("ple_embed_dim", default=d, null=d), c.size("ple_conv_kernel_size", default=4)
-    longest, each = c.size("ngram_size", default=3), c.size("heads_per_ngram", default=8)
-    whole = c.size("make_ngram_vocab_size_divisible_by", default=128)
-    tables = (longest - 1) * each
+    longest, hashes = c.size("ngram_size", default=3), c.size("heads_per_ngram", default=8)
+    multiple = c.size("make_ngram_vocab_size_divisible_by", default=128)
+    tables = (longest - 1) * hashes
     if not 0 < tables <= 256 or inner % max(1, tables):
-        said = f"a number that (ngram_size - 1) * heads_per_ngram = {tables:,}, at most 256, divides"
-        c.fault("ple_embed_dim", inner, said)
+        expected = f"a number that (ngram_size - 1) * heads_per_ngram = {tables:,}, at most 256, divides"
+        c.fault("ple_embed_dim", inner, expected)
         return []
     if c.data.get("eos_token_id") in (None, []):
         c.fault("eos_token_id", c.data.get("eos_token_id", ABSENT), "a token, for n-grams end at it")
     rows = sum(islice(primes, tables))
     wide, late = several * d, (taps - 1) * longest
     leaves = [
-        leaf("ngrams", "table", -(-rows // whole) * whole, inner // tables, kind="embedding", runs=tables),
+        leaf("ngrams", "table", -(-rows // multiple) * multiple, inner // tables, kind="embedding", runs=tables),
         leaf("ngram_keys", "linear", inner, wide, bias=False),
         leaf("ngram_values", "linear", inner, d, bias=False),
         *(leaf(f"ngram_{name}_norm", "rms_norm", d, times=several, kind="norm") for name in ("key", "query", "conv")),
@@ -331,10 +331,10 @@ def lfm3(c: Config) -> Raw:
     if LOCAL in kinds and window is None:
         c.fault("sliding_window", None, "a window, for layers use one")
     parts: Raw = {"parts": ["attention", "feed_forward"]}
-    said = c.data.get("rope_parameters") is not None
+    given = c.data.get("rope_parameters") is not None
     tables: dict[str, Raw] = {
         CONV: {"parts": ["short_convolution", "feed_forward"]},
-        GLOBAL: parts | {"positions": c.rotary(attention["d_head"], 1e6, 1.0 if said else 0.5, GLOBAL)},
+        GLOBAL: parts | {"positions": c.rotary(attention["d_head"], 1e6, 1.0 if given else 0.5, GLOBAL)},
         LOCAL: parts | {"positions": c.rotary(attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
     }
     names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]

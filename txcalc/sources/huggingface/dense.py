@@ -43,9 +43,9 @@ def smollm3(c: Config) -> Raw:
     n = raw["n_layers"]
     attention = c.heads(raw, kv=4) | {"bias": c.flag("attention_bias", default=False)}
     raw = c.decoder(raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
-    every = c.size("no_rope_layer_interval", default=4)
+    interval = c.size("no_rope_layer_interval", default=4)
     rotated = c.items(
-        "no_rope_layers", of=any_of(0, 1), length=n, default=[int((i + 1) % every != 0) for i in range(n)]
+        "no_rope_layers", of=any_of(0, 1), length=n, default=[int((i + 1) % interval != 0) for i in range(n)]
     )
     window, on = c.size("sliding_window", default=None), c.flag("use_sliding_window", default=False)
     on = on and window is not None
@@ -93,13 +93,13 @@ def mllama_text_model(c: Config) -> Raw:
         return raw
     c.require_value(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     attention = c.heads(raw, kv=8, width_names=())
-    made = c.decoder(raw | {"n_layers": n - len(across)}, attention)
+    description = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
-    layer += 3 * d * made["feed_forward"]["d_ff"]
+    layer += 3 * d * description["feed_forward"]["d_ff"]
     what = f"{len(across):,} of its {n:,} layers, which attend to a picture alone, and eight rows of its table"
     so = "are held and not run over a text, whose FLOPs and cache these are"
-    return c.held(made, len(across) * layer + 8 * d, what, so)
+    return c.held(description, len(across) * layer + 8 * d, what, so)
 
 
 def doge(c: Config) -> Raw:
@@ -150,8 +150,8 @@ def gpt_neo(c: Config) -> Raw:
     attention = c.heads(raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
     mlp = c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
     places = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
-    own = attention | {"bias": ["o"]}
-    raw = c.decoder(raw, own, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
+    biased = attention | {"bias": ["o"]}
+    raw = c.decoder(raw, biased, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
     return layered(raw, c.windows(raw, c.size("window_size", default=256), types))
 
 
@@ -160,7 +160,7 @@ def _neo_layers(c: Config, n: int) -> list[str]:
     names = {"global": GLOBAL, "local": LOCAL}
     given = c.data.get("attention_types")
     c.ignore("attention_types", "attention_layers")
-    wanted = f'pairs such as [["global", "local"], 12] that make {n:,} layers'
+    expected = f'pairs such as [["global", "local"], 12] that make {n:,} layers'
     types: list[str] = []
     try:
         for kinds, times in [[["global", "local"], 12]] if given is None else given:
@@ -170,7 +170,7 @@ def _neo_layers(c: Config, n: int) -> list[str]:
     except (TypeError, ValueError, KeyError):
         types = []
     if len(types) != n:
-        c.fault("attention_types", ABSENT if given is None else given, wanted)
+        c.fault("attention_types", ABSENT if given is None else given, expected)
         return [GLOBAL] * n
     short = {kind: name for name, kind in names.items()}
     if "attention_layers" in c and c.data["attention_layers"] != [short[kind] for kind in types]:
@@ -210,12 +210,12 @@ def falcon(c: Config) -> Raw:
         c.divides(groups, attention["n_heads"], c.spelling("num_kv_heads", "n_head_kv"), "num_attention_heads")
     else:
         groups = 1 if shared else attention["n_heads"]
-    beside = c.flag("parallel_attn", default=True)
+    side_by_side = c.flag("parallel_attn", default=True)
     norms = c.size("num_ln_in_parallel_attn", default=None)
-    if new and not beside:
+    if new and not side_by_side:
         c.fault("parallel_attn", False, "true", "the new decoder architecture is parallel")
     two = norms == 2 or (norms is None and new)
-    parallel = ("separate" if two else "shared") if beside or new else "no"
+    parallel = ("separate" if two else "shared") if side_by_side or new else "no"
     inner = 4 * raw["d_model"]
     width = c.size("ffn_hidden_size", "ff_factor_hidden_size", default=inner, null=inner)
     activation = c.activation("activation", default="gelu")

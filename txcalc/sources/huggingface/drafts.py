@@ -95,19 +95,19 @@ def eagle3(c: Config) -> Raw:
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     if c.flag("use_sliding_window", default=True):
         c.require_value(None, "sliding_window", why="windows are not read in a draft")
-    made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
-    made |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
-    return _first_reads(made, attention)
+    description = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
+    description |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
+    return _first_reads(description, attention)
 
 
-def _first_reads(made: Raw, attention: Raw) -> Raw:
+def _first_reads(raw: Raw, attention: Raw) -> Raw:
     """The first layer reads the features; the others are plain."""
-    first, n = {"parts": ["draft_attention", "feed_forward"]}, made["n_layers"]
+    first, n = {"parts": ["draft_attention", "feed_forward"]}, raw["n_layers"]
     if n == 1:
-        return layered(made, (["layer"], {"layer": first}))
+        return layered(raw, (["layer"], {"layer": first}))
     plain: Raw = {"parts": ["attention", "feed_forward"]}
     kinds = ["first", *["plain"] * (n - 1)]
-    return layered(made | {"attention": attention}, (kinds, {"first": first, "plain": plain}))
+    return layered(raw | {"attention": attention}, (kinds, {"first": first, "plain": plain}))
 
 
 def peagle(c: Config) -> Raw:
@@ -121,7 +121,7 @@ def peagle(c: Config) -> Raw:
     attention = inner.heads(raw)
     features = _features(c, raw)
     c.flag("norm_before_residual", default=False)
-    made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
+    description = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
         "features": features,
         "idle": 3 * features["width"],
         "drafting": "at-once",
@@ -129,7 +129,7 @@ def peagle(c: Config) -> Raw:
         "positions": inner.rotary(attention["d_head"]),
     }  # fmt: skip
     c.note("the vector of features of tokens ahead is held; that it stands for some of them costs nothing")
-    return _first_reads(made, attention)
+    return _first_reads(description, attention)
 
 
 def dflash(c: Config) -> Raw:
@@ -141,62 +141,64 @@ def dflash(c: Config) -> Raw:
     attention = inner.heads(raw) | {"bias": inner.flag("attention_bias", default=False), "qk_norm": "head"}
     window = inner.size("sliding_window", default=None)
     axis = inner.windows(raw, window, inner.layer_types(n, [GLOBAL] * n))
-    own = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
-    listed = (c.data if inner is not c else own.data).get("aux_hidden_state_layer_ids" if inner is not c else
+    settings = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
+    listed = (c.data if inner is not c else settings.data).get("aux_hidden_state_layer_ids" if inner is not c else
                                                           "target_layer_ids")  # fmt: skip
     if not isinstance(listed, list | None) or listed == []:
         c.fault("target_layer_ids", listed, "a list of layers")
     several = len(listed) if isinstance(listed, list) else n
     groups = attention["n_kv_heads"] * attention["d_head"]
-    read, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
+    reader, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
     if c.named("QwenDFlareDraftModel"):  # each layer weighs the features, and has keys and values of its own for them
         inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not read")
-        read, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
-    beside = _correcting(c, own if inner is c else c, raw)
+        reader, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
+    correction = _correcting(c, settings if inner is c else c, raw)
     c.note(
         f"FLOPs are those of a pass that drafts every token at once; what reads the features of a token before "
         f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "
         f"where masked FLOPs count those before alone"
     )
-    made = raw | {
+    description = raw | {
         "attention": attention,
         "positions": inner.rotary(attention["d_head"]),
-        "idle": read + beside,
+        "idle": reader + correction,
         "drafting": "block",
         "norm": raw["norm"] | {"final": True},
     }
     if inner is c:
         c.note("its embedding and its head are those of the model that it drafts for, and are not counted")
-        made |= {"vocab_size": None}
+        description |= {"vocab_size": None}
     else:
-        made |= _proposing(c, raw, 32000)
-    return layered({key: value for key, value in made.items() if value is not None}, axis)
+        description |= _proposing(c, raw, 32000)
+    return layered({key: value for key, value in description.items() if value is not None}, axis)
 
 
-def _correcting(c: Config, own: Config, raw: Raw) -> int:
+def _correcting(c: Config, settings: Config, raw: Raw) -> int:
     """Parameters of what corrects scores by the tokens before in a block: Domino's, DSpark's; 0: nothing does."""
     d, rows = raw["d_model"], raw["vocab_size"]
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
     cls = bare(class_of(c.data) or "")
-    if cls.startswith("domino") or own.data.get("projector_type") == "domino":
-        own.require_value("domino", "projector_type", why="it is a Domino draft")
-        own.ignore("pure_draft_prefix_len", "shift_label")
-        inner, state = own.size("emb_dim"), own.size("gru_hidden_dim")
+    if cls.startswith("domino") or settings.data.get("projector_type") == "domino":
+        settings.require_value("domino", "projector_type", why="it is a Domino draft")
+        settings.ignore("pure_draft_prefix_len", "shift_label")
+        inner, state = settings.size("emb_dim"), settings.size("gru_hidden_dim")
         c.ignore("emb_dim")
         total = 3 * state * (d + state) + (d + state) * inner + inner * rows
     elif cls.startswith("dspark"):
-        own.require_value("dspark", "projector_type", why="it is a DSpark draft")
-        rank = own.count("markov_rank", default=256 if own is c else 0)
-        form = own.text("markov_head_type", default="vanilla")
+        settings.require_value("dspark", "projector_type", why="it is a DSpark draft")
+        rank = settings.count("markov_rank", default=256 if settings is c else 0)
+        form = settings.text("markov_head_type", default="vanilla")
         forms = {"vanilla": 0, "gated": (d + rank + 1) * rank, "rnn": 3 * (2 * rank + d + 1) * rank}
         if form not in forms:
-            own.fault("markov_head_type", form, "'vanilla', 'gated' or 'rnn'")
-        trusted = own.flag("enable_confidence_head", default=bool(own is c or own.data.get("confidence_head_alpha")))
-        joined = own.flag("confidence_head_with_markov", default=own is c)
+            settings.fault("markov_head_type", form, "'vanilla', 'gated' or 'rnn'")
+        trusted = settings.flag(
+            "enable_confidence_head", default=bool(settings is c or settings.data.get("confidence_head_alpha"))
+        )
+        joined = settings.flag("confidence_head_with_markov", default=settings is c)
         total = rank and rank * (rows + (proposed if type(proposed) is int else rows)) + forms.get(form, 0)
         total += trusted * (d + rank * joined + 1)
     else:
-        own.require_value("dflash", "projector_type", why="it is a DFlash draft")
+        settings.require_value("dflash", "projector_type", why="it is a DFlash draft")
         return 0
     c.note(f"what corrects its scores within a block ({total:,} parameters) is held, and its FLOPs are not counted")
     return int(total)
@@ -208,7 +210,7 @@ def eagle(c: Config) -> Raw:
     raw = _stack(c)
     attention = c.heads(raw)
     bias = c.flag("bias", default=True)
-    made = raw | {
+    description = raw | {
         "features": {"number": 1, "embedded": True, "bias": bias},
         "attention": attention,
         "positions": c.rotary(attention["d_head"]),
@@ -217,13 +219,13 @@ def eagle(c: Config) -> Raw:
     }
     c.note("its head is that of the model that it drafts for, and is not counted")
     kinds = ["first", *["later"] * (raw["n_layers"] - 1)]
-    return layered(made, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
+    return layered(description, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
 
 
 def medusa(c: Config) -> Raw:
     """Heads on the last hidden states of the model that it drafts for: a layer with a SiLU and a sum, and a matrix to
     the vocabulary, each of its own. Its own checkpoints have biases in the layers; vLLM's say so."""
-    served = "num_heads" in c
+    from_vllm = "num_heads" in c
     if not c.named("MedusaModel") and c.data.get("architectures"):
         c.fault("architectures[0]", c.data["architectures"], '["MedusaModel"]', "other classes have other layers")
     c.ignore(
@@ -232,9 +234,9 @@ def medusa(c: Config) -> Raw:
     d, v = c.size("hidden_size"), c.size("vocab_size")
     c.require_value(v, "truncated_vocab_size", why="all tokens are proposed")
     number = c.size("num_heads", "medusa_num_heads", default=5)
-    bias = c.flag("medusa_fc_bias", default=False) if served else True
+    bias = c.flag("medusa_fc_bias", default=False) if from_vllm else True
     leaves = [leaf("layer", "linear", d, d, bias=bias), leaf("activation", "silu", d), leaf("sum", "sum", d)]
     leaves.append(leaf("scores", "linear", d, v, bias=False))
     raw = leaf_stack({"kind": "decoder", "d_model": d, "n_layers": 1, "head": {"form": "none"}}, {
-        "layer": [one | {"times": number, "kind": "head"} for one in leaves]}, [])  # fmt: skip
+        "layer": [item | {"times": number, "kind": "head"} for item in leaves]}, [])  # fmt: skip
     return raw | {"drafting": "at-once"}

@@ -22,7 +22,7 @@ def big_bird(c: Config) -> Raw:
         d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
         layer = [leaf("up", "linear", d, wide), leaf("up_activation", act, wide), leaf("down", "linear", wide, d)]
         layer += [leaf("answer_sum", "sum", d), leaf("answer_norm", "layer_norm", d)]
-        raw["around"] = [one | {"kind": "head"} for one in layer]
+        raw["around"] = [item | {"kind": "head"} for item in layer]
     elif raw["head"]["form"] != "none":
         raw["head"]["pooler"] = True
     return raw
@@ -60,7 +60,7 @@ def longformer(c: Config) -> Raw:
 def led(c: Config) -> Raw:
     """BART whose encoder has windows."""
     raw = bart_like(c, "post", 0, 0, True, positions="sinusoidal", deciding=3)
-    rows = {half: c.size(f"max_{half}_position_embeddings", default=most) for half, most in ROWS.items()}
+    rows = {half: c.size(f"max_{half}_position_embeddings", default=default) for half, default in ROWS.items()}
     for half, number in rows.items():
         raw[half]["positions"] = {"form": "learned", "rows": number}
     raw.pop("positions")

@@ -122,18 +122,18 @@ def roc_bert(c: Config) -> Raw:
     if c.named("ForPreTraining", "ForNextSentencePrediction"):
         c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
     raw = bert_like(c)
-    d, around, read = raw["d_model"], [], raw["d_model"]
+    d, around, width = raw["d_model"], [], raw["d_model"]
     for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
         sizes = c.size(f"{name}_vocab_size", default=rows), c.size(f"{name}_embed_dim", default=wide)
         if c.flag(f"enable_{name}", default=True):
             around.append(leaf(name, "table", *sizes, kind="embedding"))
-            read += sizes[1]
+            width += sizes[1]
         else:
             around.append(leaf(name, "held", sizes[0] * sizes[1], kind="embedding"))
         padding = c.data.get("pad_token_id", 0)
         if type(padding) is int and padding >= sizes[0]:
             c.fault("pad_token_id", padding, f"less than {name}_vocab_size = {sizes[0]:,}")
-    return raw | {"around": [*around, leaf("map", "linear", read, d, kind="embedding")]}
+    return raw | {"around": [*around, leaf("map", "linear", width, d, kind="embedding")]}
 
 
 def xmod(c: Config) -> Raw:
@@ -147,9 +147,11 @@ def xmod(c: Config) -> Raw:
     narrow = d // c.size("adapter_reduction_factor", default=2)
     if narrow < 1:
         c.fault("adapter_reduction_factor", c.data.get("adapter_reduction_factor", 2), f"at most hidden_size = {d:,}")
-    act, again = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
-    own = c.flag("adapter_layer_norm", default=False)
-    norm = [leaf("adapter_norm", "layer_norm" if own else "norm_again", d, times=n, kind="norm")] * (own or again)
+    act, reuses_norm = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
+    has_norm = c.flag("adapter_layer_norm", default=False)
+    norm = [leaf("adapter_norm", "layer_norm" if has_norm else "norm_again", d, times=n, kind="norm")] * (
+        has_norm or reuses_norm
+    )
     narrow = max(1, narrow)
     around = [
         *norm,
@@ -175,14 +177,14 @@ def layoutlm(c: Config) -> Raw:
 
 def tapas(c: Config) -> Raw:
     """BERT with tables of where a token stands in a spreadsheet."""
-    asked = c.named("TapasForQuestionAnswering")
-    kinds = c.count("num_aggregation_labels", default=0) if asked else 0
-    if asked:
+    answers = c.named("TapasForQuestionAnswering")
+    kinds = c.count("num_aggregation_labels", default=0) if answers else 0
+    if answers:
         c.data = {**c.data, "architectures": ["TapasModel"]}
     raw = bert_like(c, types=None, rows=1024, without=("token", "question", "choice"))
     rows = c.items("type_vocab_sizes", of=size, length=None, default=[3, 256, 256, 2, 256, 256, 10])
     raw["embedding"]["tables"] = [[number, 1] for number in rows]
-    if not asked:
+    if not answers:
         return raw
     around = [leaf(name, "linear", raw["d_model"], 1, kind="head") for name in ("cells", "columns")]
     if kinds:
@@ -285,13 +287,13 @@ def splinter(c: Config) -> Raw:
         c.data = {**c.data, "architectures": ["SplinterModel"]}
     raw = bert_like(c, pooler=False, without=("sequence", "token", "question", "choice"))
     d, once = raw["d_model"], {"at": [0, 1, 1]}
-    made: list[Raw] = []
+    leaves: list[Raw] = []
     for end in ("start", "end") if answers else ():
         for name, on in ((f"{end}_query", once), (end, {})):
-            made += [leaf(name, "linear", d, d, **on), leaf(f"{name}_activation", "gelu", d, **on)]
-            made.append(leaf(f"{name}_norm", "layer_norm", d, **on))
-        made += [leaf(f"{end}_scores", "linear", d, d, bias=False, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
-    return raw | ({"around": [one | {"kind": "head"} for one in made]} if answers else {})
+            leaves += [leaf(name, "linear", d, d, **on), leaf(f"{name}_activation", "gelu", d, **on)]
+            leaves.append(leaf(f"{name}_norm", "layer_norm", d, **on))
+        leaves += [leaf(f"{end}_scores", "linear", d, d, bias=False, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
+    return raw | ({"around": [item | {"kind": "head"} for item in leaves]} if answers else {})
 
 
 def luke(c: Config) -> Raw:
@@ -300,12 +302,12 @@ def luke(c: Config) -> Raw:
     d, n, narrow = raw["d_model"], raw["n_layers"], c.size("entity_emb_size", default=256)
     entities = c.size("entity_vocab_size", default=500000)
     rows, types = raw["positions"]["rows"], raw["embedding"]["types"]
-    held = entities * narrow + (rows + types) * d + 2 * d
-    held += narrow * d if narrow != d else 0
+    idle = entities * narrow + (rows + types) * d + 2 * d
+    idle += narrow * d if narrow != d else 0
     if c.flag("use_entity_aware_attention", default=True):
-        held += n * 3 * d * (d + 1)
+        idle += n * 3 * d * (d + 1)
     if raw["head"]["form"] == "masked-lm":
-        held += narrow * (d + 1) + 2 * narrow + entities
+        idle += narrow * (d + 1) + 2 * narrow + entities
         raw["head"] |= {"tied": False, "pooler": True}
         c.note("its head of words is not the table of words, as transformers 5 makes it")
-    return c.held(raw, held, "words alone are run: what entities have of their own", "is held and not run")
+    return c.held(raw, idle, "words alone are run: what entities have of their own", "is held and not run")

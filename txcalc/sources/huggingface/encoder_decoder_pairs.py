@@ -34,17 +34,20 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     first, second = _half(c, "encoder", encoders), _half(c, "decoder", WRITERS)
     encoder, decoder = encoders[first.model_type](first), WRITERS[second.model_type](second)
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
-    read, widths = c.data["decoder"].get("cross_attention_hidden_size"), (encoder["d_model"], decoder["d_model"])
-    if read is not None and (read != widths[0] or type(read) is not int):
-        second.fault("cross_attention_hidden_size", read, f"the encoder's {widths[0]:,}")
-    if read is None:
+    source_width, widths = (
+        c.data["decoder"].get("cross_attention_hidden_size"),
+        (encoder["d_model"], decoder["d_model"]),
+    )
+    if source_width is not None and (source_width != widths[0] or type(source_width) is not int):
+        second.fault("cross_attention_hidden_size", source_width, f"the encoder's {widths[0]:,}")
+    if source_width is None:
         decoder["projected"] = widths[0] != widths[1]
     elif widths[0] != widths[1] and second.model_type != "trocr":
         name = second.spelling("hidden_size", "d_model", "n_embd")
         second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its attention reads no other width")
     halves = {"encoder": encoder, "decoder": decoder}
-    own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
-    return {"kind": "encoder-decoder", **own}
+    stacks = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
+    return {"kind": "encoder-decoder", **stacks}
 
 
 def vision_encoder_decoder(c: Config) -> Raw:
@@ -52,7 +55,7 @@ def vision_encoder_decoder(c: Config) -> Raw:
     return encoder_decoder(c, PICTURES)
 
 
-def _half(c: Config, half: str, known: Readers) -> Config:
+def _half(c: Config, half: str, readers: Readers) -> Config:
     """The config of a half, as that of the class which transformers makes of it."""
     c.asked.add(half)
     data = c.data.get(half)
@@ -60,9 +63,9 @@ def _half(c: Config, half: str, known: Readers) -> Config:
         got = ABSENT if data is None else data
         raise InputError(c.model_type, [Fault(half, got, "an object, the half's own config")])
     name = data.get("model_type")
-    if not isinstance(name, str) or name not in known:
+    if not isinstance(name, str) or name not in readers:
         got = name if "model_type" in data else ABSENT
-        raise InputError(c.model_type, [Fault(f"{half}.model_type", got, f"one of {', '.join(known)}")])
+        raise InputError(c.model_type, [Fault(f"{half}.model_type", got, f"one of {', '.join(readers)}")])
     hidden = ("architectures", *(BESIDE_THE_READER if half == "decoder" else ("tie_word_embeddings",)))  # no head
     shown = {key: value for key, value in data.items() if key not in hidden}
     if half == "encoder":
@@ -80,13 +83,13 @@ def t5gemma2(c: Config) -> Raw:
 
     joined(c)
     form = c.head_of("lm", "none")
-    whole = _table(c, "encoder", "t5gemma2_encoder")
-    text, behind = _table(whole, "text_config", "t5gemma2_text"), _table(c, "decoder", "t5gemma2_decoder")
-    encoder, decoder = _gemma3(text), _gemma3(behind)
+    outer = _table(c, "encoder", "t5gemma2_encoder")
+    text, target = _table(outer, "text_config", "t5gemma2_text"), _table(c, "decoder", "t5gemma2_decoder")
+    encoder, decoder = _gemma3(text), _gemma3(target)
     for key in ("hidden_size", "vocab_size"):
         name = "d_model" if key == "hidden_size" else key
         if decoder[name] != encoder[name]:
-            behind.fault(key, decoder[name], f"the encoder's {encoder[name]:,}")
+            target.fault(key, decoder[name], f"the encoder's {encoder[name]:,}")
     c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's table")
     window = text.size("sliding_window", default=4096)
     if LOCAL in _types(text, encoder) and window % 2 == 0:
@@ -98,15 +101,15 @@ def t5gemma2(c: Config) -> Raw:
     elif "window" in encoder["attention"]:
         encoder["attention"] |= local["attention"]
     encoder["around"] = [leaf("eoi", "held", encoder["d_model"], kind="embedding")]
-    whole.ignore(*whole.data)
+    outer.ignore(*outer.data)
     raw: Raw = {
         "kind": "encoder-decoder",
         "embedding": decoder["embedding"],
         "head": {"tied": True} if form == "lm" else {"form": "none"},
         "encoder": encoder,
-        "decoder": _merged(behind, decoder),
+        "decoder": _merged(target, decoder),
     }
-    return raw | describe_towers(whole, text, encoder)
+    return raw | describe_towers(outer, text, encoder)
 
 
 def pix2struct(c: Config) -> Raw:
@@ -115,11 +118,11 @@ def pix2struct(c: Config) -> Raw:
     c.count("decoder_start_token_id", default=0)
     tied = c.flag("tie_word_embeddings", default=False)
     c.head_of("lm")
-    seen, text = (c.nested(f"{key}_config", f"pix2struct_{key}_model", {}) for key in ("vision", "text"))
-    patch, rows = seen.size("patch_embed_hidden_size", default=768), seen.size("seq_len", default=4096)
-    d, names = seen.size("hidden_size"), ("num_attention_heads", "num_hidden_layers")
-    encoder: Raw = {"n_layers": seen.layers(names[1]), "positions": {"form": "none"}, "embedding": {"shared": False}}
-    encoder["attention"] = {"n_heads": seen.size(names[0]), "d_head": seen.size("d_kv", default=64)}
+    vision, text = (c.nested(f"{key}_config", f"pix2struct_{key}_model", {}) for key in ("vision", "text"))
+    patch, rows = vision.size("patch_embed_hidden_size", default=768), vision.size("seq_len", default=4096)
+    d, names = vision.size("hidden_size"), ("num_attention_heads", "num_hidden_layers")
+    encoder: Raw = {"n_layers": vision.layers(names[1]), "positions": {"form": "none"}, "embedding": {"shared": False}}
+    encoder["attention"] = {"n_heads": vision.size(names[0]), "d_head": vision.size("d_kv", default=64)}
     encoder["around"] = [leaf("patches", "linear", patch, d, kind="embedding")]
     encoder["around"] += [leaf(name, "table", rows, d, kind="embedding") for name in ("rows", "columns")]
     decoder = text.widths("encoder-decoder", n_layers=("num_layers", names[1]))
@@ -127,28 +130,28 @@ def pix2struct(c: Config) -> Raw:
     if heads * width != decoder["d_model"]:
         text.fault("d_kv", width, f"a width with which {heads:,} heads are hidden_size = {decoder['d_model']:,}")
     if d != decoder["d_model"]:
-        seen.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's, which attends to it")
+        vision.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's, which attends to it")
     decoder["attention"] = {"n_heads": heads, "d_head": width}
     buckets = text.size("relative_attention_num_buckets", default=32)
     far = text.size("relative_attention_max_distance", default=128)
     decoder["positions"] = {"form": "relative", "buckets": buckets, "distance": far}
-    for half, own in ((encoder, seen), (decoder, text)):
+    for half, config in ((encoder, vision), (decoder, text)):
         half["attention"]["scale"] = 1.0
-        act = own.activation("dense_act_fn", default="gelu_new")
-        half["feed_forward"] = {"d_ff": own.size("d_ff"), "gated": True, "activation": act}
-        half["norm"] = {"form": "rms", "eps": own.real("layer_norm_eps", "layer_norm_epsilon", default=1e-6)}
+        act = config.activation("dense_act_fn", default="gelu_new")
+        half["feed_forward"] = {"d_ff": config.size("d_ff"), "gated": True, "activation": act}
+        half["norm"] = {"form": "rms", "eps": config.real("layer_norm_eps", "layer_norm_epsilon", default=1e-6)}
     c.note("--source counts the picture's patches, at most 2,048 as published")
     return {"kind": decoder.pop("kind"), "d_model": d, "head": {"tied": tied}, "encoder": encoder, "decoder": decoder}
 
 
 def _table(c: Config, key: str, model_type: str) -> Config:
     """A config in another, which holds only what differs from its class's defaults."""
-    found = c.data.get(key)
+    table = c.data.get(key)
     c.ignore(key)
-    if not isinstance(found, Mapping):
-        c.fault(key, ABSENT if found is None else found, "an object, the half's own config")
-        found = {}
-    return Config(found, model_type, f"{c.path}{key}.", c, partial=True)
+    if not isinstance(table, Mapping):
+        c.fault(key, ABSENT if table is None else table, "an object, the half's own config")
+        table = {}
+    return Config(table, model_type, f"{c.path}{key}.", c, partial=True)
 
 
 def _gemma3(c: Config) -> Raw:
@@ -175,7 +178,7 @@ def _merged(c: Config, raw: Raw) -> Raw:
     heads: Raw = {"groups": max(1, a["n_heads"] // a["n_kv_heads"])}
 
     def leaves(core: str, *span: int) -> list[Raw]:
-        made = [
+        layer = [
             leaf("norm", "rms_norm", d),
             leaf("q", "linear", d, queries, bias=False),
             leaf("k", "linear", d, pairs, bias=False),
@@ -192,7 +195,7 @@ def _merged(c: Config, raw: Raw) -> Raw:
             leaf("norm_after", "rms_norm", d),
             leaf("sum", "sum", d),
         ]
-        return [one | {"kind": "norm" if "norm" in one["name"] else "attention"} for one in made]
+        return [item | {"kind": "norm" if "norm" in item["name"] else "attention"} for item in layer]
 
     window = c.size("sliding_window", default=4096)
     spans = {"local": leaves("window", window), "global": leaves("causal")}

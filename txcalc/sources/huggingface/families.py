@@ -92,5 +92,5 @@ REFUSED = by_name(_TABLE["refused"])
 def reader(model_type: str) -> Callable[[Any], Raw]:
     """The function that reads a config of this model type, which is among `READERS`."""
     module, function = READERS[model_type]
-    read: Callable[[Any], Raw] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
-    return read
+    read_config: Callable[[Any], Raw] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+    return read_config

@@ -67,11 +67,11 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     c.multiple("hidden_size", d, 2)
     c.require_value(heads, "num_key_value_heads", why="its class says so of itself")
     c.ignore("scale_input", "max_position_embeddings")
-    every = [2, -1, 1]
-    placed = [leaf("distances", "linear", d, heads * width, bias=False, at=every)]
+    distances = [2, -1, 1]
+    placed = [leaf("distances", "linear", d, heads * width, bias=False, at=distances)]
     placed += [
         leaf("offsets", "held", 2 * heads * width),
-        leaf("distance_scores", "scores", heads, width, keys=every),
+        leaf("distance_scores", "scores", heads, width, keys=distances),
     ]
     mixed = [
         norm_leaf("attention", d),
@@ -79,7 +79,7 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     ]
     inner = [leaf("conv_shift", "shift", d)] * biased
     inner += [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
-    layer = conformer_leaves(d, ff, act, mixed, taps, inner, bias=biased, fed_bias=bias)
+    layer = conformer_leaves(d, ff, act, mixed, taps, inner, bias=biased, ffn_bias=bias)
     c.note("positions are of frames of sound, several of which its convolutions join")
     return d, n, _joined(c, d), layer
 
@@ -89,20 +89,22 @@ def _joined(c: Config, d: int) -> Pieces:
     bands, channels = c.size("num_mel_bins", default=80), c.size("subsampling_conv_channels", default=256)
     side, step = c.size("subsampling_conv_kernel_size", default=3), c.size("subsampling_conv_stride", default=2)
     number = c.size("subsampling_factor", default=8).bit_length() - 1
-    kept = bands // step**number if number < 32 else 0
-    if step < 2 or not 0 < number < 32 or not kept:
+    bands_left = bands // step**number if number < 32 else 0
+    if step < 2 or not 0 < number < 32 or not bands_left:
         c.fault("subsampling_factor", 2**number, "at least 2, and a stride of 2 or more, which leave a band")
         return []
-    made, read, lost = list[Raw](), 1, 2 * ((side - 1) // 2) - side
+    leaves, c_in, lost = list[Raw](), 1, 2 * ((side - 1) // 2) - side
     for i in range(number):
         bands = (bands + lost) // step + 1
         here, name = {"at": [step ** (number - 1 - i) * bands, 0, 1]}, f"conv{i + 1}"
-        made.append(leaf(name, "convolution", read, channels, side**2, step**2, groups=read, **here))
-        made += [leaf(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
-        made.append(leaf(f"{name}_relu", "relu", channels, **here))
-        read = channels
-    if bands != kept:
+        leaves.append(leaf(name, "convolution", c_in, channels, side**2, step**2, groups=c_in, **here))
+        leaves += [leaf(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
+        leaves.append(leaf(f"{name}_relu", "relu", channels, **here))
+        c_in = channels
+    if bands != bands_left:
         c.fault(
-            "num_mel_bins", c.data.get("num_mel_bins"), f"a number of which {number} strides leave {kept}, not {bands}"
+            "num_mel_bins",
+            c.data.get("num_mel_bins"),
+            f"a number of which {number} strides leave {bands_left}, not {bands}",
         )
-    return [one | {"kind": "embedding"} for one in [*made, leaf("frames", "linear", channels * kept, d)]]
+    return [item | {"kind": "embedding"} for item in [*leaves, leaf("frames", "linear", channels * bands_left, d)]]

@@ -12,7 +12,7 @@ from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_ran
 KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "attn_mode")
 
 
-def _stack(c: Config, said: bool = True, usual: int = 2048, times: int = 4) -> Raw:
+def _stack(c: Config, sized: bool = True, usual: int = 2048, times: int = 4) -> Raw:
     """The widths (the model's is `usual` where none is given), norms, feed-forward and head that the models share.
     `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone, of which
     `times` is the default."""
@@ -20,10 +20,10 @@ def _stack(c: Config, said: bool = True, usual: int = 2048, times: int = 4) -> R
     c.alone()
     c.require_value(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
-    own = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
-    d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **own)
+    options = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
+    d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **options)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
-    width = c.size("intermediate_size", default=wide, null=wide) if said else wide
+    width = c.size("intermediate_size", default=wide, null=wide) if sized else wide
     c.require_value("swish", "hidden_act", why="its library makes a gated feed-forward with no other that is read")
     return {
         "kind": "decoder",
@@ -93,11 +93,11 @@ def gated_deltanet(c: Config) -> Raw:
 
 def samba(c: Config) -> Raw:
     """Mamba, or attention, and a feed-forward in every layer."""
-    raw = _stack(c, said=False, usual=2304)
+    raw = _stack(c, sized=False, usual=2304)
     if "attn" not in c:
-        own = {"layers": [*range(1, min(18, raw["n_layers"]), 2)], "num_heads": 18, "window_size": 2048}
-        c.data = {**c.data, "attn": own}
-        c.assume("attn", own)
+        attention = {"layers": [*range(1, min(18, raw["n_layers"]), 2)], "num_heads": 18, "window_size": 2048}
+        c.data = {**c.data, "attn": attention}
+        c.assume("attn", attention)
     inner = expanded(c, raw, "expand")
     c.require_value(
         inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba"
@@ -128,24 +128,24 @@ def gla(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=0.5, several=4)
     c.ignore("clamp_min", "use_gk", "use_gv")  # its class reads the last two nowhere
-    made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
-    made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
+    leaves = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    leaves += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
     if c.data.get("feature_map") is not None:
-        made.append(leaf("features", c.activation("feature_map", default="none"), 2 * keys))
+        leaves.append(leaf("features", c.activation("feature_map", default="none"), 2 * keys))
     c.ignore("feature_map")
-    made += [_map("decay_down", d, 16), leaf("decay_up", "linear", 16, keys // groups)]
-    made.append(leaf("scan", "gated_scan", heads, keys // heads, values // heads))
-    return _linear(c, [*made, *_gated(c, d, heads, values)])
+    leaves += [_map("decay_down", d, 16), leaf("decay_up", "linear", 16, keys // groups)]
+    leaves.append(leaf("scan", "gated_scan", heads, keys // heads, values // heads))
+    return _linear(c, [*leaves, *_gated(c, d, heads, values)])
 
 
 def _gated(c: Config, d: int, heads: int, values: int) -> list[Raw]:
     """A norm of every head's values, a gate on them, and what maps them back."""
-    made = list[Raw]()
+    leaves = list[Raw]()
     if c.flag("elementwise_affine", default=True, null=False):
-        made.append(leaf("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
+        leaves.append(leaf("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
     if c.flag("use_output_gate", default=True):
-        made += [_map("gate", d, values), leaf("gated", "silu_gate", values)]
-    return [*made, _map("o", values, d)]
+        leaves += [_map("gate", d, values), leaf("gated", "silu_gate", values)]
+    return [*leaves, _map("o", values, d)]
 
 
 def retnet(c: Config) -> Raw:
@@ -159,20 +159,20 @@ def retnet(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=8, value=2.0)
     k, v = keys // groups, values // groups
-    made = [_map("q", d, keys), _map("k", d, k), _map("v", d, v)]
+    leaves = [_map("q", d, keys), _map("k", d, k), _map("v", d, v)]
     if c.flag("use_short_conv", default=False):
         c.note("use_short_conv is passed over: its code makes no short convolutions, whatever it says")
     if c.data.get("feature_map") is not None:
-        made.append(leaf("features", c.activation("feature_map", default="none"), keys + k))
+        leaves.append(leaf("features", c.activation("feature_map", default="none"), keys + k))
     c.ignore("feature_map", "conv_size")
-    made += _retained(heads, keys, values, heads // groups)
-    return _linear(c, [*made, *_gated(c, d, heads, values)], times=2)
+    leaves += _retained(heads, keys, values, heads // groups)
+    return _linear(c, [*leaves, *_gated(c, d, heads, values)], times=2)
 
 
 def _retained(heads: int, keys: int, values: int, groups: int) -> list[Raw]:
     """Rotated queries and keys, of `groups` heads, and the state of each head."""
-    turned = leaf("rotary", "rotary", heads + groups, max(1, keys // heads))
-    return [turned, leaf("scan", "gated_scan", heads, max(1, keys // heads), max(1, values // heads))]
+    rotary = leaf("rotary", "rotary", heads + groups, max(1, keys // heads))
+    return [rotary, leaf("scan", "gated_scan", heads, max(1, keys // heads), max(1, values // heads))]
 
 
 def _torchscale(c: Config) -> Raw:
@@ -187,15 +187,15 @@ def _torchscale(c: Config) -> Raw:
     values = c.size("decoder_value_embed_dim", default=1280)
     c.divides(heads, d, "decoder_retention_heads", "decoder_embed_dim")
     c.divides(heads, values, "decoder_retention_heads", "decoder_value_embed_dim")
-    made = [_map("q", d, d), _map("k", d, d), _map("v", d, values), *_retained(heads, d, values, heads)]
-    made += [_map("gate", d, values), leaf("gated", "silu_gate", values), _map("o", values, d)]
+    leaves = [_map("q", d, d), _map("k", d, d), _map("v", d, values), *_retained(heads, d, values, heads)]
+    leaves += [_map("gate", d, values), leaf("gated", "silu_gate", values), _map("o", values, d)]
     raw: Raw = {
         "kind": "decoder",
         "d_model": d,
         "n_layers": c.layers("decoder_layers"),
         "vocab_size": c.size("vocab_size", default=50257),
         "embedding": {} if c.flag("no_scale_embedding", default=True) else {"scale": d**0.5},
-        "pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]},
+        "pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]},
         "feed_forward": {"d_ff": c.size("decoder_ffn_embed_dim", default=1280), "gated": True,
                          "activation": c.activation("activation_fn", default="gelu")},
         "norm": c.rms("layernorm_eps"),
@@ -220,8 +220,8 @@ def bailing_moe_linear(c: Config) -> Raw:
     d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
     bias, normed = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
     c.require_value(False, "use_bias", "linear_silu", why="it is not read")
-    ours = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
-    c.require_value(True, *ours, why="the published models do so")
+    flags = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
+    c.require_value(True, *flags, why="the published models do so")
     c.require_value("sigmoid", "score_function", why="its router's scores are sigmoids")
     c.require_value(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
     c.require_value(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
@@ -231,22 +231,22 @@ def bailing_moe_linear(c: Config) -> Raw:
         "qk_norm": "head" if normed else "none",
     }
     places = c.rotary(attention["d_head"])
-    w, each = attention["d_head"], c.size("layer_group_size", default=1)
+    w, group = attention["d_head"], c.size("layer_group_size", default=1)
     if w * h != d:
         c.fault("head_dim", w, "hidden_size / num_attention_heads", _APART)
-    c.divides(each, n, "layer_group_size", "num_hidden_layers")
-    made = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
-    made += [leaf(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
-    made += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
-    made += [leaf("scan", "gated_scan", h, w, w), leaf("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
-    made += [leaf("gated", "sigmoid", d), _map("o", d, d)]
+    c.divides(group, n, "layer_group_size", "num_hidden_layers")
+    leaves = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
+    leaves += [leaf(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
+    leaves += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
+    leaves += [leaf("scan", "gated_scan", h, w, w), leaf("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
+    leaves += [leaf("gated", "sigmoid", d), _map("o", d, d)]
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
     shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
     if shared != mixed["d_ff"] and c.data.get("num_shared_experts"):
         c.fault("moe_shared_expert_intermediate_size", shared, "moe_intermediate_size", _APART)
     raw |= {
         "attention": attention,
-        "pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]},
+        "pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]},
         "experts": c.with_shared(mixed, "num_shared_experts", default=0),
         "feed_forward": c.gated(),
         "norm": c.rms(),
@@ -254,7 +254,7 @@ def bailing_moe_linear(c: Config) -> Raw:
         "head": c.lm_head(tied=False),
     }
     first = c.count("first_k_dense_replace", default=0)
-    kinds = [("linear" if (i + 1) % each else "attention", i < first) for i in range(n)]
+    kinds = [("linear" if (i + 1) % group else "attention", i < first) for i in range(n)]
     named = ["dense-" * dense + mixer for mixer, dense in kinds]
     parts = {"attention": "attention", "linear": "pieces"}
     tables: dict[str, Raw] = {
@@ -283,14 +283,14 @@ def gsa(c: Config) -> Raw:
     if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
         c.fault("feature_map", form, "'swish' or 'relu'")
     slots = c.size("num_slots", default=64, null=keys // heads)
-    made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
-    made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
-    made += [_map("slots", d, heads // groups * slots)]
-    made += [leaf("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
-    made += [leaf("activation", "silu", values // groups)]
-    made += [leaf("scan", "slot_scan", heads, slots, keys // heads, values // heads), leaf("y", "silu", values)]
-    made += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    return _linear(c, [*made, _map("o", values, d)])
+    leaves = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    leaves += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
+    leaves += [_map("slots", d, heads // groups * slots)]
+    leaves += [leaf("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
+    leaves += [leaf("activation", "silu", values // groups)]
+    leaves += [leaf("scan", "slot_scan", heads, slots, keys // heads, values // heads), leaf("y", "silu", values)]
+    leaves += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    return _linear(c, [*leaves, _map("o", values, d)])
 
 
 def hgrn2(c: Config) -> Raw:
@@ -305,10 +305,10 @@ def hgrn2(c: Config) -> Raw:
     c.ignore("num_heads")
     rows = rows or max(1, d // heads)
     wide = heads * rows
-    made = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
-    made += [leaf("activation", "silu", wide), leaf("scan", "gated_scan", heads, rows, max(1, d // heads))]
-    made += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    raw = _linear(c, [*made, _map("o", d, d)])
+    leaves = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
+    leaves += [leaf("activation", "silu", wide), leaf("scan", "gated_scan", heads, rows, max(1, d // heads))]
+    leaves += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    raw = _linear(c, [*leaves, _map("o", d, d)])
     if c.flag("use_lower_bound", default=True):
         c.note("the lower bounds of its forget gates are held; what raises the gates to them is not among the FLOPs")
         raw["around"] = [leaf("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
@@ -326,7 +326,7 @@ def _expanded(
     heads share a key."""
     heads = c.size("num_heads", default=several)
     by = {name: c.real(name, default=usual) for name, usual in (("expand_k", key), ("expand_v", value))}
-    keys, values = (int(d * each) for each in by.values())
+    keys, values = (int(d * factor) for factor in by.values())
     shared = c.size("num_kv_heads", default=heads, null=heads) if grouped else heads
     c.divides(shared, heads, "num_kv_heads", "num_heads")
     for name, width in (("expand_k", keys), ("expand_v", values)):
@@ -341,13 +341,13 @@ def _short(c: Config, default: bool, activation: str = "", **widths: int) -> lis
     taps = c.size("conv_size", default=4)
     if not c.flag("use_short_conv", default=default):
         return []
-    made = [leaf(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
-    made.append(leaf("conv_state", "state", taps * sum(widths.values())))
-    return [*made, leaf("conv_activation", activation, sum(widths.values()))] if activation else made
+    leaves = [leaf(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
+    leaves.append(leaf("conv_state", "state", taps * sum(widths.values())))
+    return [*leaves, leaf("conv_activation", activation, sum(widths.values()))] if activation else leaves
 
 
-def _linear(c: Config, made: list[Raw], times: int = 4) -> Raw:
+def _linear(c: Config, leaves: list[Raw], times: int = 4) -> Raw:
     """A layer of these pieces and a feed-forward."""
     return _mixed(
-        c, _stack(c, times=times) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}, "pieces"
+        c, _stack(c, times=times) | {"pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]}}, "pieces"
     )

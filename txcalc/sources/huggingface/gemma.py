@@ -47,9 +47,9 @@ def gemma2(c: Config) -> Raw:
 def gemma3_text(c: Config) -> Raw:
     raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["qk_norm"] = "head"
-    n, every = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    n, period = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
     window = c.size("sliding_window", default=4096, null=None)
-    types = c.layer_types(n, periodic(n, every))
+    types = c.layer_types(n, periodic(n, period))
     width = raw["attention"]["d_head"]
     raw["positions"] = c.rotary(width, 1e6, kind=GLOBAL)
     local = c.rotary(width, kind=LOCAL, names=("rope_local_base_freq",))
@@ -84,9 +84,9 @@ def _places(c: Config, kind: str, theta: float, width: int, form: str = "default
         theta = table.real("rope_theta", default=theta)
     elif outer:
         c.fault(f"rope_parameters.{kind}", ABSENT, "rotary parameters for each kind of layers")
-    for read in (outer, table):
-        if read:
-            read.ignore(*read.data)
+    for config in (outer, table):
+        if config:
+            config.ignore(*config.data)
     places: Raw = {"form": "rotary", "theta": theta}
     if form != "proportional" or share == 1:
         return places
@@ -125,14 +125,14 @@ def diffusion_gemma_text(c: Config) -> Raw:
     c.require_value(0, "num_kv_shared_layers", why="its layers lend no keys and values")
     c.require_value(False, "use_double_wide_mlp", why="its layers lend no keys and values")
     raw = _gemma4(c, raw, 512, mixed=True, tied=True)
-    d, fed = raw["d_model"], raw["feed_forward"]
+    d, ffn = raw["d_model"], raw["feed_forward"]
     around = [leaf("canvas_norm", "rms_norm", d, kind="norm")]
     around += [
-        leaf(f"canvas_{name}", "linear", d, fed["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
+        leaf(f"canvas_{name}", "linear", d, ffn["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
     ]
     around += [
-        leaf("canvas_activation", fed["activation"], fed["d_ff"], kind="feed_forward"),
-        leaf("canvas_down", "linear", fed["d_ff"], d, bias=False, kind="feed_forward"),
+        leaf("canvas_activation", ffn["activation"], ffn["d_ff"], kind="feed_forward"),
+        leaf("canvas_down", "linear", ffn["d_ff"], d, bias=False, kind="feed_forward"),
     ]
     c.note(
         "what is counted is the first pass over a canvas, whose tokens see each other; later passes also multiply its "
@@ -154,8 +154,8 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     norms = c.rms(place="sandwich", scalar=True)
     types = c.layer_types(n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
     types[-1] = GLOBAL  # whatever the list says
-    own, wide = _widths(c, types, attention, tied=tied)
-    attention |= own
+    heads, wide = _widths(c, types, attention, tied=tied)
+    attention |= heads
     raw |= {
         "attention": attention,
         "feed_forward": {"d_ff": d_ff, "gated": True, "activation": activation},
@@ -205,7 +205,7 @@ def embedding_gemma2_text(c: Config) -> Raw:
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     types = c.layer_types(n, periodic(n, c.size("sliding_window_pattern", default=6)))
     types[-1] = GLOBAL  # whatever the list says
-    own, wide = _widths(c, types, attention, groups=1)
+    heads, wide = _widths(c, types, attention, groups=1)
     width = c.size("hidden_size_per_layer_input", default=512)
     leaves = [
         leaf("down", "linear", d, width, bias=False),
@@ -216,7 +216,7 @@ def embedding_gemma2_text(c: Config) -> Raw:
     ]
     raw |= {
         "kind": "encoder",
-        "attention": attention | own,
+        "attention": attention | heads,
         "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation},
         "norm": c.rms(place="sandwich", scalar=True, without=["pieces"]),
         "embedding": {"scale": d**0.5},
@@ -231,7 +231,7 @@ def embedding_gemma2_text(c: Config) -> Raw:
     parts: Raw = {"parts": ["attention", "feed_forward", "pieces"]}
     local: Raw = {"attention": {"window": c.size("sliding_window", default=512) + 1}}
     over: dict[str, Raw] = {
-        "local": parts | local | {"positions": _places(c, LOCAL, 1e4, own["d_head"])},
+        "local": parts | local | {"positions": _places(c, LOCAL, 1e4, heads["d_head"])},
         "global": parts | {"attention": wide, "positions": _places(c, GLOBAL, 1e6, wide["d_head"])},
     }
     return layered(raw, ([LAYER_NAMES[kind] for kind in types], over))
@@ -245,13 +245,13 @@ def _widths(
     base = {key: attention[key] for key in ("d_head", "n_kv_heads")}
     tied = tied or c.flag("attention_k_eq_v", default=False)
     wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
-    written = c.table("per_layer_config")
+    per_layer = c.table("per_layer_config")
     if c.data.get("per_layer_config") == {}:  # as transformers writes it where all layers are alike
         c.ignore("num_global_key_value_heads", "global_head_dim")
         return base, wide | base
-    if written is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
+    if per_layer is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
         c.fault("per_layer_config", c.data["per_layer_config"], "an object with the widths of layers, or no such key")
-    if written is None:
+    if per_layer is None:
         wide |= base | {"d_head": c.size("global_head_dim", default=512)}
         several = c.size("num_global_key_value_heads", default=groups)
         if several and (tied or groups):
@@ -260,17 +260,17 @@ def _widths(
         return base, wide
     c.ignore("num_global_key_value_heads", "global_head_dim")
     layers = []
-    names = {int(key): key for key in written.data if key.isdecimal() and len(key) < 7}
+    names = {int(key): key for key in per_layer.data if key.isdecimal() and len(key) < 7}
     for i in range(len(types)):
-        table, own = written.table(names.get(i, "")), dict(base)
+        table, heads = per_layer.table(names.get(i, "")), dict(base)
         if table:
-            own["d_head"] = table.size("head_dim", default=base["d_head"])
-            own["n_kv_heads"] = table.size("num_key_value_heads", default=base["n_kv_heads"])
-            table.divides(own["n_kv_heads"], attention["n_heads"], "num_key_value_heads", "num_attention_heads")
-        layers.append(own)
-    for kind, made in zip(types, layers, strict=True):
-        if made != layers[types.index(kind)]:
-            c.fault("per_layer_config", written.data, f"the same in all layers of {kind}")
+            heads["d_head"] = table.size("head_dim", default=base["d_head"])
+            heads["n_kv_heads"] = table.size("num_key_value_heads", default=base["n_kv_heads"])
+            table.divides(heads["n_kv_heads"], attention["n_heads"], "num_key_value_heads", "num_attention_heads")
+        layers.append(heads)
+    for kind, sizes in zip(types, layers, strict=True):
+        if sizes != layers[types.index(kind)]:
+            c.fault("per_layer_config", per_layer.data, f"the same in all layers of {kind}")
     first = layers[types.index(LOCAL)] if LOCAL in types else base
     return first, wide | layers[types.index(GLOBAL)]
 
@@ -338,10 +338,10 @@ def _by_width(kinds: Sequence[str], over: Mapping[str, Raw], widths: Sequence[Ra
     variants: dict[str, list[Raw]] = {}
     names = []
     for kind, width in zip(kinds, widths, strict=True):
-        seen = variants.setdefault(kind, [])
-        if width not in seen:
-            seen.append(width)
-        names.append(kind if width == seen[0] else f"{kind}-{seen.index(width) + 1}")
+        widths_of_kind = variants.setdefault(kind, [])
+        if width not in widths_of_kind:
+            widths_of_kind.append(width)
+        names.append(kind if width == widths_of_kind[0] else f"{kind}-{widths_of_kind.index(width) + 1}")
     last = dict(zip(kinds, names, strict=True))  # who lends is the last of its kind
     tables = {}
     for kind, name, width in zip(kinds, names, widths, strict=True):

@@ -71,24 +71,24 @@ class HeadReader(Keys):
         self.asked.add("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
-            own = metadata.classes(self.model_type)
-            alone = not self.path and self.parent is None
-            if known[0] == "lm" and alone and own and all(one.endswith("TextModel") for one in own):
-                self.note(f"a language model's head is counted, as the whole has: architectures {own[0]} has none")
+            classes = metadata.classes(self.model_type)
+            top_level = not self.path and self.parent is None
+            if known[0] == "lm" and top_level and classes and all(cls.endswith("TextModel") for cls in classes):
+                self.note(f"a language model's head is counted, as the whole has: architectures {classes[0]} has none")
             return known[0]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             self.fault("architectures", names, "a list of class names")
             return known[0]
         ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
         bases = [bare(self.model_type + more) for more in ("model", "textmodel", "")]
-        written = names[0].removesuffix("Model") + "ForConditionalGeneration"
-        if ending == "Model" and bare(names[0]) not in bases and written not in metadata.classes(self.model_type):
+        writer = names[0].removesuffix("Model") + "ForConditionalGeneration"
+        if ending == "Model" and bare(names[0]) not in bases and writer not in metadata.classes(self.model_type):
             ending = None  # …RewardModel and the like
         elif ending and HEADS[ending] in TASKS and not self._own(names[0], ending):
             ending = None  # another family's head
         if ending is None or HEADS[ending] not in known:
-            wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
-            self.fault("architectures[0]", names[0], f"a class that ends in {wanted}", "other heads are not read")
+            expected = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
+            self.fault("architectures[0]", names[0], f"a class that ends in {expected}", "other heads are not read")
             return known[0]
         return HEADS[ending]
 
@@ -125,8 +125,8 @@ class HeadReader(Keys):
 
     def classifier(self, task: str, default: int = 2, **more: object) -> Raw:
         """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
-        said = "id2label" in self or "num_labels" in self
-        classes = 1 if task == "choice" else 2 if task == "question" and not said else self.labels(default)
+        labelled = "id2label" in self or "num_labels" in self
+        classes = 1 if task == "choice" else 2 if task == "question" and not labelled else self.labels(default)
         if task == "question" and classes != 2:
             self.fault("num_labels", classes, "2, for an answer has a start and an end")
         return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
@@ -139,8 +139,8 @@ class HeadReader(Keys):
         form = self.head_of("lm", "none", *tasks)
         if form != "lm":
             self.ignore("tie_word_embeddings")
-            said = any(self.data.get(key) is not None for key in ("id2label", "num_labels"))
-            if form == "sequence" and self.model_type in SCORING and not said:
+            labelled = any(self.data.get(key) is not None for key in ("id2label", "num_labels"))
+            if form == "sequence" and self.model_type in SCORING and not labelled:
                 why = "changed copies of that class, whose classifiers are others, say nothing of them"
                 self.fault("num_labels", ABSENT, "a whole number above 0", why)
             return {"form": "none"} if form == "none" else self.decision(form)
@@ -188,8 +188,8 @@ class HeadReader(Keys):
         what its classes are called where that is not the type; none that classifies where each of them `writes`;
         `more` are further endings of its classes."""
         cls = class_of(self.data)
-        known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
-        known = [name for name in known if not (writes and name.endswith("classification"))]
-        if cls is not None and bare(cls) not in known:
-            wanted = f"a class of {self.model_type}, with a head of its own or none"
-            self.fault("architectures[0]", cls, wanted, "other classes may have other layers")
+        classes = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
+        classes = [name for name in classes if not (writes and name.endswith("classification"))]
+        if cls is not None and bare(cls) not in classes:
+            expected = f"a class of {self.model_type}, with a head of its own or none"
+            self.fault("architectures[0]", cls, expected, "other classes may have other layers")

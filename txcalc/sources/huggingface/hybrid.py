@@ -138,11 +138,11 @@ def kimi_linear(c: Config) -> Raw:
         if sorted([*full, *linear]) != list(range(1, n + 1)):
             inner.fault("full_attn_layers", full, f"with kda_layers every layer from 1 to {n:,} once")
 
-    def said(key: str, own: str, default: int) -> Any:
+    def said(key: str, name: str, default: int) -> Any:
         """A size that the nested table says, or the class's own key where it does not."""
         if key not in inner:
-            return c.size(own, default=default)
-        c.ignore(own)
+            return c.size(name, default=default)
+        c.ignore(name)
         return inner.size(key)
 
     width = said("head_dim", "linear_head_dim", 128)
@@ -206,7 +206,7 @@ def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, tab
         if kind == LINEAR:
             names.append(LINEAR)
             continue
-        number = sum(other == HYBRID for other in kinds[:i])
+        number = sum(earlier == HYBRID for earlier in kinds[:i])
         owner = f"block{number % blocks}"
         first = number < blocks
         names.append(owner if first else f"{owner}-again")

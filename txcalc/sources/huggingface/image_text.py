@@ -51,12 +51,12 @@ def clip_text_model(c: Config, form: str = "") -> Raw:
     }
 
 
-def _seeing(c: Config, read: Callable[[Config], Tower], eps: float) -> Raw:
+def _seeing(c: Config, read_tower: Callable[[Config], Tower], eps: float) -> Raw:
     """A tower by itself, whose config says the primary sizes."""
     for key in ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"):
         c.size(key)
     c.ignore("dropout", "tie_word_embeddings")
-    raw = read(c).raw
+    raw = read_tower(c).raw
     return raw | {"norm": c.layer_norm("layer_norm_eps", eps=eps) | raw["norm"]}
 
 
@@ -82,8 +82,8 @@ def clip(c: Config) -> Raw:
     first["embedding"] |= {"shared": False}
     c.note("two encoders side by side: a picture and a text; neither keeps a cache in use")
     c.note("that both vectors are scaled to length 1 is not among the other FLOPs")
-    own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
-    return {"kind": "encoder-decoder", **own}
+    stacks = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
+    return {"kind": "encoder-decoder", **stacks}
 
 
 def siglip_text_model(c: Config) -> Raw:
@@ -141,8 +141,8 @@ def siglip(c: Config) -> Raw:
         classes = leaf("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
-    held = (0 if c.faults else build(words, "text").params) + 2
-    return c.held(raw, held, "a picture alone is run: the encoder of words and the scores' two numbers", "are held")
+    idle = (0 if c.faults else build(words, "text").params) + 2
+    return c.held(raw, idle, "a picture alone is run: the encoder of words and the scores' two numbers", "are held")
 
 
 siglip2 = siglip
@@ -194,11 +194,11 @@ def blip(c: Config) -> Raw:
         "embedding": {"norm": True},
         "head": {"form": "masked-lm", "tied": form == "lm"},
     }
-    own = {
+    stacks = {
         half: {k: v for k, v in raw.items() if k != "kind"}
         for half, raw in (("encoder", encoder), ("decoder", decoder))
     }
-    return {"kind": "encoder-decoder", **own}
+    return {"kind": "encoder-decoder", **stacks}
 
 
 def git(c: Config) -> Raw:
@@ -233,23 +233,23 @@ def layoutlmv3(c: Config) -> Raw:
     places = [c.size(key, default=128) for key in ("coordinate_size", "shape_size")]
     if 4 * places[0] + 2 * places[1] != d:
         c.fault("coordinate_size", places[0], f"a quarter of hidden_size − 2·shape_size = {d - 2 * places[1]:,}")
-    held = 2 * rows * sum(places)
+    idle = 2 * rows * sum(places)
     buckets, reach = c.size("rel_pos_bins", default=32), c.size("max_rel_pos", default=128)
     if c.flag("has_relative_attention_bias", default=True):
         raw["positions"] |= {"form": "relative", "buckets": buckets, "distance": reach}
     on_page = c.size("rel_2d_pos_bins", default=64)
     if c.flag("has_spatial_attention_bias", default=True):
-        held += 2 * on_page * n_heads
+        idle += 2 * on_page * n_heads
     side, patch = c.size("input_size", default=224), c.size("patch_size", default=16)
     channels = c.size("num_channels", default=3)
     if c.flag("visual_embed", default=True):
         grid = int(side / patch)
-        held += (channels * patch**2 + 2) * d + (grid**2 + 1) * d + 4 * d
-    if held > MAX_SIZE:
+        idle += (channels * patch**2 + 2) * d + (grid**2 + 1) * d + 4 * d
+    if idle > MAX_SIZE:
         c.fault("max_2d_position_embeddings", rows, "a size that can be held")
     what = "text alone is run: a picture's patches are tokens more; its places on the page and its patches"
     so = "are counted as held, and what they add to tokens and scores is not among other FLOPs"
-    raw = c.held(raw, held, what, so)
+    raw = c.held(raw, idle, what, so)
     head = raw["head"]
     if head["form"] == "classifier":
         form = c.head_of("none", "sequence", "token", "question")

@@ -41,10 +41,10 @@ def maker(q: Config) -> Tower:
         q.size("embed_dim", default=8),
         q.size("projection_dim", default=2048),
     )
-    read, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
+    embed_dim, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
     leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, wide)]
     leaves += [leaf("aligners", "linear", wide, wide, times=more)] * (more > 0)
-    leaves += [leaf("head_first", "linear", read, wide), leaf("head_last", "linear", wide, codes)]
+    leaves += [leaf("head_first", "linear", embed_dim, wide), leaf("head_last", "linear", wide, codes)]
     return Tower(wide, leaf_tower(wide, [*_codec(q), *leaves]), why="it makes pictures")
 
 
@@ -59,23 +59,23 @@ def _codec(q: Config) -> Pieces:
         q.fault("base_channels", base, "a multiple of 32, for norms have 32 groups")
     last = widths[-1]
     middle = [*_residual(last, last, 2), *_attends(last, 1)]
-    made = [*_taps(q.size("in_channels", default=3), base), *middle, norm_leaf("encoded", last)]
-    made += _taps(last, doubled * latent)
+    leaves = [*_taps(q.size("in_channels", default=3), base), *middle, norm_leaf("encoded", last)]
+    leaves += _taps(last, doubled * latent)
     for before, after in pairwise([base, *widths]):
-        made += _level(before, after, number)
-    made += _attends(last, number)
+        leaves += _level(before, after, number)
+    leaves += _attends(last, number)
     for width in widths[:-1]:
-        made += _taps(width, width)
-    made += [*_taps(latent, last), *middle, norm_leaf("decoded", widths[0])]
-    made += _taps(widths[0], q.size("out_channels", default=3))
+        leaves += _taps(width, width)
+    leaves += [*_taps(latent, last), *middle, norm_leaf("decoded", widths[0])]
+    leaves += _taps(widths[0], q.size("out_channels", default=3))
     for before, after in pairwise([last, *reversed(widths)]):
-        made += _level(before, after, number + 1)
-    made += _attends(last, number + 1)
+        leaves += _level(before, after, number + 1)
+    leaves += _attends(last, number + 1)
     for width in widths[1:]:
-        made += _taps(width, width)
-    made += [leaf("vectors", "table", q.size("num_embeddings", default=16384), code)]
-    made += [leaf("coded", "linear", latent, code), leaf("uncoded", "linear", code, latent)]
-    return [one | {"name": f"codec{i + 1}_{one['name']}"} for i, one in enumerate(made)]
+        leaves += _taps(width, width)
+    leaves += [leaf("vectors", "table", q.size("num_embeddings", default=16384), code)]
+    leaves += [leaf("coded", "linear", latent, code), leaf("uncoded", "linear", code, latent)]
+    return [item | {"name": f"codec{i + 1}_{item['name']}"} for i, item in enumerate(leaves)]
 
 
 def _taps(before: int, after: int, times: int = 1) -> Pieces:

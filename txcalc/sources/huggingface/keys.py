@@ -63,11 +63,11 @@ class Keys:
         parent: Keys | None = None,
         *,
         partial: bool = False,
-        again: bool = False,
+        second_reading: bool = False,
     ) -> None:
         self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
         self.parent = parent
-        self.second_reading: bool = parent.second_reading if parent else again
+        self.second_reading: bool = parent.second_reading if parent else second_reading
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
@@ -109,7 +109,7 @@ class Keys:
 
     def real(self, *names: str, default: object = None) -> Any:
         """A number that changes what is computed, never a size: its default is no assumption worth a line."""
-        return self._get(names, real, 1.0, default, default, told=False)
+        return self._get(names, real, 1.0, default, default, assumed=False)
 
     def ratio(self, name: str, default: float, *widths: int) -> float:
         """A number above 0 by which sizes are multiplied, each of `widths` to 1 or more."""
@@ -131,12 +131,12 @@ class Keys:
                 self.fault(name, ABSENT if table is None else table, "an object, the config of that part")
             table = usual or {}
         named = model_type or table.get("model_type", "")
-        own = {**table, "architectures": None}
-        return type(self)(own, named if isinstance(named, str) else "", f"{self.path}{name}.", self, partial=True)
+        fields = {**table, "architectures": None}
+        return type(self)(fields, named if isinstance(named, str) else "", f"{self.path}{name}.", self, partial=True)
 
     def activation(self, *names: str, default: str) -> str:
         """An activation, by transformers' name for it."""
-        name = self._get(names, text, "gelu", default, default, told=False)
+        name = self._get(names, text, "gelu", default, default, assumed=False)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
             return "silu" if self.second_reading else "gelu"
@@ -153,7 +153,7 @@ class Keys:
             return [of(item) for item in (_renamed(value, of) if "layer_types" in names else value)]
 
         self.listed.update(names)
-        return self._get(names, check, default, default, default, told=False)
+        return self._get(names, check, default, default, default, assumed=False)
 
     def require_value(self, value: object, *names: str, why: str) -> None:
         """A feature that this reader cannot express: its key is absent, or has the one value without it."""
@@ -207,8 +207,8 @@ class Keys:
         unknown = 0
         for key, value in self.data.items():
             if key not in self.asked and not is_neutral(key, value):
-                if whose := elsewhere(self.model_type, key, self.data):
-                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {whose}")
+                if owner := elsewhere(self.model_type, key, self.data):
+                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {owner}")
                     continue
                 if self._harmless(key, value):
                     passed.append(f"{printable(key)} = {shown(value, 30)}")
@@ -234,34 +234,38 @@ class Keys:
 
     def refused(self) -> None:
         """Look at the kinds of values that transformers' class takes."""
-        whose, told = self.owner_type(), list[str]()
-        read = {inner.path for inner in self.inner}
+        owner, refusals = self.owner_type(), list[str]()
+        inner_paths = {inner.path for inner in self.inner}
         for key, value in self.data.items():
-            if isinstance(value, Mapping) and f"{self.path}{key}." not in read:
-                of = value.get("model_type", part_of(whose, key))
-                refused = (other for other in value if isinstance(of, str) and _misfits(of, other, value[other]))
-                told += (f"{self.path}{printable(key)}.{printable(other)} = {_cut(value[other])}" for other in refused)
-            kinds = kinds_of(whose, key)
+            if isinstance(value, Mapping) and f"{self.path}{key}." not in inner_paths:
+                of = value.get("model_type", part_of(owner, key))
+                refused = (field for field in value if isinstance(of, str) and _misfits(of, field, value[field]))
+                refusals += (
+                    f"{self.path}{printable(key)}.{printable(field)} = {_cut(value[field])}" for field in refused
+                )
+            kinds = kinds_of(owner, key)
             labels = key == "num_labels" and self.data.get("id2label") is None and not isinstance(value, int)
-            if key in self.faulty or not (_misfits(whose, key, value) or (labels and knows(whose))):
+            if key in self.faulty or not (_misfits(owner, key, value) or (labels and knows(owner))):
                 continue
-            whole = type(value) is int and "f" in kinds  # in place of a number with a point
-            if key in self.asked and not whole and (value is None or not is_neutral(key, value)):
-                wanted = "a value" if value is None else " or ".join(KINDS[kind][1] for kind in kinds)
-                wanted = " or ".join(words_of(whose, key)) if isinstance(value, str) and "s" in kinds else wanted
-                self.fault(key, value, wanted, f"transformers makes no {whose} of it")
+            integral = type(value) is int and "f" in kinds  # in place of a number with a point
+            if key in self.asked and not integral and (value is None or not is_neutral(key, value)):
+                expected = "a value" if value is None else " or ".join(KINDS[kind][1] for kind in kinds)
+                expected = " or ".join(words_of(owner, key)) if isinstance(value, str) and "s" in kinds else expected
+                self.fault(key, value, expected, f"transformers makes no {owner} of it")
             else:
-                told.append(f"{self.path}{printable(key)} = {_cut(value)}")
-        if told:
-            more = f" and {len(told) - 8:,} more" if len(told) > 8 else ""
-            self.note(f"transformers' {whose} refuses, though no size depends on it: {', '.join(told[:8])}{more}")
+                refusals.append(f"{self.path}{printable(key)} = {_cut(value)}")
+        if refusals:
+            more = f" and {len(refusals) - 8:,} more" if len(refusals) > 8 else ""
+            self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{more}")
 
     def owner_type(self) -> str:
         """The model type whose class has this object's keys; "" where that is not known."""
         if self.parent is None or self.parent.model_type != self.model_type or self.path == self.parent.path:
             return self.model_type
-        own = self.data.get("model_type")
-        return own if isinstance(own, str) else part_of(self.parent.owner_type(), self.path[len(self.parent.path) : -1])
+        name = self.data.get("model_type")
+        return (
+            name if isinstance(name, str) else part_of(self.parent.owner_type(), self.path[len(self.parent.path) : -1])
+        )
 
     def apply_ignored_keys(self, place: str = "") -> None:
         """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one; or
@@ -294,15 +298,15 @@ class Keys:
         knows."""
         words = set(key.split("_")) - COMMON_WORDS
         fits = words.intersection if knows(self.model_type) else words.issubset
-        return any(taken == value and words and fits(other.split("_")) for other, taken in self.taken.items())
+        return any(number == value and words and fits(name.split("_")) for name, number in self.taken.items())
 
-    def finish(self, where: str, other: Keys | None = None) -> None:
+    def finish(self, where: str, second: Keys | None = None) -> None:
         """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
         too."""
         if self.faults:
-            told = dict.fromkeys(map(str, self.faults))
-            both = {str(fault) for fault in other.faults} if other else told.keys()
-            raise InputError(where, [fault for fault in told if fault in both] or told)
+            messages = dict.fromkeys(map(str, self.faults))
+            both = {str(fault) for fault in second.faults} if second else messages.keys()
+            raise InputError(where, [fault for fault in messages if fault in both] or messages)
 
     def _get(
         self,
@@ -311,7 +315,7 @@ class Keys:
         stand_in: object,
         default: object,
         null: object,
-        told: bool = True,
+        assumed: bool = True,
     ) -> Any:
         self.asked.update(names)
         given = {name: self.data[name] for name in names if name in self.data}
@@ -326,13 +330,13 @@ class Keys:
                 self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
                 return _other(stand_in, check) if self.second_reading else stand_in
             self._take(names, value)
-            if told and value is not None:
+            if assumed and value is not None:
                 self.assume(next(iter(given), names[0]), value)
             return value
         first, value = next(iter(values.items()))
-        for other, twin in values.items():
+        for spelling, twin in values.items():
             if type(twin) is not type(value) or (twin != value and twin == twin):
-                self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
+                self.fault(spelling, twin, f"{shown(value)}, for {first} says the same thing")
         self._take((first,), value)
         try:
             return check(value)

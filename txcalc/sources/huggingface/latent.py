@@ -102,14 +102,14 @@ def axk2(c: Config) -> Raw:
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     raw = _indexed_decoder(c, raw, latent, heads=16, first=first, number=128)
     d_q, d_v = latent["d_nope"] + latent["d_rope"], latent["d_v"]
-    own = [leaf("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
-    own.append(leaf("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
+    gates = [leaf("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
+    gates.append(leaf("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
     for table in raw["layer"].values():
-        leaves = list(own)
+        leaves = list(gates)
         for name in ("attention_norm", "experts_norm")[: 1 + ("experts" in table["parts"])]:
-            made = [leaf("down", "linear", d, rank, bias=False), leaf("silu", "silu", rank)]
-            made += [leaf("up", "linear", rank, d, bias=False), leaf("sigmoid", "sigmoid", d)]
-            leaves += [{**one, "name": f"{name}_{one['name']}", "kind": "norm"} for one in made]
+            gate = [leaf("down", "linear", d, rank, bias=False), leaf("silu", "silu", rank)]
+            gate += [leaf("up", "linear", rank, d, bias=False), leaf("sigmoid", "sigmoid", d)]
+            leaves += [{**item, "name": f"{name}_{item['name']}", "kind": "norm"} for item in gate]
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": leaves}}
     raw["norm"]["without"] = ["pieces"]
     return raw
@@ -129,8 +129,8 @@ def _pattern(c: Config, n: int) -> list[str]:
     if "indexer_types" in c and c.data["indexer_types"] is not None:
         c.ignore("index_topk_freq", "index_skip_topk_offset")
         return ["full"] * n
-    every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
-    default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(n)]
+    period, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
+    default = ["shared" if max(i - offset + 1, 0) % period else "full" for i in range(n)]
     if pattern is not None:
         letters = pattern if isinstance(pattern, str | list) else ()
         default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in letters]
@@ -144,11 +144,11 @@ def mistral_large4_text(c: Config) -> Raw:
     """Sparse latent attention of direct queries, which grow with the log of their position; every fourth layer turns
     nothing."""
     raw = c.stack()
-    n, own = raw["n_layers"], "transformers' class has it so"
-    c.require_value(None, "q_lora_rank", why=own)
+    n, why = raw["n_layers"], "transformers' class has it so"
+    c.require_value(None, "q_lora_rank", why=why)
     latent = c.mla(None, 512, 64, 64, 128)
-    nope, turned = latent.pop("d_nope"), latent.pop("d_rope")
-    raw = _latent_decoder(c, raw, latent | {"d_rope": turned}, eps=1e-5)
+    nope, rotary_width = latent.pop("d_nope"), latent.pop("d_rope")
+    raw = _latent_decoder(c, raw, latent | {"d_rope": rotary_width}, eps=1e-5)
     c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
     raw["latent"] = _indexed(c, 32, raw["latent"], direct=True) | {"tempered": True, "index_interleaved": True}
     del raw["latent"]["d_rope"]
@@ -167,8 +167,11 @@ def mistral_large4_text(c: Config) -> Raw:
         c.fault("no_rope_layers", flags, f"a list of {n:,} items, one per layer")
         flags = [1] * n
     rotated = {
-        "rotary": {"latent": {"d_nope": nope, "d_rope": turned}},
-        "unrotated": {"latent": {"d_nope": nope + turned, "index_interleaved": False}, "positions": {"form": "none"}},
+        "rotary": {"latent": {"d_nope": nope, "d_rope": rotary_width}},
+        "unrotated": {
+            "latent": {"d_nope": nope + rotary_width, "index_interleaved": False},
+            "positions": {"form": "none"},
+        },
     }
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
@@ -208,10 +211,10 @@ _NEAR = {"num_attention_heads": (64, "n_heads"), "q_lora_rank": (1024, "q_rank")
 
 def _dots_types(c: Config, n: int, dsa: bool | None) -> list[str]:
     """The kind of every layer: `use_dsa` says whether those without a window have an index."""
-    windows, whole = c.flag("use_sliding_window", default=True), GLOBAL if dsa is False else INDEXED
-    default = [whole if not windows or i < 2 or i % 4 == 1 else LOCAL for i in range(n)]
+    windows, full = c.flag("use_sliding_window", default=True), GLOBAL if dsa is False else INDEXED
+    default = [full if not windows or i < 2 or i % 4 == 1 else LOCAL for i in range(n)]
     types = c.layer_types(n, default, (LOCAL, GLOBAL, INDEXED))
-    return types if dsa is None else [kind if kind == LOCAL else whole for kind in types]
+    return types if dsa is None else [kind if kind == LOCAL else full for kind in types]
 
 
 def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
@@ -221,16 +224,16 @@ def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
     if per_layer is None:
         near = {name: c.size(f"swa_{key}", default=size) for key, (size, name) in _NEAR.items()}
         c.require_value(near["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
-        whole = c.size("swa_head_dim", default=256)
-        near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, whole - near["d_nope"]))
-        if near["d_rope"] + near["d_nope"] != whole:
-            c.fault("swa_head_dim", whole, "swa_qk_nope_head_dim + swa_qk_rope_head_dim")
+        width = c.size("swa_head_dim", default=256)
+        near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, width - near["d_nope"]))
+        if near["d_rope"] + near["d_nope"] != width:
+            c.fault("swa_head_dim", width, "swa_qk_nope_head_dim + swa_qk_rope_head_dim")
         c.multiple("swa_qk_rope_head_dim", near["d_rope"], 2)
     else:
         tables = per_layer if isinstance(per_layer, Mapping) else {}
-        given = [one for one in tables.values() if isinstance(one, Mapping) and one == next(iter(tables.values()))]
-        known = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, places))
-        if not known or len(given) < len(tables):
+        given = [item for item in tables.values() if isinstance(item, Mapping) and item == next(iter(tables.values()))]
+        complete = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, places))
+        if not complete or len(given) < len(tables):
             c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
         inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
         near = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _NEAR.items()}
@@ -282,8 +285,8 @@ def _before_experts(c: Config, n_layers: int) -> list[bool]:
         c.ignore("first_k_dense_replace", "moe_layer_freq")
         return [False] * n_layers
     first = c.count("first_k_dense_replace", default=1) if "first_k_dense_replace" in c else 1
-    every = c.size("moe_layer_freq", default=1) if "moe_layer_freq" in c else 1
-    return [i < first or i % every != 0 for i in range(n_layers)]
+    period = c.size("moe_layer_freq", default=1) if "moe_layer_freq" in c else 1
+    return [i < first or i % period != 0 for i in range(n_layers)]
 
 
 def minicpm3(c: Config) -> Raw:
@@ -303,9 +306,9 @@ def deepseek_v4(c: Config) -> Raw:
     every layer, in the first ones chosen by the token."""
     raw = c.stack()
     n = raw["n_layers"]
-    own = "transformers' class has it so"
-    c.require_value(1, "num_key_value_heads", "n_shared_experts", why=own)
-    c.require_value(False, "attention_bias", "mlp_bias", why=own)
+    why = "transformers' class has it so"
+    c.require_value(1, "num_key_value_heads", "n_shared_experts", why=why)
+    c.require_value(False, "attention_bias", "mlp_bias", why=why)
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:
@@ -313,9 +316,9 @@ def deepseek_v4(c: Config) -> Raw:
     width = c.size("head_dim", default=512)
     heads = c.size("num_attention_heads", default=64)
     share = c.real("partial_rotary_factor", default=None)
-    turned = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
-    if not 0 < turned <= width or turned % 2:
-        c.fault("qk_rope_head_dim", turned, f"an even number up to head_dim = {width:,}")
+    rotary_width = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
+    if not 0 < rotary_width <= width or rotary_width % 2:
+        c.fault("qk_rope_head_dim", rotary_width, f"an even number up to head_dim = {width:,}")
     for name in ("rope_scaling", "rope_parameters"):
         if table := c.table(name):
             table.asked.update(table.data)
@@ -347,7 +350,7 @@ def deepseek_v4(c: Config) -> Raw:
         "compressed": {
             "n_heads": heads,
             "d_head": width,
-            "d_rope": max(2, turned),
+            "d_rope": max(2, rotary_width),
             "q_rank": c.size("q_lora_rank", default=1024),
             "o_rank": c.size("o_lora_rank", default=1024),
             "groups": groups,
@@ -364,12 +367,12 @@ def deepseek_v4(c: Config) -> Raw:
 
 def _rates(c: Config) -> Raw:
     """Tokens an entry, by layer type: a table, or two keys that stand over it."""
-    found: Raw = dict(RATES)
+    rates: Raw = dict(RATES)
     if table := c.table("compress_rates"):
-        found |= {kind: table.size(kind) for kind in RATES}
+        rates |= {kind: table.size(kind) for kind in RATES}
     for kind, name in ((SELECTED, "compress_rate_csa"), (POOLED, "compress_rate_hca")):
-        found[kind] = c.size(name, default=found[kind], null=found[kind])
-    return found
+        rates[kind] = c.size(name, default=rates[kind], null=rates[kind])
+    return rates
 
 
 def _spans_of(c: Config, n: int) -> list[str]:

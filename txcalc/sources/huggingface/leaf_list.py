@@ -12,8 +12,8 @@ Pieces = list[Raw]
 def leaf_stack(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
     """A stack whose layers are pieces, of one kind or of several in this order."""
     layers = {name: {"parts": ["pieces"], "pieces": {"leaves": pieces}} for name, pieces in kinds.items()}
-    own: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
-    return own | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
+    defaults: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
+    return defaults | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
 
 
 def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: object) -> Raw:
@@ -26,33 +26,35 @@ def ffn_leaves(
     **more: object,
 ) -> Pieces:  # fmt: skip
     """A norm ("": none) and the two matrices after it, or three where it is gated."""
-    made = [norm_leaf(name, d, norm)] if norm else []
-    made += [leaf(f"{name}_up", "linear", d, ff, bias=bias), leaf(f"{name}_activation", act, ff)]
+    leaves = [norm_leaf(name, d, norm)] if norm else []
+    leaves += [leaf(f"{name}_up", "linear", d, ff, bias=bias), leaf(f"{name}_activation", act, ff)]
     if gated:
-        made += [leaf(f"{name}_gate", "linear", d, ff, bias=bias), leaf(f"{name}_product", "sum", ff)]
-    made += [leaf(f"{name}_down", "linear", ff, d, bias=bias), leaf(f"{name}_sum", "sum", d)]
-    return [one | more | {"kind": "feed_forward"} for one in made]
+        leaves += [leaf(f"{name}_gate", "linear", d, ff, bias=bias), leaf(f"{name}_product", "sum", ff)]
+    leaves += [leaf(f"{name}_down", "linear", ff, d, bias=bias), leaf(f"{name}_sum", "sum", d)]
+    return [item | more | {"kind": "feed_forward"} for item in leaves]
 
 
 def attention_leaves(
-    name: str, d: int, heads: int, width: int, *, read: int = 0, keys: list[int] | None = None, groups: int = 1,
+    name: str, d: int, heads: int, width: int, *, source_width: int = 0, keys: list[int] | None = None, groups: int = 1,
     bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: object,
 ) -> Pieces:  # fmt: skip
     """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
     positions `keys`, as wide as `read`."""
-    form, there, seen = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
+    form, there, span = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
     kv = heads // groups * width
-    made = [leaf(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
-    made += [leaf(f"{name}{one}", "linear", read or d, kv, bias=one in bias, **there) for one in "kv"]
-    made += [*before, leaf(f"{name}core", form, heads, width, width, groups=groups, bias=False, **seen)]
-    made += [leaf(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
-    made.append(leaf(f"{name}attention_sum", "sum", to or d))
-    return [more | one | {"kind": "attention"} for one in made]
+    leaves = [leaf(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
+    leaves += [
+        leaf(f"{name}{letter}", "linear", source_width or d, kv, bias=letter in bias, **there) for letter in "kv"
+    ]
+    leaves += [*before, leaf(f"{name}core", form, heads, width, width, groups=groups, bias=False, **span)]
+    leaves += [leaf(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
+    leaves.append(leaf(f"{name}attention_sum", "sum", to or d))
+    return [more | item | {"kind": "attention"} for item in leaves]
 
 
 def conformer_leaves(
     d: int, ff: int, act: str, mixed: Pieces, taps: int, inner: Pieces, *, wide: int = 0, bias: bool = False,
-    norm: str = "layer_norm", fed_bias: bool = True,
+    norm: str = "layer_norm", ffn_bias: bool = True,
 ) -> Pieces:  # fmt: skip
     """A layer: half a feed-forward, what mixes positions, a convolution of channels (`wide` of them) with a norm
     (`inner`) in it, the other half."""
@@ -67,8 +69,8 @@ def conformer_leaves(
         leaf("conv_out", "linear", wide, d, bias=bias),
         leaf("conv_sum", "sum", d),
     ]
-    first, second = (ffn_leaves(name, d, ff, act, norm=norm, bias=fed_bias) for name in ("first", "second"))
-    mixing = [{"kind": "attention"} | one for one in mixed]
+    first, second = (ffn_leaves(name, d, ff, act, norm=norm, bias=ffn_bias) for name in ("first", "second"))
+    mixing = [{"kind": "attention"} | item for item in mixed]
     return [*first, *mixing, *convolved, *second, leaf("norm", norm, d, kind="norm")]
 
 
@@ -97,12 +99,12 @@ def pre_norm_leaves(
 ) -> Pieces:
     """Attention and a feed-forward, each after a norm; the attention's matrices, of which some are `bare` of a bias
     where others have one, run `inside`, all else `here`."""
-    own = {"kind": "attention"}
-    made = [leaf("attention_norm", "layer_norm", d, kind="norm", **here)]
-    made += [leaf(name, "linear", d, d, bias=bias and name not in bare, **inside, **own) for name in "qkv"]
-    made += [one | own for one in core]
-    made += [leaf("o", "linear", d, d, **inside, **own), leaf("attention_sum", "sum", d, **here)]
-    made += [leaf("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
-    both = [leaf("up", "linear", d, wide, **here), leaf("activation", act, wide, **here)]
-    both += [leaf("down", "linear", wide, d, **here), leaf("feed_forward_sum", "sum", d, **here)]
-    return made + [one | {"kind": "feed_forward"} for one in both]
+    attention = {"kind": "attention"}
+    leaves = [leaf("attention_norm", "layer_norm", d, kind="norm", **here)]
+    leaves += [leaf(name, "linear", d, d, bias=bias and name not in bare, **inside, **attention) for name in "qkv"]
+    leaves += [item | attention for item in core]
+    leaves += [leaf("o", "linear", d, d, **inside, **attention), leaf("attention_sum", "sum", d, **here)]
+    leaves += [leaf("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
+    ffn = [leaf("up", "linear", d, wide, **here), leaf("activation", act, wide, **here)]
+    ffn += [leaf("down", "linear", wide, d, **here), leaf("feed_forward_sum", "sum", d, **here)]
+    return leaves + [item | {"kind": "feed_forward"} for item in ffn]

@@ -8,7 +8,7 @@ from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
 
 def of(kind: str, *pieces: Raw) -> Pieces:
     """Pieces that count as one kind where they have none of their own."""
-    return [{"kind": kind} | one for one in pieces]
+    return [{"kind": kind} | item for item in pieces]
 
 
 def xlnet(c: Config) -> Raw:
@@ -79,14 +79,14 @@ def mobilebert(c: Config) -> Raw:
         ]
 
     def fed(name: str) -> Pieces:
-        two = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
-        made = [
-            *two,
+        up = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
+        leaves = [
+            *up,
             leaf(f"{name}_down", "linear", wide, t),
             *normed(f"{name}_norm", t),
             leaf(f"{name}_sum", "sum", t),
         ]
-        return [one | {"kind": one.get("kind", "feed_forward")} for one in made]
+        return [item | {"kind": item.get("kind", "feed_forward")} for item in leaves]
 
     layer: Pieces = []
     if narrow:
@@ -102,29 +102,29 @@ def mobilebert(c: Config) -> Raw:
     if narrow:
         layer += [leaf("output", "linear", t, d), *normed("output_norm", d), leaf("output_sum", "sum", d)]
     inner = c.size("embedding_size", default=128)
-    read = 3 * inner if c.flag("trigram_input", default=True) else inner
+    width_in = 3 * inner if c.flag("trigram_input", default=True) else inner
     around = [leaf("tokens", "table", v, inner, kind="embedding")]
-    if read != d or read != inner:
-        around.append(leaf("projection", "linear", read, d, kind="embedding"))
+    if width_in != d or width_in != inner:
+        around.append(leaf("projection", "linear", width_in, d, kind="embedding"))
     for name, number in (("positions", c.size("max_position_embeddings", default=512)),
                          ("types", c.size("type_vocab_size", default=2))):  # fmt: skip
         around.append(leaf(name, "table", number, d, kind="embedding", bias=True))
     around += normed("embedding_norm", d)
-    found, head = _answers_of_bert(c, raw, v, inner)
-    return leaf_stack(raw | {"around": around + found, "head": head}, {"layer": layer}, [])
+    head_leaves, head = _answers_of_bert(c, raw, v, inner)
+    return leaf_stack(raw | {"around": around + head_leaves, "head": head}, {"layer": layer}, [])
 
 
 def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
     """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
     d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
     form = c.head_of("masked-lm", "none", *tasks)
-    made: Pieces = []
+    leaves: Pieces = []
     if form in ("masked-lm", "pretraining"):
         c.require_value(True, "tie_word_embeddings", why="the head multiplies by the token table")
         if inner >= d:
             c.fault("embedding_size", inner, f"less than hidden_size = {d:,}")
         act = c.activation("hidden_act", default="relu")
-        made = [
+        leaves = [
             leaf("transform", "linear", d, d),
             leaf("transform_activation", act, d),
             leaf("transform_norm", "layer_norm", d),
@@ -137,8 +137,8 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
         classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
         once = {"at": [0, 1, 1]}
         if pooled and form != "pretraining":
-            made += [leaf("pooler", "linear", d, d, **once), leaf("pooler_activation", "tanh", d, **once)]
-        made.append(leaf("classifier", "linear", d, classes, **once))
+            leaves += [leaf("pooler", "linear", d, d, **once), leaf("pooler_activation", "tanh", d, **once)]
+        leaves.append(leaf("classifier", "linear", d, classes, **once))
     elif form in ("token", "question"):
-        made.append(leaf("classifier", "linear", d, c.labels()))
-    return [one | {"kind": "head"} for one in made], head
+        leaves.append(leaf("classifier", "linear", d, c.labels()))
+    return [item | {"kind": "head"} for item in leaves], head

@@ -20,8 +20,8 @@ def language_model(c: Config) -> Config:
     if text is None and c.model_type in FLAT:  # the text's keys stand beside vision_config
         others = {key for key in c.data if key.endswith("_config")} | {"architectures", "model_type"}
         others |= set(FLAT[c.model_type])
-        stated = {key: value for key, value in c.data.items() if key not in others}
-        inner = Config({**_absent(c, stated, ""), **stated}, default, "", c)
+        fields = {key: value for key, value in c.data.items() if key not in others}
+        inner = Config({**_absent(c, fields, ""), **fields}, default, "", c)
         _adapters(c)
         c.ignore(*c.data)
         _said(c, [key for key in c.data if key.endswith("_config")])
@@ -32,17 +32,19 @@ def language_model(c: Config) -> Config:
         c.fault("text_config", ABSENT if text is None else text, "an object, the language model's own config")
         text = {}
     c.ignore("text_config")
-    own = text.get("model_type", default)
-    if not isinstance(own, str):
-        c.fault("text_config.model_type", own, "the name of an architecture")
-        own = default
-    if own.startswith(f"{c.model_type}_") and own not in READERS and not knows(own):
-        c.assumptions.append(f"text_config.model_type = {default!r}, for {shown(own)} is a name of other code alone")
-        own = default
+    text_type = text.get("model_type", default)
+    if not isinstance(text_type, str):
+        c.fault("text_config.model_type", text_type, "the name of an architecture")
+        text_type = default
+    if text_type.startswith(f"{c.model_type}_") and text_type not in READERS and not knows(text_type):
+        c.assumptions.append(
+            f"text_config.model_type = {default!r}, for {shown(text_type)} is a name of other code alone"
+        )
+        text_type = default
     absent = _absent(c, text, "text_config.")
-    inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c, partial=True)
+    inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, text_type, "text_config.", c, partial=True)
     for key in _OF_HEAD.get(c.model_type, ()):
-        own_size, size = c.data.get(key, size_of(c.model_type, key)), text.get(key, size_of(own, key))
+        own_size, size = c.data.get(key, size_of(c.model_type, key)), text.get(key, size_of(text_type, key))
         if own_size != size and size is not None:
             c.fault(
                 key, own_size, f"{shown(size)}, for the class makes its head of {key} and the rest of text_config's"

@@ -56,13 +56,13 @@ def zaya(c: Config) -> Raw:
             ("residual_bias", "shift"),
             ("residual_scale", "scale"),
         )
-        return [leaf(f"{name}_{one}", form, d) for one, form in forms]
+        return [leaf(f"{name}_{part}", form, d) for part, form in forms]
 
     def layer(kind: str, first: bool) -> Pieces:
         before = {"at": [1, taps[1] - 1, 1]}
-        made = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
-        made += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
-        made += [
+        leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        leaves += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
+        leaves += [
             leaf("near", "convolution", mixing, mixing, taps[0], 1, groups=mixing, kind="attention", **before),
             leaf("across", "convolution", mixing, mixing, taps[1], 1, groups=several + groups, kind="attention"),
             leaf("kept", "state", max(1, mixing * sum(taps) + kv // 2)),
@@ -78,7 +78,7 @@ def zaya(c: Config) -> Raw:
         router += [_norm("router_norm", inner), _matrix("router_up1", inner, inner, True)]
         router += [leaf("router_gelu1", "gelu", inner), _matrix("router_up2", inner, inner, True)]
         router += [leaf("router_gelu2", "gelu", inner), _matrix("router", inner, mixed["n_experts"] + 1)]
-        return made + [one | {"kind": "router"} for one in router] + scaled("experts")
+        return leaves + [item | {"kind": "router"} for item in router] + scaled("experts")
 
     raw |= {
         "experts": mixed,
@@ -107,8 +107,8 @@ def muse_spark_text(c: Config) -> Raw:
     mixed = c.experts(NAMES[::-1], TOP, WIDTH, 256, 8) | {"scoring": "sigmoid"}
     mixed["latent"] = latent = c.size("moe_hidden_size", default=4096)
     back = [(n - 1 - i) % 4 for i in range(n)]
-    bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [float(one > 0) for one in back]
-    types = c.layer_types(n, [LOCAL if one else GLOBAL for one in back])
+    bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [float(distance > 0) for distance in back]
+    types = c.layer_types(n, [LOCAL if distance else GLOBAL for distance in back])
     if LOCAL in types and window is None:
         c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
     c.rotary(width, 5e5)
@@ -118,32 +118,33 @@ def muse_spark_text(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),
     }
-    fed, tables = c.typed(raw, [False] * n)
+    channels, tables = c.typed(raw, [False] * n)
     q, kv = several * width, groups * width
 
     def layer(kind: str, base: float, sparse: bool) -> Pieces:
-        made = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
-        made += [
+        leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        leaves += [
             _matrix("v", d, kv, bias),
             _matrix("gate", d, q),
             leaf("gate_sigmoid", "sigmoid", q, kind="attention"),
         ]
-        made += [leaf("rotary", "rotary", several + groups, width)] if base else []
-        made += [_core(attention, window if kind == LOCAL else None), _matrix("o", q, d, bias)]
-        made += [leaf("attention_gate", "scale", d), leaf("attention_sum", "sum", d)]
+        leaves += [leaf("rotary", "rotary", several + groups, width)] if base else []
+        leaves += [_core(attention, window if kind == LOCAL else None), _matrix("o", q, d, bias)]
+        leaves += [leaf("attention_gate", "scale", d), leaf("attention_sum", "sum", d)]
         if sparse:
-            made += [_norm("experts_norm", latent), _norm("each_expert_norm", latent, runs=mixed["top_k"])]
-        return [*made, _norm("fed_norm", d), leaf("fed_gate", "scale", d)]
+            leaves += [_norm("experts_norm", latent), _norm("each_expert_norm", latent, runs=mixed["top_k"])]
+        return [*leaves, _norm("fed_norm", d), leaf("fed_gate", "scale", d)]
 
     names = [
-        f"{kind}-{'turned' if base else 'still'}-{part}" for kind, base, part in zip(types, bases, fed, strict=True)
+        f"{kind}-{'turned' if base else 'still'}-{part}"
+        for kind, base, part in zip(types, bases, channels, strict=True)
     ]
     rows = {
         name: {
             "parts": ["pieces", "experts" if "experts" in tables[part]["parts"] else "feed_forward"],
             "pieces": {"leaves": layer(kind, base, "experts" in tables[part]["parts"])},
         }
-        for name, kind, base, part in zip(names, types, bases, fed, strict=True)
+        for name, kind, base, part in zip(names, types, bases, channels, strict=True)
     }
     return layered(raw, (names, rows))
 
@@ -175,30 +176,36 @@ def hrm_text(c: Config) -> Raw:
     c.divides(heads, d, "num_attention_heads", "hidden_size")
     c.rotary(width)
     c.require_value(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
-    q, bias, fed = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
+    q, bias, ffn_bias = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
     ff, act = c.size("intermediate_size"), c.activation("hidden_act", default="silu")
     if c.flag("prefix_lm", default=True):
         c.note("prompts are attended to both ways: masked attention is counted as if it were causal")
     c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
 
     def layer() -> Pieces:
-        made = [leaf("attention_norm", "rms_again", d, kind="norm")]
-        made += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
-        made += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
-        made += [leaf("rotary", "rotary", 2 * heads, width)]
-        made += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
-        made += [leaf("attention_sum", "sum", d), leaf("fed_norm", "rms_again", d, kind="norm")]
-        made += [_matrix(name, d, ff, fed, kind="feed_forward") for name in ("gate_up", "up")]
-        made += [leaf("activation", act, ff, kind="feed_forward"), _matrix("down", ff, d, fed, kind="feed_forward")]
-        return [*made, leaf("fed_sum", "sum", d)]
+        leaves = [leaf("attention_norm", "rms_again", d, kind="norm")]
+        leaves += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
+        leaves += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
+        leaves += [leaf("rotary", "rotary", 2 * heads, width)]
+        leaves += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
+        leaves += [leaf("attention_sum", "sum", d), leaf("fed_norm", "rms_again", d, kind="norm")]
+        leaves += [_matrix(name, d, ff, ffn_bias, kind="feed_forward") for name in ("gate_up", "up")]
+        leaves += [
+            leaf("activation", act, ff, kind="feed_forward"),
+            _matrix("down", ff, d, ffn_bias, kind="feed_forward"),
+        ]
+        return [*leaves, leaf("fed_sum", "sum", d)]
 
     around = [leaf("low_start", "held", d)]
     for name, runs in (("low", high * low), ("high", high)):
         around += [leaf(f"{name}_input", "sum", d, runs=runs)]
         around += [leaf(f"{name}_norm", "rms_again", d, kind="norm", runs=runs)]
-    kinds = {"low": [one | {"runs": high * low} for one in layer()], "high": [one | {"runs": high} for one in layer()]}
-    own: Raw = {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
-    return leaf_stack(raw | own, kinds, ["low"] * n + ["high"] * n)
+    kinds = {
+        "low": [item | {"runs": high * low} for item in layer()],
+        "high": [item | {"runs": high} for item in layer()],
+    }
+    stack: Raw = {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
+    return leaf_stack(raw | stack, kinds, ["low"] * n + ["high"] * n)
 
 
 def inkling_text(c: Config) -> Raw:
@@ -226,19 +233,19 @@ def inkling_text(c: Config) -> Raw:
     c.more_heads()
     first = c.count("dense_mlp_idx", default=0)
     names = ["dense" if i < first else "sparse" for i in range(n)]
-    fed = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names) or names
-    if "dense" in fed:
+    channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names) or names
+    if "dense" in channels:
         raw["feed_forward"] = c.gated(dense)
 
     def heads(prefix: str, several: object, groups: int) -> tuple[int, int, int]:
-        found = c.size(f"{prefix}num_attention_heads", default=several)
+        n_heads = c.size(f"{prefix}num_attention_heads", default=several)
         kv = c.size(f"{prefix}num_key_value_heads", default=groups)
-        c.divides(kv, found, f"{prefix}num_key_value_heads", f"{prefix}num_attention_heads")
-        return found, kv, c.size(f"{prefix}head_dim", default=128)
+        c.divides(kv, n_heads, f"{prefix}num_key_value_heads", f"{prefix}num_attention_heads")
+        return n_heads, kv, c.size(f"{prefix}head_dim", default=128)
 
-    def mixed_in(name: str, over: int) -> Pieces:
-        made = leaf(f"{name}_conv", "convolution", over, over, taps, 1, groups=over, bias=False, kind="attention")
-        return [made, leaf(f"{name}_conv_sum", "sum", over)]
+    def mixed_in(name: str, width: int) -> Pieces:
+        conv = leaf(f"{name}_conv", "convolution", width, width, taps, 1, groups=width, bias=False, kind="attention")
+        return [conv, leaf(f"{name}_conv_sum", "sum", width)]
 
     sizes = {"near": heads("swa_", 64, 16), "far": heads("", REQUIRED, 8)}
 
@@ -272,9 +279,9 @@ def inkling_text(c: Config) -> Raw:
             "parts": ["pieces", "experts" if part == "sparse" else "feed_forward"],
             "pieces": {"leaves": layer(kind, part)},
         }
-        for kind, part in zip(kinds, fed, strict=True)
+        for kind, part in zip(kinds, channels, strict=True)
     }
-    return layered(raw, ([f"{kind}-{part}" for kind, part in zip(kinds, fed, strict=True)], tables))
+    return layered(raw, ([f"{kind}-{part}" for kind, part in zip(kinds, channels, strict=True)], tables))
 
 
 def kimi_k3(c: Config, raw: Raw) -> Raw:
@@ -290,13 +297,13 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
         if several < 2:
             return [leaf(f"{name}_held", "held", 2 * d)]
         times: Raw = {"runs": several}
-        made = [_norm(f"{name}_norm", d, **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
-        return [*made, leaf(f"{name}_mix", "product", 1, several, d)]
+        leaves = [_norm(f"{name}_norm", d, **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
+        return [*leaves, leaf(f"{name}_mix", "product", 1, several, d)]
 
     order, tables = [], dict[str, Raw]()
     kinds = raw["layer"]
     pattern: Any = raw.get("pattern", kinds)
-    cycle = [one.rpartition("*") for one in pattern]
+    cycle = [item.rpartition("*") for item in pattern]
     names = [name for times, _, name in cycle for _ in range(int(times or 1))]
     for i, name in enumerate(names[i % len(names)] for i in range(n)):
         before = -(-i // block)

@@ -35,8 +35,8 @@ def translated(data: Mapping[str, object], where: str) -> tuple[Raw, list[str]]:
         raw["rope_theta"] = data["rope_theta"]
     c.report_unread_keys()
     c.finish(where)
-    read = f"model_type = {raw['model_type']!r}, for the keys are those of a params.json"
-    return raw, [read, *c.assumptions]
+    assumption = f"model_type = {raw['model_type']!r}, for the keys are those of a params.json"
+    return raw, [assumption, *c.assumptions]
 
 
 def _meta(c: Config, d: int, n_heads: int, n_layers: int) -> Raw:
@@ -49,12 +49,12 @@ def _meta(c: Config, d: int, n_heads: int, n_layers: int) -> Raw:
         if not 0 < wide <= MAX_SIZE:
             c.fault("ffn_dim_multiplier", factor, "a factor of the width of the feed-forward, such as 1.3")
     groups = c.size("n_kv_heads", default=n_heads, null=n_heads)
-    known = TIED.get((d, n_layers)) if c.data.get("use_scaled_rope") is True else None
+    model = TIED.get((d, n_layers)) if c.data.get("use_scaled_rope") is True else None
     c.assumptions.append(
-        f"tie_word_embeddings = true, as in {known}" if known else "tie_word_embeddings = false, as in Meta's code"
+        f"tie_word_embeddings = true, as in {model}" if model else "tie_word_embeddings = false, as in Meta's code"
     )
     sizes = {"num_key_value_heads": groups, "intermediate_size": -(-wide // several) * several}
-    return {"model_type": "llama", "tie_word_embeddings": known is not None, **sizes}
+    return {"model_type": "llama", "tie_word_embeddings": model is not None, **sizes}
 
 
 def _mistral(c: Config) -> Raw:

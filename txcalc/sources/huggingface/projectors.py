@@ -95,12 +95,12 @@ def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches merged, two matrices."""
-    own = c.model_type != "lighton_ocr"
+    has_keys = c.model_type != "lighton_ocr"
     merge, bias = (
         c.size("spatial_merge_size", default=2) ** 2,
-        own and c.flag("multimodal_projector_bias", default=False),
+        has_keys and c.flag("multimodal_projector_bias", default=False),
     )
-    layers = _layers_read(c) if own else 1
+    layers = _layers_read(c) if has_keys else 1
     merged: Steps = ({"merge": merge}, {"linear": tower.width, "bias": False}, {"merge": 1, "to": tower.width * layers})
     return Projection(({"norm": "rms"}, *merged, *_two(raw["d_model"], bias)))
 

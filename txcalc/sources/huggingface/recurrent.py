@@ -72,8 +72,8 @@ def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups
     biases, some of them two ways; `groups` and `state` are the class's defaults."""
     key, *(several, wide, taps, bias, conv_bias) = (name.split("|") for name in names.split())
     if n_heads * d_head != inner:
-        said = f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
-        c.fault(key[0], n_heads, f"a number of heads with heads × width = {inner:,}", said)
+        product = f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
+        c.fault(key[0], n_heads, f"a number of heads with heads × width = {inner:,}", product)
     return {
         "n_heads": n_heads,
         "d_head": d_head,
@@ -256,9 +256,9 @@ def recurrent_gemma(c: Config) -> Raw:
     cycle = cycle or ["recurrent", "recurrent", "attention"]
     if n > 100 * len(cycle):
         c.fault("num_hidden_layers", n, f"at most {100 * len(cycle):,}, a hundred times block_types")
-    inner, left = divmod(c.size("intermediate_size"), 2)
-    if left or not inner:
-        c.fault("intermediate_size", 2 * inner + left, "an even number", "each matrix is half as wide")
+    inner, odd = divmod(c.size("intermediate_size"), 2)
+    if odd or not inner:
+        c.fault("intermediate_size", 2 * inner + odd, "an even number", "each matrix is half as wide")
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     mixer = {"n_heads": attention["n_heads"], "d_head": max(1, width // attention["n_heads"]), "activation": activation}
     raw |= {

@@ -34,15 +34,15 @@ def qwen(c: Config) -> Raw:
     both = c.size("intermediate_size", "ffn_hidden_size")
     if both % 2:
         c.fault(c.spelling("intermediate_size", "ffn_hidden_size"), both, "an even number: the width of both gates")
-    made = _decoder(
+    description = _decoder(
         c,
         raw,
         attention | {"bias": ["q", "k", "v", "o"] if bias else ["q", "k", "v"]},
         tied=False,
         mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
     )
-    made |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
-    return _beside(c, made, "visual", "audio")
+    description |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
+    return _beside(c, description, "visual", "audio")
 
 
 def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
@@ -56,12 +56,12 @@ def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
 def baichuan(c: Config) -> Raw:
     """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
     raw = c.stack()
-    made = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
+    description = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
     if "max_position_embeddings" in c:
-        return made
+        return description
     c.note("no max_position_embeddings: the code of Baichuan-13B, whose positions are ALiBi's")
     context = c.size("model_max_length", default=4096)
-    return made | {"context": context, "positions": {"form": "alibi"}}
+    return description | {"context": context, "positions": {"form": "alibi"}}
 
 
 def chatglm(c: Config) -> Raw:
@@ -115,9 +115,9 @@ def _prefixed(c: Config, raw: Raw, kv: int, once: bool) -> Raw:
         return raw
     wide = 2 * raw["n_layers"] * kv
     table = wide if once or not through else d
-    held = rows * table + through * ((table + 1) * d + (d + 1) * wide)
+    idle = rows * table + through * ((table + 1) * d + (d + 1) * wide)
     so = "is held: what attends to it is not among the FLOPs, nor is it in the cache"
-    return c.held(raw, held, f"its prefix of {rows:,} keys and values a layer", so)
+    return c.held(raw, idle, f"its prefix of {rows:,} keys and values a layer", so)
 
 
 def _chatglm_1(c: Config) -> Raw:
@@ -144,11 +144,11 @@ def minicpm(c: Config) -> Raw:
     if c.data.get("sparse_config") is not None:
         c.note("sparse_config: blocks of keys that are chosen past dense_len are not read; FLOPs are those of all keys")
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
-    made = _decoder(c, raw, attention, tied=True)
+    description = _decoder(c, raw, attention, tied=True)
     if c.count("num_experts", default=None, null=0):
-        made["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
-        del made["feed_forward"]
-    return made
+        description["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
+        del description["feed_forward"]
+    return description
 
 
 def internlm2(c: Config) -> Raw:
@@ -158,8 +158,12 @@ def internlm2(c: Config) -> Raw:
         c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
         c.ignore("reward_token_id")
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("bias", default=True)}
-    made = _decoder(c, raw, attention, tied=False)
-    return made | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else made
+    description = _decoder(c, raw, attention, tied=False)
+    return (
+        description | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}}
+        if rewards
+        else description
+    )
 
 
 def telechat(c: Config) -> Raw:
@@ -167,8 +171,8 @@ def telechat(c: Config) -> Raw:
     raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
     mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
-    made = _decoder(c, raw, attention, tied=True, mlp=mlp)
-    return made | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
+    description = _decoder(c, raw, attention, tied=True, mlp=mlp)
+    return description | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
 
 
 def deci(c: Config) -> Raw:
@@ -182,9 +186,9 @@ def deci(c: Config) -> Raw:
         return raw
     for number in set(groups):
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
-    made = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
+    description = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
-    return layered(made, ([f"groups{number}" for number in groups], kinds))
+    return layered(description, ([f"groups{number}" for number in groups], kinds))
 
 
 def exaone(c: Config) -> Raw:
@@ -207,13 +211,13 @@ def mimo(c: Config) -> Raw:
     attention = c.heads(raw, kv=32, width_names=())
     width, groups = attention["d_head"], attention["n_kv_heads"]
     c.require_value(width, "head_dim", why="hidden_size / num_attention_heads is read")
-    made = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
+    description = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
     further = c.count("num_nextn_predict_layers", default=0)
     q, kv = attention["n_heads"] * width, groups * width
-    layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * made["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
+    layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * description["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
     what, so = f"{further:,} multi-token-prediction layer{'s' * (further > 1)}", "held, and not run in a forward pass"
-    made = c.held(made, further * layer, what, so)
-    return made
+    description = c.held(description, further * layer, what, so)
+    return description
 
 
 def nemotron_nas(c: Config) -> Raw:
@@ -315,6 +319,9 @@ def yuan(c: Config) -> Raw:
         leaf("core", "causal", h, w, w, bias=False), leaf("o", "linear", inner, d, bias=False),
         leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
-    made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": c.gated()}
-    made |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
-    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
+    description = raw | {
+        "pieces": {"leaves": [{"kind": "attention"} | item for item in leaves]},
+        "feed_forward": c.gated(),
+    }
+    description |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
+    return layered(description, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

@@ -31,10 +31,10 @@ def nomic_bert_own(c: Config) -> Raw:
         c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
     elif not c.named("NomicBertModel"):
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
-    own, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
+    declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
     named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
     raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
-    c.model_type = own
+    c.model_type = declared_type
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
     c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
     c.require_value(False, "add_pooling_layer", why="a pooler is not read")
@@ -49,13 +49,13 @@ def nomic_bert_own(c: Config) -> Raw:
     if writes:
         before = [leaf("transform", "linear", d, d, bias=first), leaf("transform_activation", form, d)]
         before.append(leaf("transform_norm", "layer_norm", d))
-        raw["around"] = [{"kind": "head"} | one for one in before]
+        raw["around"] = [{"kind": "head"} | item for item in before]
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
-    every = c.count("moe_every_n_layers", default=0)
+    period = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
     c.require_value(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
     c.require_value(1, "ffn_div", why="experts of the whole width are read")
-    if not every:
+    if not period:
         c.ignore("num_experts", "moe_top_k", "num_shared_experts")
         return raw
     c.require_value(0, "num_shared_experts", why="experts that every token passes are not read")
@@ -63,7 +63,7 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("activation_function", act, "'gelu'", "gated experts are not read")
     mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
     raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
-    return layered(raw, c.mixture(raw, [i % every == 1 for i in range(n)]))
+    return layered(raw, c.mixture(raw, [i % period == 1 for i in range(n)]))
 
 
 def safety_checker(c: Config) -> Raw:
@@ -136,7 +136,7 @@ def nezha(c: Config) -> Raw:
     raw = _as_bert(c, "Nezha", rows=None)
     heads, n = raw["attention"]["n_heads"], raw["n_layers"]
     met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
-    places = [leaf(f"{one}_distances", "scores", heads, raw["d_model"] // heads, **met) for one in ("key", "value")]
+    places = [leaf(f"{side}_distances", "scores", heads, raw["d_model"] // heads, **met) for side in ("key", "value")]
     return raw | {"around": places}
 
 
@@ -152,12 +152,12 @@ def ernie_m(c: Config) -> Raw:
 
 def _as_bert(c: Config, name: str, **more: Any) -> Raw:
     """A config whose classes are BERT's by another name."""
-    names, whose = c.data.get("architectures"), c.model_type
+    names, declared_type = c.data.get("architectures"), c.model_type
     if isinstance(names, list) and names and isinstance(names[0], str):
         c.data = {**c.data, "architectures": [names[0].replace(name, "Bert")]}
     c.model_type = "bert"
     raw = bert_like(c, **more)
-    c.model_type = whose
+    c.model_type = declared_type
     return raw
 
 
@@ -227,10 +227,10 @@ def nomic_vision(c: Config) -> Raw:
     if first != last or not c.flag("patch_embed_bias", default=True):
         c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")
     bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
-    one: Raw = {"at": [0, 1, 1]}
+    query: Raw = {"at": [0, 1, 1]}
     pooled = [leaf("pool_query", "held", d, kind="attention")]
-    pooled += attention_leaves("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **one)
-    pooled += ffn_leaves("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **one)
+    pooled += attention_leaves("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **query)
+    pooled += ffn_leaves("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **query)
     channel: Raw = {"d_ff": wide, "gated": True, "activation": "silu", "bias": first}
     return {
         "kind": "vision",

@@ -15,7 +15,7 @@ def hunyuan(c: Config) -> Raw:
     raw = c.stack()
     for name in ("moe_topk", "num_shared_expert", *WIDTH):
         sizes = c.data.get(name)
-        if isinstance(sizes, list) and len(sizes) == raw["n_layers"] and all(one == sizes[0] for one in sizes):
+        if isinstance(sizes, list) and len(sizes) == raw["n_layers"] and all(size == sizes[0] for size in sizes):
             c.data = {**c.data, name: sizes[0]}
     c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
@@ -24,7 +24,7 @@ def hunyuan(c: Config) -> Raw:
     )
     normed = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
-    made = raw | {
+    description = raw | {
         "attention": attention | {"qk_norm": "head" if normed else "none"},
         "norm": c.rms(eps=1e-5),
         "positions": c.rotary(attention["d_head"]),
@@ -35,17 +35,17 @@ def hunyuan(c: Config) -> Raw:
         c.ignore("intermediate_size")
         mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if own else ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
-        made["experts"] = mixed | ({"n_shared": shared} if shared else {})
+        description["experts"] = mixed | ({"n_shared": shared} if shared else {})
         kinds = ["attention", "experts"]
     else:
         c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
-        made["feed_forward"] = c.gated()
+        description["feed_forward"] = c.gated()
         kinds = ["attention", "feed_forward"]
     owned = [i % factor == 0 for i in range(raw["n_layers"])]
     if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
-        made["idle"] = owned.count(False) * attention["d_head"]
+        description["idle"] = owned.count(False) * attention["d_head"]
     borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
-    return layered(made, (["owner" if own else "borrower" for own in owned],
+    return layered(description, (["owner" if own else "borrower" for own in owned],
                           {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
 
 
@@ -55,12 +55,12 @@ def arctic(c: Config) -> Raw:
     raw = c.stack()
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
-    every = c.size("moe_layer_frequency", default=2)
+    period = c.size("moe_layer_frequency", default=2)
     c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
     if c.data.get("sliding_window") is not None:
         c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
     parallel = c.flag("parallel_attn_mlp_res", default=False)
-    sparse = [(i + 1) % every == 0 for i in range(n)]
+    sparse = [(i + 1) % period == 0 for i in range(n)]
     raw["feed_forward"] = {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]}
     attention["bias"] = c.flag("attention_bias", default=False)
     raw = c.decoder(raw, attention, mixed=mixed, norm=c.rms(eps=1e-5))
@@ -68,7 +68,7 @@ def arctic(c: Config) -> Raw:
         return layered(raw, c.mixture(raw, sparse))
     c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")
     both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
-    return layered(raw, (["both" if one else "dense" for one in sparse],
+    return layered(raw, (["both" if has_experts else "dense" for has_experts in sparse],
                          {"both": both, "dense": {"parts": ["attention", "feed_forward"]}}))  # fmt: skip
 
 
@@ -96,16 +96,16 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     if heads_only:
         attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
-        made = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
+        description = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
     else:
         latent = c.mla(1536, 512, 128, 64, 128)
         theta = c.rotary(latent["d_rope"])["theta"]
-        made = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
-    made |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
+        description = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
+    description |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
     if c.data.get("n_routed_experts") is None:
         c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
         c.ignore("moe_layer_freq", *TOP)
-        return made | {"feed_forward": c.gated()}
+        return description | {"feed_forward": c.gated()}
     mixed = c.with_shared(c.experts(("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
     method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
     c.ignore("topk_method", "scoring_func")
@@ -116,8 +116,8 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     elif method not in ("greedy", "gready", "group_limited_greedy"):
         c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
     mixed["scoring"] = form
-    made["experts"] = mixed
-    return layered(made, c.first_dense(made, 0))
+    description["experts"] = mixed
+    return layered(description, c.first_dense(description, 0))
 
 
 def deepseek_vl_v2(c: Config) -> Raw:
@@ -168,20 +168,20 @@ def step3_text(c: Config) -> Raw:
         leaf("core", "causal", several, width, width, groups=several, bias=False),
         leaf("o", "linear", several * width, d, bias=False), leaf("attention_sum", "sum", d),
     ]  # fmt: skip
-    leaves = [{"kind": "attention"} | one for one in attention]
+    leaves = [{"kind": "attention"} | item for item in attention]
     mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
                     d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
     numbers = [str(i) for i in range(raw["n_layers"])]
-    said = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
+    listed = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
     c.ignore("moe_layers_enum")
-    mixing = said.split(",") if isinstance(said, str) else said if isinstance(said, list) else [said]
-    chosen = {one.strip() if isinstance(said, str) else str(one) for one in mixing}
-    if not isinstance(said, str | list) or not chosen <= {*numbers}:
-        c.fault("moe_layers_enum", said, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
+    mixing = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else [listed]
+    chosen = {item.strip() if isinstance(listed, str) else str(item) for item in mixing}
+    if not isinstance(listed, str | list) or not chosen <= {*numbers}:
+        c.fault("moe_layers_enum", listed, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
     sparse = [i in chosen for i in numbers]
     raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated()}
     raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
-    kinds = ["sparse" if one else "dense" for one in sparse]
+    kinds = ["sparse" if item else "dense" for item in sparse]
     tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
     return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
 

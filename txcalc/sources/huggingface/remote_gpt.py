@@ -19,8 +19,8 @@ def phi3small(c: Config) -> Raw:
     attention = c.heads(raw, width_names=()) | {"bias": True}
     blocks = [key for key in c.data if key.startswith("blocksparse_")]
     c.ignore(*blocks)
-    every = c.count("dense_attention_every_n_layers", default=0, null=0)
-    if every != 1:
+    period = c.count("dense_attention_every_n_layers", default=0, null=0)
+    if period != 1:
         c.note("its blocks of keys are a mask that is not read: masked FLOPs are those of all keys before a query")
     width = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
     return c.decoder(raw, attention, mlp=width, norm=c.layer_norm(), positions={"form": "rotary"}, tied=True)
@@ -45,16 +45,16 @@ def openelm(c: Config) -> Raw:
     activation = c.activation("activation_fn_name", default="silu")
     raw["context"] = c.size("max_context_length", default=2048)
     attention["n_heads"], mlp = 1, {"d_ff": 1, "gated": True, "activation": activation}
-    made = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
+    description = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
     if c.faults:
-        return made
+        return description
     kinds, tables = [], dict[str, Raw]()
     for heads_, shared, share in zip(queries, groups, shares, strict=True):
         c.divides(shared, heads_, "num_kv_heads", "num_query_heads")
         d_ff = divisible(share * raw["d_model"], divisor)
         kinds.append(f"heads{heads_}over{shared}wide{d_ff}")
         tables[kinds[-1]] = {"attention": {"n_heads": heads_, "n_kv_heads": shared}, "feed_forward": {"d_ff": d_ff}}
-    return made if c.faults else layered(made, (kinds, tables))
+    return description if c.faults else layered(description, (kinds, tables))
 
 
 def divisible(width: float, by: int) -> int:
@@ -77,8 +77,8 @@ def jais(c: Config) -> Raw:
         c.fault("position_embedding_type", places, "'alibi' or 'learned'")
     rows = c.size("n_positions", "max_position_embeddings", default=1024)
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
-    own = {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows}
-    return c.decoder(raw, attention, mlp=wide, norm=c.layer_norm(), positions=own, tied=True)
+    positions = {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows}
+    return c.decoder(raw, attention, mlp=wide, norm=c.layer_norm(), positions=positions, tied=True)
 
 
 def plamo(c: Config) -> Raw:
@@ -131,15 +131,15 @@ def mpt_grouped(c: Config) -> Raw:
     for name, given in (("no_bias", c.data), ("attn_config.alibi", table)):
         if given.get(name.rpartition(".")[2]) is None:
             c.fault(name, ABSENT, "true", "its class has it false, which is not read")
-    kept = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
+    fields = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
     c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
     c.require_value("torch", "fc_type", why="plain matrices are read")
     c.ignore("use_pad_tok_in_ffn")
-    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": kept}
-    own, c.model_type = c.model_type, "mpt"
+    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": fields}
+    declared_type, c.model_type = c.model_type, "mpt"
     raw = decoder(c, "mpt")
     for config in (c, *c.inner):  # what transformers' class does not read may say more of its own
-        config.model_type = own
+        config.model_type = declared_type
     c.divides(shared, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
     return raw | {"attention": raw["attention"] | {"n_kv_heads": shared}}
 
@@ -184,8 +184,8 @@ def hf_olmo(c: Config) -> Raw:
     raw |= {"context": context, "vocab_size": c.size("embedding_size", default=50304, null=raw["vocab_size"])}
     mlp = _halved(c, wide, bias) if form == "swiglu" else {"d_ff": wide, "activation": form, "bias": bias}
     head = c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)}
-    own = {"form": "alibi"} if alibi else places
-    return c.decoder(raw, attention, mlp=mlp, norm=_norm_of_olmo(c, bias), positions=own, head=head)
+    positions = {"form": "alibi"} if alibi else places
+    return c.decoder(raw, attention, mlp=mlp, norm=_norm_of_olmo(c, bias), positions=positions, head=head)
 
 
 def llada(c: Config) -> Raw:

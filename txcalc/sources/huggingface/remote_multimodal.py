@@ -51,16 +51,16 @@ def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
-        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, other=whole.whole)
+        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, unrelated=whole.whole)
     cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
-    own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
-    mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
+    hidden = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
+    fields = {key: value for key, value in c.data.items() if not key.startswith(hidden)}
     for key, value in whole.absent.items():
-        if key not in mine:
-            mine[key] = value
+        if key not in fields:
+            fields[key] = value
             c.assume(key, value)
-    inner = Config(mine, text, "", c)
+    inner = Config(fields, text, "", c)
     raw = _typed(inner, (text,))
     if (cls or c.model_type) not in WITH_ITS_HEAD:
         raw.get("head", {}).pop("bias", None)
@@ -73,7 +73,12 @@ ALONE = "the language model alone is"
 
 
 def inside(
-    c: Config, key: str, read: Callable[[Config], Raw], *classes: str, counted: str = ALONE, other: Collection[str] = ()
+    c: Config,
+    key: str,
+    read_inner: Callable[[Config], Raw],
+    *classes: str,
+    counted: str = ALONE,
+    unrelated: Collection[str] = (),
 ) -> Raw:
     """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else,
     but for the keys `other`, which are of something else."""
@@ -84,12 +89,14 @@ def inside(
         text = {}
     inner = Config(text, c.model_type, f"{key}.", c, partial=True)
     inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
-    raw = read(inner)
-    tied, told = raw.get("head", {}).get("tied", False), c.data.get("tie_word_embeddings")
-    if isinstance(told, bool) and told != tied:
-        c.fault("tie_word_embeddings", told, str(tied).lower(), f"{key} says so")
+    raw = read_inner(inner)
+    tied, given = raw.get("head", {}).get("tied", False), c.data.get("tie_word_embeddings")
+    if isinstance(given, bool) and given != tied:
+        c.fault("tie_word_embeddings", given, str(tied).lower(), f"{key} says so")
     for name, value in c.data.items():
-        alike = name == "is_encoder_decoder" or name in other or is_neutral(name, value)  # the first is of the whole
+        alike = (
+            name == "is_encoder_decoder" or name in unrelated or is_neutral(name, value)
+        )  # the first is of the whole
         if isinstance(text.get(name), int) and not alike and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
@@ -113,18 +120,18 @@ def flamingo(c: Config) -> Raw:
     Source   Alayrac et al. 2022 (arXiv 2204.14198), section 2.2
     """
     wide = 1024
-    if seen := c.table("vision_config"):
-        seen.require_value(wide, "hidden_size", why="the published code reads pictures of this width")
-        seen.ignore(*seen.data)
+    if vision := c.table("vision_config"):
+        vision.require_value(wide, "hidden_size", why="the published code reads pictures of this width")
+        vision.ignore(*vision.data)
     return _between(c, wide, 4, "text_config", ("llama", "mpt"), "flamingo", "otter")
 
 
 def infimm(c: Config) -> Raw:
     """InfiMM: Flamingo's layers in Mistral, after its published code."""
-    seen = c.table("visual")
-    wide = seen.size("width") if seen else 1
-    if seen:
-        seen.ignore(*seen.data)
+    vision = c.table("visual")
+    wide = vision.size("width") if vision else 1
+    if vision:
+        vision.ignore(*vision.data)
     else:
         c.fault("visual", c.data.get("visual", ABSENT), "an object, its tower's own config")
     return _between(c, wide, 2, "language", ("mistral",), "infimmzephyrmodel")
@@ -133,12 +140,12 @@ def infimm(c: Config) -> Raw:
 def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...], *classes: str) -> Raw:
     """A language model with Flamingo's gated layers before every n-th of its own, by default every `usual`-th; `wide`:
     of what a picture's tower gives."""
-    every, counted = c.size("cross_attn_every_n_layers", default=usual), "the language model and its gated layers are"
+    period, counted = c.size("cross_attn_every_n_layers", default=usual), "the language model and its gated layers are"
     raw = inside(c, key, lambda inner: _typed(inner, texts), *classes, counted=counted)
     if c.faults:
         return raw
-    d, number = raw["d_model"], raw["n_layers"] // every
-    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, read=wide, keys=[0, 64, 1], bias="")]
+    d, number = raw["d_model"], raw["n_layers"] // period
+    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, source_width=wide, keys=[0, 64, 1], bias="")]
     layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
     return c.held(raw, number * tower_types.count_params(layer), what, "are held")
@@ -151,15 +158,15 @@ def xgenmm(c: Config) -> Raw:
              parameters with the tower and the resampler
     """
     for key in ("vision_encoder_config", "vision_tokenizer_config"):
-        if seen := c.table(key):
-            seen.ignore(*seen.data)
+        if vision := c.table(key):
+            vision.ignore(*vision.data)
     texts, further = ("phi3",), 3
     raw = inside(c, "text_config", lambda inner: _typed(inner, texts, "initial_tokenizer_len"), "xgenmmmodel")
     if raw.get("head", {}).get("tied"):
         c.fault("text_config.tie_word_embeddings", True, "false", "its head has a bias and rows of its own")
     rows = {"embedding": {**raw.get("embedding", {}), "extra": further}, "head": {**raw.get("head", {}), "bias": True}}
-    written = leaf("further_tokens", "linear", raw["d_model"], further, kind="head")
-    return raw | rows | {"around": [*raw.get("around", []), written]}
+    extra_head = leaf("further_tokens", "linear", raw["d_model"], further, kind="head")
+    return raw | rows | {"around": [*raw.get("around", []), extra_head]}
 
 
 # What Ming-flash-omni's copy of Ling 2's config has where it says nothing, and Ling's own has not.
@@ -213,8 +220,8 @@ def _routed(c: Config, inner: Config, raw: Raw, numbers: int) -> Raw:
     if c.faults or "experts" not in raw:
         return raw
     sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
-    held = 2 * sparse * numbers * raw["experts"]["n_experts"]
-    return c.held(raw, held, "words alone are run: the routers of pictures and of sounds", "are held")
+    idle = 2 * sparse * numbers * raw["experts"]["n_experts"]
+    return c.held(raw, idle, "words alone are run: the routers of pictures and of sounds", "are held")
 
 
 def internlmxcomposer2(c: Config) -> Raw:
@@ -251,7 +258,7 @@ def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",
     cls = class_of(c.data)
     if cls is None:
         return ""
-    if bare(cls) not in [known + ending for known in classes for ending in endings]:
+    if bare(cls) not in [name + ending for name in classes for ending in endings]:
         c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
     return bare(cls)
 
@@ -274,7 +281,7 @@ def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     if given not in texts or given not in READERS:
         inner.fault("model_type", given, f"one of {', '.join(texts)}")
         given = texts[0]
-    if cls and metadata.knows(given) and bare(cls) not in [bare(one) for one in metadata.classes(given)]:
+    if cls and metadata.knows(given) and bare(cls) not in [bare(name) for name in metadata.classes(given)]:
         inner.fault("architectures[0]", cls, f"a class of {given}")
     inner.model_type = given
     raw: Raw = reader(given)(inner)
@@ -285,19 +292,31 @@ def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
 
 def _version(c: Config) -> str:
     """The language model's type, which a version stands for."""
-    known, given = _VERSIONS[c.model_type], c.data.get("version")
+    versions, given = _VERSIONS[c.model_type], c.data.get("version")
     if given is None and c.model_type == "minicpmv":  # its first two had no version
         given = "2.0" if c.data.get("hidden_size") == 2304 else "2.5"
         c.assume("version", given)
-    if str(given) not in known:
-        c.fault("version", given, f"one of {', '.join(known)}")
-    return known.get(str(given), "llama")
+    if str(given) not in versions:
+        c.fault("version", given, f"one of {', '.join(versions)}")
+    return versions.get(str(given), "llama")
 
 
 def language_alone(c: Config, raw: Raw, counted: str = ALONE) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
-    beside = ("vision", "visual", "audio", "text_encoder", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
-    tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
+    prefixes = (
+        "vision",
+        "visual",
+        "audio",
+        "text_encoder",
+        "mm_",
+        "projector",
+        "img_",
+        "embd",
+        "aligner",
+        "gen_",
+        "tts",
+    )
+    tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(prefixes)]
     towers = ", ".join(map(printable, tables))
     c.note(f"multimodal: {counted} counted{f', without {towers}' if towers else ''}")
     for key in ("vision_lora", "speech_lora", "use_llm_lora"):

@@ -25,7 +25,7 @@ def hyenadna(c: Config) -> Raw:
     form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
     learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
     wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    made = raw | {
+    description = raw | {
         "vocab_size": -(-raw["vocab_size"] // several) * several,
         "around": [leaf("filter_positions", "held", learned, kind="recurrent")],
         "hyena": long,
@@ -34,7 +34,7 @@ def hyenadna(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
     }
-    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
+    return layered(description, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 
 
 def stripedhyena(c: Config) -> Raw:
@@ -59,10 +59,14 @@ def stripedhyena(c: Config) -> Raw:
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
     mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
+    hyena_layers = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
+    if (
+        not isinstance(mixing, list)
+        or len(hyena_layers) + len(mixing) != n
+        or c.data.get("hyena_layer_idxs") != hyena_layers
+    ):
         c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
-    made = raw | {
+    description = raw | {
         "attention": attention,
         "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
         "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
@@ -70,8 +74,8 @@ def stripedhyena(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
         "head": {"tied": c.flag("tie_embeddings", default=False)},
     }
-    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
-    return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
+    kinds = ["hyena" if i in hyena_layers else "attention" for i in range(n)]
+    return layered(description, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 
 def rwkv7(c: Config) -> Raw:
@@ -101,20 +105,21 @@ def rwkv7(c: Config) -> Raw:
     bias = c.flag("norm_bias", default=True)
 
     def layer(first: bool) -> list[Raw]:
-        made = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
+        mixer = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
         for name, rank in ranks.items():
             if name != "v" or not first:
-                made += [leaf(f"{name}_down", "linear", d, rank, bias=False)]
-                made += [leaf(f"{name}_up", "linear", rank, d, bias=name != "gate")]
-        made += [leaf("mixes", "held", 6 * d), leaf("keys", "held", 3 * d), leaf("scale", "scale", d)]
-        made += [leaf("shift", "shift", d), leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
-        fed = [leaf("mix", "held", d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
-        fed += [leaf("down", "linear", wide, d, bias=False), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
+                mixer += [leaf(f"{name}_down", "linear", d, rank, bias=False)]
+                mixer += [leaf(f"{name}_up", "linear", rank, d, bias=name != "gate")]
+        mixer += [leaf("mixes", "held", 6 * d), leaf("keys", "held", 3 * d), leaf("scale", "scale", d)]
+        mixer += [leaf("shift", "shift", d), leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
+        channels = [leaf("mix", "held", d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
+        channels += [leaf("down", "linear", wide, d, bias=False), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
         norms = [leaf(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
-        made, fed = (
-            [{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed))
+        mixer, channels = (
+            [{"kind": kind} | item for item in some]
+            for kind, some in (("recurrent", mixer), ("feed_forward", channels))
         )
-        return [norms[0], *made, norms[1], *fed]
+        return [norms[0], *mixer, norms[1], *channels]
 
     c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
     raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
@@ -138,29 +143,31 @@ def rwkv6(c: Config) -> Raw:
     c.divides(w, d, "head_size", "hidden_size")
     c.require_value(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
-    made = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
-    made.append(leaf("gate_silu", "silu", d))
-    made += [leaf("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
-    made += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
-    made += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
-    fed = [leaf("mix", "held", 2 * d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
-    fed += [leaf("down", "linear", wide, d, bias=False), leaf("receptance", "linear", d, d, bias=False)]
-    fed += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
+    mixer = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
+    mixer.append(leaf("gate_silu", "silu", d))
+    mixer += [leaf("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
+    mixer += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
+    mixer += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
+    channels = [leaf("mix", "held", 2 * d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
+    channels += [leaf("down", "linear", wide, d, bias=False), leaf("receptance", "linear", d, d, bias=False)]
+    channels += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
     norms = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
-    made, fed = ([{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed)))
+    mixer, channels = (
+        [{"kind": kind} | item for item in some] for kind, some in (("recurrent", mixer), ("feed_forward", channels))
+    )
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
     ends = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
-    return leaf_stack(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])
+    return leaf_stack(raw | {"around": ends, "head": head}, {"layer": [norms[0], *mixer, norms[1], *channels]}, [])
 
 
 def _of_the_token(d: int) -> list[Raw]:
     """What RWKV-6 mixes with the position before, and its decay."""
     mix, decay = (64, 128) if d == 4096 else (32, 64)
-    made = [leaf("mix_down", "linear", d, 5 * mix, bias=False), leaf("mix_tanh", "tanh", 5 * mix)]
-    made.append(leaf("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
-    made += [leaf("decay_down", "linear", d, decay, bias=False), leaf("decay_tanh", "tanh", decay)]
-    return [*made, leaf("decay_up", "linear", decay, d, bias=False), leaf("mixes", "held", 6 * d)]
+    leaves = [leaf("mix_down", "linear", d, 5 * mix, bias=False), leaf("mix_tanh", "tanh", 5 * mix)]
+    leaves.append(leaf("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
+    leaves += [leaf("decay_down", "linear", d, decay, bias=False), leaf("decay_tanh", "tanh", decay)]
+    return [*leaves, leaf("decay_up", "linear", decay, d, bias=False), leaf("mixes", "held", 6 * d)]
 
 
 def plamo2(c: Config) -> Raw:
@@ -185,19 +192,19 @@ def plamo2(c: Config) -> Raw:
     core = {"whole": leaf("core", "causal", heads, w, w, groups=groups, bias=False)}
     core["window"] = leaf("core", "window", heads, w, w, window, groups=groups, bias=False)
     mixers = {"scanning": _scanning(c, d, w)}
-    for form, one in core.items():
-        made = [
+    for form, core_leaf in core.items():
+        leaves = [
             leaf(name, "linear", d, several * w, bias=False) for name, several in (("q", heads), ("k", kv), ("v", kv))
         ]
-        made += [leaf("qk_norm", "held", (heads + kv) * w), leaf("rotary", "rotary", heads + kv, w), one]
-        mixers[form] = [*made, leaf("o", "linear", heads * w, d, bias=False)]
+        leaves += [leaf("qk_norm", "held", (heads + kv) * w), leaf("rotary", "rotary", heads + kv, w), core_leaf]
+        mixers[form] = [*leaves, leaf("o", "linear", heads * w, d, bias=False)]
     wide, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
-    fed = [leaf("gate_and_up", "linear", d, 2 * wide, bias=False), leaf("activation", act, wide)]
-    fed.append(leaf("down", "linear", wide, d, bias=False))
+    channels = [leaf("gate_and_up", "linear", d, 2 * wide, bias=False), leaf("activation", act, wide)]
+    channels.append(leaf("down", "linear", wide, d, bias=False))
     kinds = {}
     for name in sorted({*order}):
         kind = "recurrent" if name == "scanning" else "attention"
-        kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, fed, "feed_forward")]
+        kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, channels, "feed_forward")]
     head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, leaf("last_norm", "rms_norm", d, kind="norm")
     return leaf_stack(raw | {"around": [last], "head": head}, kinds, order)
 
@@ -206,16 +213,16 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
     several, states, taps = (c.size(f"mamba_{key}", default=usual)
                              for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
     inner, rank = several * w, max(64, d // 16)
-    made = [leaf("in", "linear", d, 2 * inner, bias=False)]
-    made.append(leaf("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
-    made += [leaf("conv_silu", "silu", inner), leaf("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
-    made += [leaf(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
-    made += [leaf("step", "linear", rank, several, bias=False), leaf("decays", "held", 3 * several)]
-    made += [leaf("state", "state", inner * states + (taps - 1) * inner), leaf("gate_silu", "silu", inner)]
-    return [*made, leaf("out_proj", "linear", inner, d, bias=False)]
+    leaves = [leaf("in", "linear", d, 2 * inner, bias=False)]
+    leaves.append(leaf("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
+    leaves += [leaf("conv_silu", "silu", inner), leaf("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
+    leaves += [leaf(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
+    leaves += [leaf("step", "linear", rank, several, bias=False), leaf("decays", "held", 3 * several)]
+    leaves += [leaf("state", "state", inner * states + (taps - 1) * inner), leaf("gate_silu", "silu", inner)]
+    return [*leaves, leaf("out_proj", "linear", inner, d, bias=False)]
 
 
 def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     """A branch between two norms."""
     norms = [leaf(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
-    return [norms[0], *({"kind": kind} | one for one in branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]
+    return [norms[0], *({"kind": kind} | item for item in branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

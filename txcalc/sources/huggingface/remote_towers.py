@@ -36,8 +36,8 @@ UNCHECKED = "its code is its own, beside which no count was checked"
 
 def _clip(v: Config, image: int, layers: int = 24) -> Raw:
     """CLIP's layers for pictures of this side, whatever the config says."""
-    told = {**CLIP, "num_hidden_layers": layers, "image_size": image, "patch_size": 14}
-    return clip(Config(told, "clip_vision_model", v.path, v)).raw
+    fields = {**CLIP, "num_hidden_layers": layers, "image_size": image, "patch_size": 14}
+    return clip(Config(fields, "clip_vision_model", v.path, v)).raw
 
 
 def internvl_chat(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -84,10 +84,10 @@ def phi3_v(v: Config) -> Tower:
 
 def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Four patches as one, a vector between rows and one between a picture and its parts, two matrices."""
-    said = c.data.get("embd_layer")
+    given = c.data.get("embd_layer")
     c.asked.add("embd_layer")
-    if said != EMBEDDED:
-        c.fault("embd_layer", said, str(EMBEDDED))
+    if given != EMBEDDED:
+        c.fault("embd_layer", given, str(EMBEDDED))
     d = raw["d_model"]
     steps: Steps = ({"merge": 4}, {"vectors": 2}, {"linear": d}, GELU, {"linear": d})
     return Projection(steps, 1)
@@ -106,18 +106,18 @@ def deepseek_ocr(v: Config) -> Tower:
     v.ignore("image_size", "mlp_ratio", "width")
     wide = CLIP["hidden_size"]
     sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
-    seen = _clip(v, 224) | {"head": {"form": "none"}}
+    second = _clip(v, 224) | {"head": {"form": "none"}}
     neck: Steps = (strided_convolution(64, [sam.width, 512, wide], False), {"merge": 1, "to": 2 * wide})
-    return Tower(2 * wide, sam.raw | {"idle": build(seen, "CLIP").params}, neck, why=UNCHECKED)
+    return Tower(2 * wide, sam.raw | {"idle": build(second, "CLIP").params}, neck, why=UNCHECKED)
 
 
 def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix on both towers' features, a vector at the end of a row and one between a picture and its parts."""
-    said, d = c.data.get("projector_config"), raw["d_model"]
+    given, d = c.data.get("projector_config"), raw["d_model"]
     c.asked.add("projector_config")
     usual = {"input_dim": tower.width, "model_type": "mlp_projector", "n_embed": d, "projector_type": "linear"}
-    if said != usual:
-        c.fault("projector_config", said, str(usual))
+    if given != usual:
+        c.fault("projector_config", given, str(usual))
     return Projection(({"linear": d}, {"vectors": 2}))
 
 
@@ -132,14 +132,19 @@ def dots_ocr(v: Config) -> Tower:
         v.size("num_attention_heads", default=12),
     )
     v.divides(size.heads, size.width, "num_attention_heads", "embed_dim")
-    own = {
+    vision = {
         "patch": v.size("patch_size", default=14),
         "channels": v.size("num_channels", default=3),
         "class_token": False,
     }
     bias, last = v.flag("use_bias", default=False), v.flag("post_norm", default=True)
     tables: dict[str, Raw] = {"attention": {"bias": bias}, "feed_forward": {"gated": True, "bias": bias}}
-    tables |= {"norm": {"form": "rms", "final": last}, "positions": ROTARY, "embedding": {"norm": True}, "vision": own}
+    tables |= {
+        "norm": {"form": "rms", "final": last},
+        "positions": ROTARY,
+        "embedding": {"norm": True},
+        "vision": vision,
+    }
     return Tower(size.width, stack(size, "silu", **tables))
 
 
@@ -158,7 +163,7 @@ def molmo(v: Config) -> Tower:
 def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two layers' features: one attends to four patches for each, and a gated feed-forward half as wide as the
     config says; two vectors where a picture ends."""
-    read, wide = tower.width, CLIP["hidden_size"]
+    source_width, wide = tower.width, CLIP["hidden_size"]
     half = c.size("intermediate_size") // 2
-    pooled = [leaf(one, "linear", wide if one == "o" else read, wide) for one in "qkvo"]
+    pooled = [leaf(letter, "linear", wide if letter == "o" else source_width, wide) for letter in "qkvo"]
     return Projection(({"vectors": 2}, resampler_step(pooled, 4, 1, wide), *gated_steps(half, raw["d_model"], False)))

@@ -23,25 +23,27 @@ def _seen(tower: Tower) -> int:
 QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
-def _qformer(p: Config, read: int, reads: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
+def _qformer(p: Config, source_width: int, source_positions: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
     """Queries, a norm, and post-norm layers of which every n-th (`cross_attention_frequency`) attends to what is read;
     up to `prompt` tokens of `words` stand beside the queries, with feed-forwards of their own."""
     d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
     p.divides(heads, d, "num_attention_heads", "hidden_size")
     width, act = max(1, d // heads), p.activation("hidden_act", default="gelu")
     across = -(-n // p.size("cross_attention_frequency", default=2))
-    own: Raw = {"at": [0, queries, 1]}
-    behind: Raw = {"at": [1, -queries, 1]}
+    at_queries: Raw = {"at": [0, queries, 1]}
+    at_prompt: Raw = {"at": [1, -queries, 1]}
     leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d)]
     leaves += [*attention_leaves("self_", d, heads, width, times=n), norm_leaf("self", d, times=n)]
-    leaves += attention_leaves("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across, **own)
-    leaves.append(norm_leaf("read", d, times=across, **own))
-    for name, there in (("fed", own), ("words", behind))[: 1 + (prompt > 0)]:
-        leaves += [*ffn_leaves(name, d, f, act, norm="", times=n, **there), norm_leaf(name, d, times=n, **there)]
+    leaves += attention_leaves(
+        "read_", d, heads, width, source_width=source_width, keys=[0, source_positions, 1], times=across, **at_queries
+    )
+    leaves.append(norm_leaf("read", d, times=across, **at_queries))
+    for name, place in (("fed", at_queries), ("words", at_prompt))[: 1 + (prompt > 0)]:
+        leaves += [*ffn_leaves(name, d, f, act, norm="", times=n, **place), norm_leaf(name, d, times=n, **place)]
     if prompt:
-        leaves.append(leaf("words", "table", words, d, **behind))
-        leaves.append(leaf("positions", "table", prompt, d, bias=True, **behind))
-    return resampler_step(leaves, reads, queries, d, prompt=prompt)
+        leaves.append(leaf("words", "table", words, d, **at_prompt))
+        leaves.append(leaf("positions", "table", prompt, d, bias=True, **at_prompt))
+    return resampler_step(leaves, source_positions, queries, d, prompt=prompt)
 
 
 def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -50,17 +52,19 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     frames, rate = c.size("window_size", default=15), c.size("downsample_rate", default=5)
     queries = frames // rate
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
-    read = p.size("encoder_hidden_size", default=1408)
+    source_width = p.size("encoder_hidden_size", default=1408)
     layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
     v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
-    if layers is not None and (not isinstance(layers, list) or read != tower.width * (len(layers) + 1)):
-        v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
+    if layers is not None and (not isinstance(layers, list) or source_width != tower.width * (len(layers) + 1)):
+        v.fault(
+            "cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {source_width:,}"
+        )
     if not queries:
         c.fault("downsample_rate", c.data.get("downsample_rate"), f"at most window_size = {frames:,}")
     wide = tower.width * (1 + len(layers) if isinstance(layers, list) else 1)
-    fits = read == wide and frames % rate == 0
+    fits = source_width == wide and frames % rate == 0
     why = "" if fits else "its Q-Former does not fit its encoder, or its queries the frames of a window"
-    return Projection((_qformer(p, read, frames, max(1, queries)), {"linear": raw["d_model"]}), why=why)
+    return Projection((_qformer(p, source_width, frames, max(1, queries)), {"linear": raw["d_model"]}), why=why)
 
 
 def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -88,15 +92,15 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
     latents, act = p.size("resampler_n_latents", default=64), p.activation("hidden_act", default="silu")
     p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
-    seen = _seen(tower)
-    both = [0, seen + latents, 1]
+    patches = _seen(tower)
+    both = [0, patches + latents, 1]
     leaves = [leaf("latents", "held", latents * d), norm_leaf("latents", d, "rms_norm", times=n)]
-    leaves.append(norm_leaf("read", d, "rms_norm", at=[0, seen, 1], times=n))
+    leaves.append(norm_leaf("read", d, "rms_norm", at=[0, patches, 1], times=n))
     grouped = heads // groups if heads % groups == 0 else 1
     leaves += attention_leaves("", d, heads, head, keys=both, groups=grouped, bias="", times=n)
     leaves += ffn_leaves("fed", d, 4 * d, act, norm="rms_norm", bias=False, gated=True, times=n)
     leaves.append(norm_leaf("last", d, "rms_norm"))
-    return Projection((*gated_steps(f, d, False), resampler_step(leaves, seen, latents, d)))
+    return Projection((*gated_steps(f, d, False), resampler_step(leaves, patches, latents, d)))
 
 
 def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -109,16 +113,18 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
         c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
         table = {"1": 1}
-    d, out, seen = tower.width, int(raw["d_model"]), _seen(tower)
+    d, out, patches = tower.width, int(raw["d_model"]), _seen(tower)
     heads = tower.raw["attention"]["n_heads"]
-    made = {int(key): number for key, number in table.items()}.get(seen)
-    there = {"at": [0, seen, 1]}
+    queries = {int(key): number for key, number in table.items()}.get(patches)
+    there = {"at": [0, patches, 1]}
     leaves = [leaf("queries", "held", max(table.values()) * d), norm_leaf("queries", d), norm_leaf("read", d, **there)]
-    leaves += [leaf(f"first_{one}", "linear", d, d, bias=False, **(there if one != "q" else {})) for one in "qkv"]
+    leaves += [
+        leaf(f"first_{letter}", "linear", d, d, bias=False, **(there if letter != "q" else {})) for letter in "qkv"
+    ]
     leaves += [*attention_leaves("", d, heads, max(1, d // heads), keys=there["at"]), leaf("after", "linear", d, d)]
     two: Steps = ({"norm": "layer"}, {"linear": out, "bias": False}, GELU, {"linear": out, "bias": False})
-    why = "" if made else f"projector_patch_to_query_dict has no number for a picture's {seen:,} patches"
-    return Projection((resampler_step(leaves, seen, made or 1, d), *two), why=why)
+    why = "" if queries else f"projector_patch_to_query_dict has no number for a picture's {patches:,} patches"
+    return Projection((resampler_step(leaves, patches, queries or 1, d), *two), why=why)
 
 
 def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -136,9 +142,9 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
     pool = attention_leaves("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
-    seen = 1 if tower.why else _seen(tower)
-    windows = ceil_div(isqrt(seen), 2) ** 2
+    patches = 1 if tower.why else _seen(tower)
+    windows = ceil_div(isqrt(patches), 2) ** 2
     if not tower.why:
         c.assumptions.append(f"its tower runs one crop, pooled to {windows:,} tokens: its processor makes two or more")
-    filled = resampler_step([leaf("masked", "sum", wide)], seen, 4 * windows, wide)
+    filled = resampler_step([leaf("masked", "sum", wide)], patches, 4 * windows, wide)
     return Projection(({"merge": 1, "to": wide}, filled, resampler_step(pool, 4, 1, d), *gated_steps(f, out, False)))

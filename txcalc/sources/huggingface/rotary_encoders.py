@@ -152,8 +152,8 @@ def modernbert(c: Config) -> Raw:
     elif form != "none":
         activation = c.activation("classifier_activation", default="gelu")
         raw["head"] = c.classifier(form, transform=activation, transform_norm=True, transform_bias=biased)
-    every = c.size("global_attn_every_n_layers", default=3)
-    return _in_windows(c, raw, every, c.size("local_attention", default=128) // 2 + 1)
+    period = c.size("global_attn_every_n_layers", default=3)
+    return _in_windows(c, raw, period, c.size("local_attention", default=128) // 2 + 1)
 
 
 def modernbert_decoder(c: Config) -> Raw:
@@ -164,13 +164,13 @@ def modernbert_decoder(c: Config) -> Raw:
     raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
     if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:
         c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
-    every = c.size("global_attn_every_n_layers", default=3) if "global_attn_every_n_layers" in c else 3
+    period = c.size("global_attn_every_n_layers", default=3) if "global_attn_every_n_layers" in c else 3
     reach = c.size("local_attention", default=128)
     if reach < 2:
         c.fault("local_attention", reach, "2 or more: half of it is the window")
         reach = 2
     local = {"positions": c.rotary(width, 10000.0, kind=LOCAL, names=("local_rope_theta",))}
-    return _in_windows(c, raw, every, reach // 2, {"local": local})
+    return _in_windows(c, raw, period, reach // 2, {"local": local})
 
 
 def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
@@ -187,10 +187,10 @@ def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
     }
 
 
-def _in_windows(c: Config, raw: Raw, every: int, reach: int, tables: dict[str, Raw] | None = None) -> Raw:
+def _in_windows(c: Config, raw: Raw, period: int, reach: int, tables: dict[str, Raw] | None = None) -> Raw:
     """Windows in all layers but every n-th, and no norm before the first one's attention."""
     n = raw["n_layers"]
-    types = c.layer_types(n, [LOCAL if i % every else GLOBAL for i in range(n)])
+    types = c.layer_types(n, [LOCAL if i % period else GLOBAL for i in range(n)])
     starts = ["first" if i == 0 else "later" for i in range(n)]
     kinds: dict[str, Raw] = {"first": {"norm": {"without": ["attention"]}}, "later": {}}
     return layered(raw, c.windows(raw, reach, types, tables), (starts, kinds))

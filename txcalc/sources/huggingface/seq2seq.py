@@ -50,10 +50,10 @@ def _headed(raw: Raw, head: Raw) -> Raw:
 _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 
-def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
+def t5(c: Config, decoder_layers: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
-    alone = c.named(*_ENCODERS)
-    joined(c, alone)
+    encoder_only = c.named(*_ENCODERS)
+    joined(c, encoder_only)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
     if gate not in ("", "gated") or name not in ACTIVATIONS:
@@ -61,7 +61,7 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
         name = "relu"
     c.require_value(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
     n_layers = c.layers("num_layers", "num_hidden_layers")
-    behind = c.size("num_decoder_layers", default=behind or n_layers, null=n_layers)
+    decoder_layers = c.size("num_decoder_layers", default=decoder_layers or n_layers, null=n_layers)
     activation = "gelu_tanh" if projection == "gated-gelu" else ACTIVATIONS[name]
     positions = {
         "form": "relative",
@@ -81,9 +81,9 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
         "norm": {"form": "rms", "eps": c.real("layer_norm_epsilon", default=1e-6)},
         "positions": positions,
         "encoder": {"n_layers": n_layers},
-        "decoder": {"n_layers": behind},
+        "decoder": {"n_layers": decoder_layers},
     }
-    if alone:
+    if encoder_only:
         return _encoder(c, raw, deciding)
     head = joined_head(c, True, deciding)
     if head.get("tied") is False:
@@ -130,8 +130,8 @@ def bart_like(
 ) -> Raw:  # fmt: skip
     """Two stacks with learned positions each, or the decoder by itself, or (`crossed`) beside another's encoder; the
     head's bias is a buffer."""
-    alone = crossed or c.named("ForCausalLM")
-    joined(c, alone)
+    decoder_only = crossed or c.named("ForCausalLM")
+    joined(c, decoder_only)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
     )
@@ -158,7 +158,7 @@ def bart_like(
         "encoder": half_of(c, raw, "encoder", act),
         "decoder": half_of(c, raw, "decoder", act),
     }
-    return _decoder(c, raw, crossed) if alone else _headed(raw, joined_head(c, deciding=deciding))
+    return _decoder(c, raw, crossed) if decoder_only else _headed(raw, joined_head(c, deciding=deciding))
 
 
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
@@ -171,9 +171,9 @@ def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     return c.held(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
 
 
-def crossing(d: int, read: int, bias: int = 1) -> int:
+def crossing(d: int, source_width: int, bias: int = 1) -> int:
     """Parameters of an attention to positions as wide as `read`, with a norm."""
-    return 2 * d * (d + bias) + 2 * d * (read + bias) + 2 * d
+    return 2 * d * (d + bias) + 2 * d * (source_width + bias) + 2 * d
 
 
 # Of pegasus and marian the positions are sinusoids, stored as a table.
@@ -257,8 +257,8 @@ def trocr_alone(c: Config) -> Raw:
     c.head_of("lm")
     c.ignore("is_decoder", "add_cross_attention", "use_cache")
     raw = trocr(c)
-    d, read = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
-    idle = raw["n_layers"] * crossing(d, d if read is None else read)
+    d, source_width = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
+    idle = raw["n_layers"] * crossing(d, d if source_width is None else source_width)
     return c.held({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
 
 
@@ -329,7 +329,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
 def switch_transformers(c: Config) -> Raw:
     """T5 with experts in every n-th layer of each half, of which a token passes one."""
     act = c.activation("dense_act_fn", default="relu")
-    raw = t5(c, behind=12, deciding=0)
+    raw = t5(c, decoder_layers=12, deciding=0)
     raw["feed_forward"]["activation"] = act
     number = c.size("num_experts", default=8)
     channel = raw.pop("feed_forward")
@@ -339,10 +339,10 @@ def switch_transformers(c: Config) -> Raw:
             break
         table = raw if raw["kind"] == "encoder" else raw[half]
         n = table["n_layers"]
-        wanted = c.count(f"num_sparse_{half}_layers", default=3)
+        sparse_layers = c.count(f"num_sparse_{half}_layers", default=3)
         step = c.count(f"{half}_sparse_step", default=None)
         if step is None:  # absent, it follows from how many are wanted
-            step = n // wanted if wanted else n
+            step = n // sparse_layers if sparse_layers else n
         sparse = [step > 0 and (i % step == 1 or step == 1) for i in range(n)]
         table |= {"feed_forward": channel, "experts": {**channel, "n_experts": number, "top_k": 1}}
         table |= layered(table, _halves(sparse, second))

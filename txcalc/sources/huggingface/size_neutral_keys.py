@@ -34,9 +34,9 @@ for _places, _row in table("ignored_keys.json").items():
 
 def elsewhere(model_type: str, key: str, config: Table) -> str:
     """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
-    for family, keys, beside, value, whose in table("size_neutral_keys.json")["elsewhere"]:
-        if model_type == family and key in keys.split() and config.get(beside) == value:
-            return str(whose)
+    for family, keys, condition, value, owner in table("size_neutral_keys.json")["elsewhere"]:
+        if model_type == family and key in keys.split() and config.get(condition) == value:
+            return str(owner)
     return ""
 
 

@@ -89,12 +89,12 @@ def ernie4_5_moe(c: Config) -> Raw:
     if bias:
         c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
     c.ignore("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_layer_end_index")
-    first, every = c.count("moe_layer_start_index", default=1), c.size("moe_layer_interval", default=1)
+    first, period = c.count("moe_layer_start_index", default=1), c.size("moe_layer_interval", default=1)
     last = c.data.get("moe_layer_end_index", -1)
     if type(last) is not int or last < -1:
         c.fault("moe_layer_end_index", last, "a layer, or -1 for the last")
         last = -1
-    sparse = [first <= i <= (n if last == -1 else last) and (i + 1) % every == 0 for i in range(n)]
+    sparse = [first <= i <= (n if last == -1 else last) and (i + 1) % period == 0 for i in range(n)]
     return layered(raw, c.dense_where(raw, [not is_sparse for is_sparse in sparse]))
 
 
@@ -176,7 +176,7 @@ def cohere2_moe(c: Config) -> Raw:
         c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
     )
     places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
-    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
+    types = c.layer_types(n, [LOCAL if (i + 1) % period else GLOBAL for i, period in places])
     names = ["dense" if i < first else "sparse" for i in range(n)]
     kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     if "dense" in kinds:
@@ -198,8 +198,8 @@ def llama4_text(c: Config) -> Raw:
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
     raw = c.decoder(raw, attention, mixed=mixed, theta=5e5)
     raw["positions"] |= {"interleaved": True}
-    every = c.size("no_rope_layer_interval", default=4)
-    default = [int((i + 1) % every != 0) for i in range(n)]
+    interval = c.size("no_rope_layer_interval", default=4)
+    default = [int((i + 1) % interval != 0) for i in range(n)]
     rotated = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
     if len(rotated) != n:
         c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one per layer")
@@ -253,14 +253,14 @@ def mimo_v2_flash(c: Config) -> Raw:
     if LOCAL in types:
         c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
     # What the file's own code reads, where transformers' has a rule.
-    own = "transformers' class has it so"
-    c.require_value(attention["n_heads"], "swa_num_attention_heads", why=own)
-    c.require_value(attention["d_head"], "swa_head_dim", why=own)
-    c.require_value(attention["d_v"], "swa_v_head_dim", why=own)
-    c.require_value(twice, "swa_num_key_value_heads", why=own)
-    c.require_value(True, "add_swa_attention_sink_bias", why=own)
-    c.require_value(False, "add_full_attention_sink_bias", why=own)
-    c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
+    why = "transformers' class has it so"
+    c.require_value(attention["n_heads"], "swa_num_attention_heads", why=why)
+    c.require_value(attention["d_head"], "swa_head_dim", why=why)
+    c.require_value(attention["d_v"], "swa_v_head_dim", why=why)
+    c.require_value(twice, "swa_num_key_value_heads", why=why)
+    c.require_value(True, "add_swa_attention_sink_bias", why=why)
+    c.require_value(False, "add_full_attention_sink_bias", why=why)
+    c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=why)
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
@@ -273,7 +273,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
     kinds = c.typed(raw, [i == 0 for i in range(n)])
-    c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
+    c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=why)
     return layered(raw, axis, kinds)
 
 
@@ -332,8 +332,8 @@ def afmoe(c: Config) -> Raw:
     raw["norm"] = c.rms(eps=1e-5, place="sandwich")
     if c.flag("mup_enabled", default=False, null=False):
         raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
-    window, every = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
-    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
+    window, period = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
+    types = c.layer_types(n, [LOCAL if (i + 1) % period else GLOBAL for i in range(n)])
     first = c.count("num_dense_layers", default=1)
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
     return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))
@@ -396,30 +396,34 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     attention = c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}
     table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
     c.data = {**c.data, **{new: table.data[old] for old, new in _INDEX.items() if old in table}}
-    few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
+    index_heads, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
     frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
-    types = c.layer_types(n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
-    fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
-    names = ["sparse" if one else "dense" for one in fed]
+    types = c.layer_types(n, [_SELECTED if listed else GLOBAL for listed in frequent], (_SELECTED, GLOBAL))
+    kinds_of_ffn = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
+    names = ["sparse" if listed else "dense" for listed in kinds_of_ffn]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     c.require_value(
-        fed.index(1) if 1 in fed else n, "first_k_dense_replace", why="moe_layer_freq says which layers are dense"
+        kinds_of_ffn.index(1) if 1 in kinds_of_ffn else n,
+        "first_k_dense_replace",
+        why="moe_layer_freq says which layers are dense",
     )
     c.require_value(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
     c.ignore("num_nextn_predict_layers")  # how often its modules run
     uncounted(c)
-    own: Raw = {"activation": "clamped_silu"}
+    activation: Raw = {"activation": "clamped_silu"}
     c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
-    mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own
+    mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | activation
     mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
-    wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | own
+    wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | activation
     chosen = [
-        leaf("q", "linear", d, few * width, bias=False), leaf("k", "linear", d, width, bias=False),
-        leaf("q_norm", "rms_norm", width, groups=few, kind="norm"), leaf("k_norm", "rms_norm", width, kind="norm"),
-        leaf("scores", "index", few, width),
-    ]  # fmt: skip
-    leaves = [{"kind": "attention"} | one for one in chosen]
+        leaf("q", "linear", d, index_heads * width, bias=False),
+        leaf("k", "linear", d, width, bias=False),
+        leaf("q_norm", "rms_norm", width, groups=index_heads, kind="norm"),
+        leaf("k_norm", "rms_norm", width, kind="norm"),
+        leaf("scores", "index", index_heads, width),
+    ]
+    leaves = [{"kind": "attention"} | item for item in chosen]
     if _SELECTED in types:
         c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
     rotated = c.size("rotary_dim", default=64)
@@ -427,7 +431,10 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     raw |= {"norm": c.rms(offset=True, without=["pieces"]), "head": c.lm_head(tied=False)}
     places = c.rotary(attention["d_head"], 5e6)
     raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
-    kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{fed}" for kind, fed in zip(types, channels, strict=True)]
+    kinds = [
+        f"{'selected' if kind == _SELECTED else 'full'}-{kinds_of_ffn}"
+        for kind, kinds_of_ffn in zip(types, channels, strict=True)
+    ]
     tables: dict[str, Raw] = {}
     for kind in set(kinds):
         parts = ["pieces"] * kind.startswith("selected") + ["attention"]

@@ -21,14 +21,14 @@ def wav2vec2(c: Config) -> Raw:
     around += _in_place(c, raw) + _adapters(c, raw, stable and c.model_type != "wavlm")
     if not stable:
         around.append(leaf("norm", "layer_norm", raw["d_model"], kind="norm"))
-    read, head = _answers(c, raw, last)
+    head_leaves, head = _answers(c, raw, last)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     return raw | {
         "attention": attention | {"bias": True},
         "feed_forward": c.plain(),
         "norm": c.layer_norm("layer_norm_eps", place="pre" if stable else "post"),
         "positions": {"form": "none"},
-        "around": around + read,
+        "around": around + head_leaves,
         "head": head,
     }
 
@@ -43,14 +43,14 @@ def wav2vec2_conformer(c: Config) -> Raw:
     form = c.text("position_embeddings_type", default="relative", null=None)
     if not taps % 2:
         c.fault("conv_depthwise_kernel_size", taps, "an odd number")
-    placed, every = list[Raw](), [2, -1, 1]
+    placed, distances = list[Raw](), [2, -1, 1]
     if form == "relative":
         c.multiple("hidden_size", d, 2)
         placed = [
-            leaf("distances", "linear", d, d, bias=False, at=every, shared=True),
+            leaf("distances", "linear", d, d, bias=False, at=distances, shared=True),
             leaf("offsets", "held", 2 * d),
         ]
-        placed.append(leaf("distance_scores", "scores", heads, width, keys=every))
+        placed.append(leaf("distance_scores", "scores", heads, width, keys=distances))
     elif form == "rotary":
         c.multiple("hidden_size", d, 2 * heads)
         placed = [leaf("rotary", "rotary", heads, width)]
@@ -59,10 +59,10 @@ def wav2vec2_conformer(c: Config) -> Raw:
     mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
     inner = [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
     last, around = _samples(c, raw)
-    around += [one | {"runs": 0} for one in _in_place(c, raw) if one["form"] in ("held", "convolution")]
-    read, head = _answers(c, raw, last, REQUIRED)
+    around += [item | {"runs": 0} for item in _in_place(c, raw) if item["form"] in ("held", "convolution")]
+    head_leaves, head = _answers(c, raw, last, REQUIRED)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
-    around = [*around, leaf("norm", "layer_norm", d, kind="norm"), *read]
+    around = [*around, leaf("norm", "layer_norm", d, kind="norm"), *head_leaves]
     return leaf_stack(
         raw | {"around": around, "head": head}, {"layer": conformer_leaves(d, ff, act, mixed, taps, inner)}, []
     )
@@ -94,9 +94,9 @@ def _listening(c: Config) -> Raw:
     joined(c, half=True)
     c.ignore("decoder_attention_heads", "decoder_ffn_dim", "decoder_layers", "max_target_positions", "vocab_size")
     c.ignore("scale_embedding", "tie_word_embeddings")
-    read, head = _answers(c, raw, raw["d_model"])
+    head_leaves, head = _answers(c, raw, raw["d_model"])
     c.note("a sound of its own length is read, whatever number of tokens is asked for")
-    return raw | {"projector": {"steps": []}, "around": read, "head": head}
+    return raw | {"projector": {"steps": []}, "around": head_leaves, "head": head}
 
 
 def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
@@ -106,12 +106,12 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
         return []
     if not known:
         c.fault("adapter_attn_dim", width, "null: these layers have no adapters")
-    made = [
+    leaves = [
         leaf("adapter_norm", "layer_norm", d, kind="norm"), leaf("adapter_down", "linear", d, width),
         leaf("adapter_activation", "relu", width), leaf("adapter_up", "linear", width, d),
         leaf("adapter_sum", "sum", d),
     ]  # fmt: skip
-    return [one | {"times": raw["n_layers"]} for one in made]
+    return [item | {"times": raw["n_layers"]} for item in leaves]
 
 
 # What wav2vec 2.0's class takes for its convolutions.
@@ -133,10 +133,10 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     for i in reversed(range(len(widths))):
         at = {"at": [a, b, 1]}
         c_in = widths[i - 1] if i else 1
-        made = [leaf(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
+        conv = [leaf(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
         if form == "layer" or i == 0:
-            made.append(leaf(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
-        pieces = [*made, leaf(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
+            conv.append(leaf(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
+        pieces = [*conv, leaf(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
         pieces.append(leaf("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
@@ -180,22 +180,22 @@ def _answers(c: Config, raw: Raw, last: int, classes: object = 32, wide: int = 2
     if form == "ctc":
         return [], {"form": "classifier", "classes": c.size("vocab_size", default=classes), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
-    made = [leaf("layer_weights", "held", raw["n_layers"] + 1)] * weighed
+    leaves = [leaf("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
-        return made, {"form": "classifier", "classes": c.labels(), "every": True}
+        return leaves, {"form": "classifier", "classes": c.labels(), "every": True}
     if form == "sequence":
         width = c.size("classifier_proj_size", default=wide)
-        made += [leaf("projector", "linear", d, width, kind="head")]
-        made += [leaf("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
+        leaves += [leaf("projector", "linear", d, width, kind="head")]
+        leaves += [leaf("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
     if form == "speaker":
-        made += _speaker(c, d)
+        leaves += _speaker(c, d)
     if form == "pretraining":
         words, groups = c.size("num_codevectors_per_group", default=320), c.size("num_codevector_groups", default=2)
         code, width = c.size("codevector_dim", default=256), c.size("proj_codevector_dim", default=256)
         c.divides(groups, code, "num_codevector_groups", "codevector_dim")
-        made += [leaf("codebook", "held", words * code), leaf("choice", "linear", last, words * groups)]
-        made += [leaf("project_hidden", "linear", d, width), leaf("project_codes", "linear", code, width)]
-    return made, {"form": "none"}
+        leaves += [leaf("codebook", "held", words * code), leaf("choice", "linear", last, words * groups)]
+        leaves += [leaf("project_hidden", "linear", d, width), leaf("project_codes", "linear", code, width)]
+    return leaves, {"form": "none"}
 
 
 def _speaker(c: Config, d: int) -> list[Raw]:
@@ -206,20 +206,20 @@ def _speaker(c: Config, d: int) -> list[Raw]:
     if not widths:
         c.fault("tdnn_dim", widths, "a list of widths")
         widths = [1]
-    apart = c.items("tdnn_dilation", of=size, length=len(widths), default=[1, 2, 3, 1, 1]) if widths else [1]
+    dilations = c.items("tdnn_dilation", of=size, length=len(widths), default=[1, 2, 3, 1, 1]) if widths else [1]
     width = c.size("xvector_output_dim", default=512)
-    made, lost = [leaf("projector", "linear", d, widths[0])], 0
-    for i, (wide, number, dilation) in enumerate(zip(widths, taps, apart, strict=False)):
+    leaves, lost = [leaf("projector", "linear", d, widths[0])], 0
+    for i, (wide, number, dilation) in enumerate(zip(widths, taps, dilations, strict=False)):
         lost += (number - 1) * dilation
         at: Raw = {"at": [1, -lost, 1], "least": lost + 1}
-        made.append(leaf(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
-        made.append(leaf(f"tdnn{i + 1}_activation", "relu", wide, **at))
-    made += [
+        leaves.append(leaf(f"tdnn{i + 1}", "convolution", widths[max(0, i - 1)], wide, number, 1, **at))
+        leaves.append(leaf(f"tdnn{i + 1}_activation", "relu", wide, **at))
+    leaves += [
         leaf("extractor", "linear", 2 * widths[-1], width, **once),
         leaf("classifier", "linear", width, width, **once),
     ]
     c.note(f"the speaker's head reads sounds of {lost + 1:,} frames and more")
-    return [one | {"kind": "head"} for one in [*made, leaf("margins", "held", width * c.labels())]]
+    return [item | {"kind": "head"} for item in [*leaves, leaf("margins", "held", width * c.labels())]]
 
 
 def wavlm(c: Config) -> Raw:
@@ -264,10 +264,10 @@ def wav2vec2_bert(c: Config) -> Raw:
     ]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         around.append(leaf("mask_token", "held", d))
-    read, head = _answers(c, raw, d, REQUIRED, 768)
+    head_leaves, head = _answers(c, raw, d, REQUIRED, 768)
     c.note("tokens are frames: two of a spectrum's, one after the other")
     return leaf_stack(
-        raw | {"around": around + read, "head": head},
+        raw | {"around": around + head_leaves, "head": head},
         {"layer": conformer_leaves(d, ff, act, mixed, taps, [leaf("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
@@ -285,12 +285,12 @@ def speech_to_text(c: Config) -> Raw:
         c.fault("conv_kernel_sizes", taps, f"a list of num_conv_layers = {n:,} lengths, at most 20")
         return raw
     c.multiple("conv_channels", mid, 2)
-    around, read = list[Raw](), bands
+    around, c_in = list[Raw](), bands
     for i, number in enumerate(taps):
-        made, at = (2 * d if i == n - 1 else mid), {"at": [2 ** (n - 1 - i), 0, 1]}
-        around.append(leaf(f"conv{i + 1}", "convolution", read, made, number, 2, **at))
-        read = max(1, made // 2)
-        around.append(leaf(f"conv{i + 1}_gate", "sigmoid", read, **at))
+        c_out, at = (2 * d if i == n - 1 else mid), {"at": [2 ** (n - 1 - i), 0, 1]}
+        around.append(leaf(f"conv{i + 1}", "convolution", c_in, c_out, number, 2, **at))
+        c_in = max(1, c_out // 2)
+        around.append(leaf(f"conv{i + 1}_gate", "sigmoid", c_in, **at))
     raw["encoder"]["around"] = around
     c.note(f"--source counts the encoder's positions, one for {2**n} frames of sound")
     return raw

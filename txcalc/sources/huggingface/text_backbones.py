@@ -88,7 +88,7 @@ def _axes(c: Config, d_head: int, usual: list[int], unsaid: list[int] | None) ->
     nothing there."""
     angles = c.data.get("rope_parameters", c.data.get("rope_scaling"))
     parts = angles.get("mrope_section", unsaid) if isinstance(angles, dict) else usual
-    three = isinstance(parts, list) and len(parts) == 3 and all(type(one) is int for one in parts)
+    three = isinstance(parts, list) and len(parts) == 3 and all(type(number) is int for number in parts)
     if not three or sum(parts or ()) != d_head // 2:
         c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {d_head // 2}")
 
@@ -108,8 +108,8 @@ def muse_glimmer_text(c: Config) -> Raw:
     norm, head = c.rms(eps=1e-5, place="sandwich", offset=True), c.lm_head(False, softcap=cap, scale=scale)
     raw = c.decoder(raw, attention, norm=norm, head=head)
     full = [(n - 1 - i) % 4 == 0 for i in range(n)]
-    types = c.layer_types(n, [GLOBAL if whole else LOCAL for whole in full])
-    default = [0.0 if whole else 1.0 for whole in full]
+    types = c.layer_types(n, [GLOBAL if is_full else LOCAL for is_full in full])
+    default = [0.0 if is_full else 1.0 for is_full in full]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
     return layered(raw, c.windows(raw, window, types), turned(bases))
 
@@ -133,8 +133,8 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
     axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
-    held, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
-    return layered(c.held(raw, held, "the experts for pictures", so), axis)
+    idle, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
+    return layered(c.held(raw, idle, "the experts for pictures", so), axis)
 
 
 def step3p5(c: Config) -> Raw:
@@ -158,13 +158,13 @@ def step3p5(c: Config) -> Raw:
     named = {str(part).strip() for part in parts}
     kinds = _cut(c, "mlp_layer_types", n, more, ["sparse" if str(i) in named else "dense" for i in range(n)],
                  any_of("dense", "sparse"))  # fmt: skip
-    other = c.table("attention_other_setting")
+    local = c.table("attention_other_setting")
     count = c.size("num_sliding_attention_heads", default=None, null=None)
-    if other:
-        count = count or other.size("num_attention_heads", default=attention["n_heads"])
-        other.require_value(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
-        other.require_value(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
-        other.require_value(LOCAL, "attention_type", why="transformers' class has it so")
+    if local:
+        count = count or local.size("num_attention_heads", default=attention["n_heads"])
+        local.require_value(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
+        local.require_value(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
+        local.require_value(LOCAL, "attention_type", why="transformers' class has it so")
     c.divides(attention["n_kv_heads"], count or attention["n_heads"], c.spelling(*kv_names), "the heads with a window")
     tables = {LAYER_NAMES[kind]: {"positions": _angles(c, attention["d_head"], kind, types)} for kind in set(types)}
     if count and LOCAL in types:
@@ -176,11 +176,11 @@ def step3p5(c: Config) -> Raw:
 
 def _cut(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
     """A list with an item a layer, and perhaps one for each that predicts further tokens."""
-    found = c.items(key, of=of, length=None, default=default) or default
-    if len(found) not in (n, n + more):
-        c.fault(key, found, f"a list of {n:,} items, one per layer")
+    items = c.items(key, of=of, length=None, default=default) or default
+    if len(items) not in (n, n + more):
+        c.fault(key, items, f"a list of {n:,} items, one per layer")
         return default
-    return found[:n]
+    return items[:n]
 
 
 def _angles(c: Config, width: int, kind: str, types: list[str]) -> Raw:

@@ -46,53 +46,53 @@ class TowerPlan(NamedTuple):
 
 def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     """The keys of a description that say what is beside the language model `raw`, and a note with its parts."""
-    found: Raw = {"multimodal": True}
+    answer: Raw = {"multimodal": True}
     plans = TOWER_PLANS.get(c.model_type, ())
     if not plans:
         c.note(f"params.whole is not known: the tower and projector are not read ({c.model_type})")
-        return found
-    own = Config(c.data, c.model_type)
-    own.ignore(
+        return answer
+    outer = Config(c.data, c.model_type)
+    outer.ignore(
         "text_config",
         *(key for key, value in text.data.items() if key in REPEATED_SIZES or c.data.get(key) == value),
         "tie_word_embeddings",
         "image_seq_length",
         "video_seq_length",
     )
-    own.ignore(*(plan.key for plan in plans))
+    outer.ignore(*(plan.key for plan in plans))
     try:
-        there = [plan for plan in plans if plan.absent != "none" or own.data.get(plan.key) is not None]
-        read = [(plan, *_read(own, plan, raw)) for plan in there]
-        own.report_unread_keys()
-        own.finish(c.model_type)
-        parts = [_described(*one) for one in read]
+        there = [plan for plan in plans if plan.absent != "none" or outer.data.get(plan.key) is not None]
+        readings = [(plan, *_read(outer, plan, raw)) for plan in there]
+        outer.report_unread_keys()
+        outer.finish(c.model_type)
+        parts = [_described(*reading) for reading in readings]
     except InputError as error:
         more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
         c.note(f"params.whole is not known: {error.faults[0]}{more}")
-        return found
-    c.assumptions += own.assumptions
-    c.note(f"beside the language model: {', '.join(said for _, said, _ in parts)} parameters")
+        return answer
+    c.assumptions += outer.assumptions
+    c.note(f"beside the language model: {', '.join(words for _, words, _ in parts)} parameters")
     for why in (why for *_, why in parts if why):
         c.note(f"no FLOPs are known of {why}")
-    towers = {name: table for made, *_ in parts for name, table in made.get("towers", {}).items()}
-    counted = sum(made.get("beside", 0) for made, *_ in parts)
-    return found | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
+    towers = {name: table for described, *_ in parts for name, table in described.get("towers", {}).items()}
+    counted = sum(described.get("beside", 0) for described, *_ in parts)
+    return answer | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
 
 
 def _described(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
     """The towers as descriptions, or no more than their parameters where these alone are known; what there is, in
     words; of what no FLOPs are known, and why. Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
-    alone = tower_model(tower.raw)
-    made = _build_projector(alone, steps, plan.of, f"its {names[0]} projector")
-    stacks, between = len(names) * alone.params, _params(made)
+    stack = tower_model(tower.raw)
+    projector = _build_projector(stack, steps, plan.of, f"its {names[0]} projector")
+    stacks, between = len(names) * stack.params, _params(projector)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
     words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")
-    positions, unused = alone.root.fixed, tower.dropped + projection.dropped
-    left = (positions or MAX_SIZE) - unused
-    if why := tower.why or ("" if left >= made.reads else f"{left:,} positions make no token"):
+    positions, unused = stack.root.fixed, tower.dropped + projection.dropped
+    remaining = (positions or MAX_SIZE) - unused
+    if why := tower.why or ("" if remaining >= projector.reads else f"{remaining:,} positions make no token"):
         return {"beside": stacks + between}, words, f"its {towers}: {why}"
-    dropped = 0 if projection.why else unused + (left % made.reads if positions else 0)
+    dropped = 0 if projection.why else unused + (remaining % projector.reads if positions else 0)
     described = {name: tower.raw | {"projector": {"steps": [], "dropped": dropped}} for name in names}
     if projection.why:
         return {"towers": described, "beside": between}, words, f"its {names[0]} projector: {projection.why}"
@@ -128,36 +128,36 @@ def _refuse_learned_activations(c: Config) -> None:
             c.fault(key, value, "an activation without weights")
 
 
-def _read(own: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
+def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
     """The tower and the projector. Errors: `InputError` where a table or a tower is not read."""
-    _refuse_learned_activations(own)
-    own.ignore(*plan.ignore.split())
+    _refuse_learned_activations(outer)
+    outer.ignore(*plan.ignore.split())
     if not plan.key:
-        tower = plan.tower(own)
-        return tower, plan.projector(own, own, tower, raw)
-    data = own.data.get(plan.key, ABSENT)
+        tower = plan.tower(outer)
+        return tower, plan.projector(outer, outer, tower, raw)
+    data = outer.data.get(plan.key, ABSENT)
     if plan.absent == "usual" and data in (ABSENT, None):
         data = {}
     if not isinstance(data, Mapping):
-        raise InputError(own.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
-    usual = next((name for name, read in plan.others.items() if read is plan.tower), own.model_type)
+        raise InputError(outer.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
+    usual = next((name for name, read in plan.others.items() if read is plan.tower), outer.model_type)
     name = data.get("model_type", usual) if plan.others else usual
     if plan.others and (not isinstance(name, str) or name not in plan.others):
-        raise InputError(own.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
-    v = Config(data, name, f"{plan.key}.", own)
+        raise InputError(outer.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
+    v = Config(data, name, f"{plan.key}.", outer)
     _refuse_learned_activations(v)
     v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
     tower = plan.others.get(name, plan.tower)(v)
-    return tower, plan.projector(own, v, tower, raw)
+    return tower, plan.projector(outer, v, tower, raw)
 
 
 def standalone_tower(c: Config) -> Raw:
     """A tower's own type: the tower with what its class holds behind the layers, without the model that reads it."""
     c.alone()
     _refuse_learned_activations(c)
-    if turned := c.table("rope_parameters"):
-        stretched(turned)
-        turned.ignore(*turned.data)
+    if table := c.table("rope_parameters"):
+        stretched(table)
+        table.ignore(*table.data)
     whole = STANDALONE_TOWERS[c.model_type]
     plans = TOWER_PLANS[whole]
     plan = next((plan for plan in plans if part_of(whole, plan.key) == c.model_type), plans[0])
@@ -168,15 +168,15 @@ def standalone_tower(c: Config) -> Raw:
     dropped, steps = tower.dropped, [*tower.steps]
     if steps and not c.faults:
         stack = tower_model(tower.raw)
-        made = _build_projector(stack, steps, c.model_type, "what follows its layers")
-        dropped += ((stack.root.fixed or 0) - dropped) % made.reads
+        projector = _build_projector(stack, steps, c.model_type, "what follows its layers")
+        dropped += ((stack.root.fixed or 0) - dropped) % projector.reads
     return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 
 
 def _function(name: str, module: str) -> Any:
     """By its name, in this module, or in the one that is named before it."""
-    *other, own = name.split(".")
-    return getattr(import_module(f"txcalc.sources.huggingface.{'.'.join(other) or module}"), own)
+    *place, function = name.split(".")
+    return getattr(import_module(f"txcalc.sources.huggingface.{'.'.join(place) or module}"), function)
 
 
 def _plan(
@@ -185,10 +185,10 @@ def _plan(
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
     instead, and what the tower's function is told: sizes by default where they are not its own, and more."""
-    read = _function(tower, "towers")
-    own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
+    read_tower = _function(tower, "towers")
+    read_row = (lambda v: read_tower(v, *sizes, **more)) if sizes or more else read_tower
     instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}
-    return TowerPlan(own, _function(projector, "projectors"), instead, key, of, ignore, absent)
+    return TowerPlan(read_row, _function(projector, "projectors"), instead, key, of, ignore, absent)
 
 
 # Readers of towers that stand in the place of others.

@@ -128,9 +128,9 @@ def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
 
 def global_layers(v: Config, n: int) -> set[int]:
     """SAM's layers that attend to all of a picture."""
-    every = v.data.get("global_attn_indexes", [2, 5, 8, 11])
+    indexes = v.data.get("global_attn_indexes", [2, 5, 8, 11])
     v.asked.add("global_attn_indexes")
-    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
-        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
+    if not isinstance(indexes, list) or not all(type(i) is int and 0 <= i < n for i in indexes):
+        v.fault("global_attn_indexes", indexes, f"a list of layers below {n}")
         return set()
-    return set(every)
+    return set(indexes)

@@ -45,8 +45,8 @@ def stack(size: Sizes, activation: str, **tables: Raw) -> Raw:
         "positions": {"form": "learned"},
         "head": {"form": "none"},
     }
-    own: Raw = {"kind": "encoder" if "audio" in tables else "vision", "d_model": size.width, "n_layers": size.layers}
-    return own | raw | {name: raw.get(name, {}) | table for name, table in tables.items()}
+    widths: Raw = {"kind": "encoder" if "audio" in tables else "vision", "d_model": size.width, "n_layers": size.layers}
+    return widths | raw | {name: raw.get(name, {}) | table for name, table in tables.items()}
 
 
 GATED: dict[str, Raw] = {  # without biases
@@ -62,10 +62,10 @@ def _act(v: Config, default: str) -> str:
     return v.activation("hidden_act", default=default)
 
 
-def square(v: Config, image: int, patch: int, **own: bool) -> Raw:
+def square(v: Config, image: int, patch: int, **more: bool) -> Raw:
     """Square pictures in square patches."""
     grid, pixels, channels = grid_of(v, image, patch)
-    return {"image": grid * pixels, "patch": pixels, "channels": channels, **own}
+    return {"image": grid * pixels, "patch": pixels, "channels": channels, **more}
 
 
 # Towers, by the model type of their configs.
@@ -133,23 +133,23 @@ def pixtral(v: Config) -> Tower:
     v.multiple("head_dim", v.size("head_dim", default=head, null=head), 2)  # of which positions alone follow
     vision = square(v, 1024, 16, class_token=False, patch_bias=False)
     del vision["image"]
-    own = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}
-    return Tower(size.width, stack(size, _act(v, "gelu"), vision=vision, **own))
+    tables = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}
+    return Tower(size.width, stack(size, _act(v, "gelu"), vision=vision, **tables))
 
 
 def ovis2(v: Config) -> Tower:
     """AIMv2: RMSNorms, gated, and a matrix to a vocabulary of visual words, less the indicators."""
     size = _sizes(v, 1024, 2816, 24, 8)
-    own: dict[str, Raw] = {
+    tables: dict[str, Raw] = {
         "attention": {"bias": v.flag("qkv_bias", default=False)},
         "feed_forward": {"gated": True, "bias": v.flag("mlp_bias", default=False)},
         "vision": square(v, 224, 14, class_token=False),
         "embedding": {"norm": True},
     }
-    raw = stack(size, _act(v, "silu"), norm={"form": "rms"}, **own)
+    raw = stack(size, _act(v, "silu"), norm={"form": "rms"}, **tables)
     merged, words = v.size("hidden_stride", default=1) ** 2, v.size("vocab_size", default=16384)
-    known = words - v.size("num_visual_indicator_tokens", default=5)
-    steps = ({"merge": merged}, {"linear": known, "bias": False}, {"norm": "layer"}, {"merge": 1, "to": words})
+    visual_words = words - v.size("num_visual_indicator_tokens", default=5)
+    steps = ({"merge": merged}, {"linear": visual_words, "bias": False}, {"norm": "layer"}, {"merge": 1, "to": words})
     return Tower(words, raw, steps=steps)
 
 
@@ -175,12 +175,12 @@ def _intern(v: Config, size: Sizes, form: str, biased: bool, normed: bool, visio
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
     attention = {"bias": ["q", "k", "v", "o"] if biased else ["o"], "qk_norm": "width" if normed else "none"}
-    own = {"qk_bias": False} if normed and norm == "layer" else {}
+    more = {"qk_bias": False} if normed and norm == "layer" else {}
     raw = stack(
         size,
         _act(v, "gelu"),
         attention=attention,
-        norm={"form": norm or "layer", "layer_scale": True, "final": False, **own},
+        norm={"form": norm or "layer", "layer_scale": True, "final": False, **more},
         positions={"form": "learned" if learned else "none"},
         vision=vision,
     )
@@ -249,8 +249,8 @@ def qwen2_vl(v: Config) -> Tower:
     act = _act(inner, "quick_gelu")
     inner.ignore("embed_dim", "mlp_ratio", "window_size", "fullatt_block_indexes")
     v.ignore(*v.data)  # the inner one tells what is left over
-    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
-    raw = stack(tower.of(mlp_width(v, tower.width, 4)), act, positions=ROTARY, **own)
+    tables: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
+    raw = stack(tower.of(mlp_width(v, tower.width, 4)), act, positions=ROTARY, **tables)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -259,8 +259,8 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     4.5's has fewer key/value heads."""
     tower = _qwen(v, 14, 3584, 16, 32)
     f, out = v.size("intermediate_size", default=3420), v.size("out_hidden_size", default=3584)
-    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"form": "rms", "final": False}}
-    raw = stack(tower.of(f), _act(v, "silu"), feed_forward={"gated": True}, positions=ROTARY, **own)
+    tables: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"form": "rms", "final": False}}
+    raw = stack(tower.of(f), _act(v, "silu"), feed_forward={"gated": True}, positions=ROTARY, **tables)
     if grouped:
         raw["attention"]["n_kv_heads"] = v.size("num_key_value_heads", default=8)
         v.divides(raw["attention"]["n_kv_heads"], tower.heads, "num_key_value_heads", "num_heads")
@@ -288,9 +288,9 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     if not isinstance(handed, list) or len(handed) > tower.layers:
         v.fault("deepstack_visual_indexes", handed, "a list of layers")
         handed = []
-    norm, merge, *rest = _merger(tower, out)
-    more: Steps = ({"branch": [merge, norm, *rest], "times": len(handed)},) if handed else ()
-    return Tower(out, raw, steps=(*more, norm, merge, *rest))
+    norm, merge, *steps_after = _merger(tower, out)
+    more: Steps = ({"branch": [merge, norm, *steps_after], "times": len(handed)},) if handed else ()
+    return Tower(out, raw, steps=(*more, norm, merge, *steps_after))
 
 
 def glm4v(v: Config, ocr: bool = False) -> Tower:
@@ -303,13 +303,13 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
     if not grid and not ocr:
         v.fault("image_size", v.data.get("image_size"), "at least patch_size, for a table of positions of its patches")
     biased, act = v.flag("attention_bias", default=ocr), _act(v, "silu")
-    own = GATED | {"attention": {"bias": ["q", "k", "v"] if biased else []}, "vision": tower.vision}
-    own |= {"positions": {"form": "learned", "rows": max(1, grid**2)}, "embedding": {"norm": True}}
+    tables = GATED | {"attention": {"bias": ["q", "k", "v"] if biased else []}, "vision": tower.vision}
+    tables |= {"positions": {"form": "learned", "rows": max(1, grid**2)}, "embedding": {"norm": True}}
     if ocr:
-        own |= {"attention": {"bias": biased, "qk_norm": "head"}, "positions": ROTARY}
-        own["feed_forward"] = {"gated": True, "bias": biased}
-        del own["embedding"]
-    raw = stack(tower.of(f if ocr else out), act, **own)
+        tables |= {"attention": {"bias": biased, "qk_norm": "head"}, "positions": ROTARY}
+        tables["feed_forward"] = {"gated": True, "bias": biased}
+        del tables["embedding"]
+    raw = stack(tower.of(f if ocr else out), act, **tables)
     merged: Steps = ({"merge": tower.merged}, {"linear": out}, {"linear": out, "bias": False}, {"norm": "layer"}, GELU)
     wide = out * v.size("in_channels", default=3) if ocr else f
     return Tower(out, raw, steps=(*merged, {"feed_forward": wide, "activation": act}))
@@ -318,9 +318,9 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
 def ernie4_5_vl(v: Config) -> Tower:
     """ERNIE 4.5's, whose frames are merged by its resampler."""
     tower = _qwen(v, 14, 1280, 16, 32, frames=1)
-    own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "positions": ROTARY}
+    tables: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "positions": ROTARY}
     size = tower.of(v.size("intermediate_size", default=5120))
-    return Tower(tower.width, stack(size, _act(v, "quick_gelu"), **own))
+    return Tower(tower.width, stack(size, _act(v, "quick_gelu"), **tables))
 
 
 def step3p7(v: Config) -> Tower:
@@ -340,7 +340,11 @@ def muse_glimmer(v: Config) -> Tower:
     channels = 3 * v.size("patch_temporal", default=2)
     vision = {"patch": v.size("patch_size", default=14), "channels": channels, "class_token": False}
     places = {"form": "learned", "rows": side * v.size("pos_emb_width", default=32)}
-    own: dict[str, Raw] = {"vision": vision | {"patch_bias": False}, "embedding": {"norm": True}, "positions": places}
+    tables: dict[str, Raw] = {
+        "vision": vision | {"patch_bias": False},
+        "embedding": {"norm": True},
+        "positions": places,
+    }
     kinds = v.data.get("layer_types")
     v.asked.add("layer_types")
     if kinds is None:
@@ -351,7 +355,7 @@ def muse_glimmer(v: Config) -> Tower:
     if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in known for kind in kinds):
         v.fault("layer_types", kinds, f"{size.layers} of {', '.join(known)}")
         kinds = []
-    raw = layered(stack(size, _act(v, "gelu"), **own), (kinds, known))
+    raw = layered(stack(size, _act(v, "gelu"), **tables), (kinds, known))
     return Tower(cell**2 * size.width, raw, steps=({"merge": cell**2},))
 
 
@@ -368,21 +372,23 @@ def molmo2(v: Config) -> Tower:
     v.equal("num_key_value_heads", size.heads, 16, "as many as query heads")
     v.equal("head_dim", size.width // size.heads, 72, "the width over the heads")
     vision = square(v, 378, 14, class_token=False)
-    seen = (vision["image"] // vision["patch"]) ** 2
-    rows = v.size("num_position_embeddings", default=seen)
-    if rows != seen:
+    patches = (vision["image"] // vision["patch"]) ** 2
+    rows = v.size("num_position_embeddings", default=patches)
+    if rows != patches:
         del vision["image"]
     raw = stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions={"rows": rows}, norm={"final": False})
-    return Tower(size.width, raw, why="" if rows == seen else "its table of positions is not one of its crops' patches")
+    return Tower(
+        size.width, raw, why="" if rows == patches else "its table of positions is not one of its crops' patches"
+    )
 
 
-def whisper(v: Config, *defaults: object, bands: int = 128, **own: Raw) -> Tower:
+def whisper(v: Config, *defaults: object, bands: int = 128, **tables: Raw) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
     size = whisper_sizes(v, *(defaults or (1280, 5120, 32, 20)))
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}
     act = v.activation("activation_function", default="gelu")
-    own["attention"] = {"bias": ["q", "v", "o"], **own.get("attention", {})}
-    return Tower(size.width, stack(size, act, audio=sound, **own))
+    tables["attention"] = {"bias": ["q", "v", "o"], **tables.get("attention", {})}
+    return Tower(size.width, stack(size, act, audio=sound, **tables))
 
 
 def qwen2_5_omni(v: Config) -> Tower:

@@ -62,21 +62,21 @@ def recorded(c: Config) -> Raw:
     for name, kind, bias, form, shape, groups, where, times, runs in row["pieces"]:
         if form == "held" and value(shape[0]) == 0:
             continue
-        made = leaf(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
+        item = leaf(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
         place = {"keys": "batch"} if form == "scores" else {"at": [int(where[0]), value(where[1]), int(where[2])]}
-        made |= {**place, "runs": value(runs), "groups": value(groups)}
-        made |= {} if bias is None else {"bias": bias}
+        item |= {**place, "runs": value(runs), "groups": value(groups)}
+        item |= {} if bias is None else {"bias": bias}
         if times == row["layers"]:
-            layer.append(made)
+            layer.append(item)
         else:
-            around.append(made | {"times": value(times), "runs": value(runs)})
+            around.append(item | {"times": value(times), "runs": value(runs)})
     if any(form == "scores" for _, _, _, form, *_ in row["pieces"]):
         c.note("two encoders side by side, a picture of its own size and a text of these tokens, all compared with all")
     remarks = (
         (cls.endswith(("ForCausalLM", "LMHeadModel")), "a text is read whole: how words are written is not counted"),
         (row["fixed"], "an input of its own size is read, whatever number of tokens is asked for"),
     )
-    c.notes += [remark for told, remark in remarks if told]
+    c.notes += [remark for applies, remark in remarks if applies]
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))
     raw: Raw = {"kind": "encoder", "d_model": width, "n_layers": sizes[row["layers"]], "around": around}
     return leaf_stack(raw | {"head": {"form": "none"}}, {"layer": layer}, [])
@@ -92,17 +92,17 @@ def _last(path: str) -> str:
 
 def _sizes(at: Mapping[str, Config], row: Table) -> dict[str, int]:
     """The keys whose sizes vary; what a default names is a key before it, which says both."""
-    found = dict[str, int]()
+    sizes = dict[str, int]()
     for path, default in row["keys"].items():
-        found[path] = _size(at, path, found.get(default, default), row)
-    return found
+        sizes[path] = _size(at, path, sizes.get(default, default), row)
+    return sizes
 
 
 def _size(at: Mapping[str, Config], path: str, default: int, row: Table) -> int:
     c, key = _of(at, path), _last(path)
     if key == "num_labels":
         return c.labels()
-    names = (key, *(alias for alias, other in row["aliases"].items() if other == path))
+    names = (key, *(alias for alias, name in row["aliases"].items() if name == path))
     if path == row["layers"]:
         return int(c.layers(*names)) if not c.path or key in c else default
     if default == 0:

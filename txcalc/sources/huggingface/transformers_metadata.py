@@ -16,8 +16,8 @@ from txcalc.parts.options import Raw
 @cache
 def table(name: str) -> Raw:
     """A table of data beside this file."""
-    found: Raw = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
-    return found
+    content: Raw = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
+    return content
 
 
 def knows(model_type: str) -> bool:
@@ -44,8 +44,8 @@ def types_of(cls: str) -> tuple[str, ...]:
 def unnamed(model_type: str, key: str) -> bool:
     """True for a key that neither the code of this model type nor the code that all types share names; False where
     that code is not known."""
-    own = _kinds(model_type)
-    return own is not None and key not in table("transformers_keys.json")[""] and key not in own
+    keys = _kinds(model_type)
+    return keys is not None and key not in table("transformers_keys.json")[""] and key not in keys
 
 
 def names(model_type: str, key: str) -> bool:
@@ -72,14 +72,14 @@ def part_of(model_type: str, key: str) -> str:
 @cache
 def _kinds(model_type: str) -> dict[str, str] | None:
     """The keys that the code of a model type names, with the kinds of values; None where it is not known."""
-    own = table("transformers_keys.json")["named"].get(model_type)
-    return None if own is None else {key: kinds for kinds, keys in own.items() for key in keys.split()}
+    named = table("transformers_keys.json")["named"].get(model_type)
+    return None if named is None else {key: kinds for kinds, keys in named.items() for key in keys.split()}
 
 
 def size_of(model_type: str, key: str) -> int | None:
     """The size that the configuration class of a model type takes when it is told nothing."""
-    found: int | None = table("transformers_keys.json")["sizes"].get(model_type, {}).get(key)
-    return found
+    size: int | None = table("transformers_keys.json")["sizes"].get(model_type, {}).get(key)
+    return size
 
 
 def padding_of(model_type: str) -> tuple[bool, int | None]:

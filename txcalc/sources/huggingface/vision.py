@@ -95,13 +95,13 @@ def beit(c: Config) -> Raw:
     if c.head_of("classifier", "none") == "classifier":
         head = {"form": "classifier", "classes": c.labels()}
     head |= {"pool": "mean", "pool_norm": True} if mean else {}
-    shared, own = (c.flag(f"use_{kind}relative_position_bias", default=False) for kind in ("shared_", ""))
-    if shared and own:
+    shared, per_layer = (c.flag(f"use_{kind}relative_position_bias", default=False) for kind in ("shared_", ""))
+    if shared and per_layer:
         c.fault("use_shared_relative_position_bias", True, "false where each layer has a table of biases")
     learned, side = c.flag("use_absolute_position_embeddings", default=False), vision["image"] // vision["patch"]
     places: Raw = {"form": "learned" if learned else "none"}
-    if shared or own:
-        places = {"form": "relative", "side": side, "apart": own} | ({"rows": side * side + 1} if learned else {})
+    if shared or per_layer:
+        places = {"form": "relative", "side": side, "apart": per_layer} | ({"rows": side * side + 1} if learned else {})
     return raw | {
         "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
         "feed_forward": c.plain(),
@@ -196,7 +196,7 @@ def _sides(c: Config, patch: int) -> tuple[int, int]:
 def donut_swin(c: Config) -> Raw:
     """Swin without a norm after the last stage, of a picture that may be a rectangle."""
     raw = swin(c)
-    return raw | {"around": [one for one in raw.get("around", []) if one["name"] != "norm"]}
+    return raw | {"around": [item for item in raw.get("around", []) if item["name"] != "norm"]}
 
 
 def deit(c: Config) -> Raw:
@@ -208,14 +208,14 @@ def deit(c: Config) -> Raw:
     several, act = c.size("num_attention_heads", default=12), c.activation("hidden_act", default="gelu")
     c.divides(several, d, "num_attention_heads", "hidden_size")
     sides, bias = _sides(c, patch), c.flag("qkv_bias", default=True)
-    seen = sides[0] * sides[1] + 2
-    here, once = {"at": [0, seen, 1]}, {"at": [0, 1, 1]}
+    positions = sides[0] * sides[1] + 2
+    here, once = {"at": [0, positions, 1]}, {"at": [0, 1, 1]}
     width = max(1, d // several)
     core = leaf("core", "attention", several, width, width, bias=False, **here)
     layer = pre_norm_leaves(d, [core], wide, act, bias, here, here)
     around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **patch_grid(sides))]
     around += [leaf("tokens", "held", 2 * d, kind="embedding")]
-    around += [leaf("positions", "table", seen, d, kind="embedding", bias=True, **here)]
+    around += [leaf("positions", "table", positions, d, kind="embedding", bias=True, **here)]
     around += [leaf("norm", "layer_norm", d, kind="norm", **here)]
     names = c.data.get("architectures")
     twice = isinstance(names, list) and names == ["DeiTForImageClassificationWithTeacher"]
@@ -226,7 +226,7 @@ def deit(c: Config) -> Raw:
         around += [leaf("pooler", "linear", d, pooled, **once)]
     else:
         around += [leaf("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
-    return leaf_stack(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
+    return leaf_stack(raw | {"around": around, "head": {"form": "none"}, "length": positions}, {"layer": layer}, [])
 
 
 swinv2 = partial(swin, second=True)

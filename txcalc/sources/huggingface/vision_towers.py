@@ -46,7 +46,7 @@ def gemma4_unified(v: Config) -> Tower:
     patches = [norm_leaf("patches", 3 * side**2), leaf("patches", "linear", 3 * side**2, d), norm_leaf("embedded", d)]
     patches += [leaf("positions", "table", 2 * rows, d, bias=True), norm_leaf("positions", d)]
     wide: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
-    return Tower(d, leaf_tower(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
+    return Tower(d, leaf_tower(d, [item | {"kind": "embedding"} for item in patches]), (wide,))
 
 
 def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
@@ -58,14 +58,14 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     side, patch, channels = grid_of(v, 1024, 16)
     grid, width = max(1, side), max(1, d // heads)
-    window, whole = v.size("window_size", default=14), global_layers(v, n)
+    window, all_patches = v.size("window_size", default=14), global_layers(v, n)
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
     here = patch_grid((grid, grid))
 
     def layer(across: int, form: str, *sizes: int) -> Pieces:
         inside = patch_grid((grid, grid), across)
-        own = {"keys": [0, across, 1], **inside}
-        core = [leaf(name, "scores", heads, width, **own) for name in ("rows", "columns")] if relative else []
+        place = {"keys": [0, across, 1], **inside}
+        core = [leaf(name, "scores", heads, width, **place) for name in ("rows", "columns")] if relative else []
         core += [leaf("distances", "held", 2 * (2 * across - 1) * width)] if relative else []
         core.append(leaf("core", form, heads, width, width, *sizes, bias=relative, **inside))
         return pre_norm_leaves(d, core, wide, act, bias, inside, here)
@@ -74,12 +74,12 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
     if v.flag("use_abs_pos", default=True):
         around.append(leaf("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
-    for i, made in enumerate((leaf("", "linear", d, out, bias=False), leaf("", "linear", 9 * out, out, bias=False))):
-        around += [made | {"name": f"neck{i + 1}", **here}, leaf(f"neck{i + 1}_norm", "layer_norm", out, **here)]
+    for i, neck in enumerate((leaf("", "linear", d, out, bias=False), leaf("", "linear", 9 * out, out, bias=False))):
+        around += [neck | {"name": f"neck{i + 1}", **here}, leaf(f"neck{i + 1}_norm", "layer_norm", out, **here)]
     kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
-    order = ["whole" if i in whole else "windowed" for i in range(n)]
+    order = ["whole" if i in all_patches else "windowed" for i in range(n)]
     raw |= {"around": around, "head": {"form": "none"}}
-    return leaf_stack(raw, {one: kinds[one] for one in sorted({*order})}, order), grid, out
+    return leaf_stack(raw, {kind: kinds[kind] for kind in sorted({*order})}, order), grid, out
 
 
 def got_ocr2(v: Config) -> Tower:
@@ -112,19 +112,19 @@ def mllama(v: Config) -> Tower:
     if tiles != 4 and ratios in (None, _RATIOS):
         v.fault("max_num_tiles", tiles, "4, as supported_aspect_ratios has it where it says nothing else")
     rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
-    seen = grid**2 + 1
-    filled = -(-seen // 8) * 8
-    every, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
-    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **every)]
-    around += [leaf("class_token", "held", d), leaf("positions", "table", seen, d, bias=True)]
-    around += [leaf("tile_positions", "table", rows, tiles * seen * d, bias=True, **once)]
+    patches = grid**2 + 1
+    filled = -(-patches // 8) * 8
+    everywhere, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
+    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **everywhere)]
+    around += [leaf("class_token", "held", d), leaf("positions", "table", patches, d, bias=True)]
+    around += [leaf("tile_positions", "table", rows, tiles * patches * d, bias=True, **once)]
     around += [leaf("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
     around += [leaf("gates", "held", 3 + 2 * more)]
-    around = [one | {"kind": "embedding"} for one in around] + [norm_leaf("first", d), norm_leaf("middle", d)]
+    around = [item | {"kind": "embedding"} for item in around] + [norm_leaf("first", d), norm_leaf("middle", d)]
     raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
     raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
     wide: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
-    return Tower(d, raw, steps=(wide,), dropped=tiles * (filled - seen))
+    return Tower(d, raw, steps=(wide,), dropped=tiles * (filled - patches))
 
 
 def minicpmv(v: Config) -> Tower:
@@ -137,26 +137,30 @@ def minicpmv(v: Config) -> Tower:
     merged, width = patch_area(v, "window_kernel_size"), max(1, d // heads)
     ocr = whole.model_type == "minicpm_ocr"
     keeps = whole.text("downsample_mode", default="4x" if ocr else "16x") == "4x"
-    n, behind, here = min(raw["n_layers"], MAX_LAYERS), whole.data.get("insert_layer_id", 6), {"at": [1, 0, merged]}
+    n, insert_after, here = (
+        min(raw["n_layers"], MAX_LAYERS),
+        whole.data.get("insert_layer_id", 6),
+        {"at": [1, 0, merged]},
+    )
     whole.asked.add("insert_layer_id")
-    if type(behind) is not int:
-        whole.fault("insert_layer_id", behind, "the number of a layer")
-        behind = 0
+    if type(insert_after) is not int:
+        whole.fault("insert_layer_id", insert_after, "the number of a layer")
+        insert_after = 0
     merger = [norm_leaf("merger", d), *attention_leaves("merger_", d, heads, width)]
-    (core,) = (one for one in merger if one["form"] == "attention")
+    (core,) = (item for item in merger if item["form"] == "attention")
     core |= {"form": "windows", "sizes": [heads, width, width, merged]}
     merger += [norm_leaf("merged", merged * d, **here), leaf("merger_up", "linear", merged * d, merged * f, **here)]
     merger += [leaf("merger_activation", act, merged * f, **here)]
     merger += [leaf("merger_down", "linear", merged * f, d, **here)]
     why = "its positions are halved in both directions, whatever window_kernel_size says" if merged != 4 else ""
-    if not 0 <= behind < n:
-        why = f"insert_layer_id = {behind} is none of its layers, behind one of which patches are merged"
+    if not 0 <= insert_after < n:
+        why = f"insert_layer_id = {insert_after} is none of its layers, behind one of which patches are merged"
     if keeps or why:
         return tower._replace(raw=raw | {"idle": count_params(merger)}, why="" if keeps else why)
     inside = leaf("core", "attention", heads, width, width, bias=False, **here)
     leaves = pre_norm_leaves(d, [inside], f, act, True, here, here)
     after = {"parts": ["pieces"], "pieces": {"leaves": leaves}, "norm": {"without": ["pieces"]}}
-    kinds = ["before" if i <= behind else "after" for i in range(n)]
+    kinds = ["before" if i <= insert_after else "after" for i in range(n)]
     raw = layered(raw, (kinds, {"before": {"parts": ["attention", "feed_forward"]}, "after": after}))
     raw["norm"] = {**raw["norm"], "final": False}
     raw["around"] = [*merger, norm_leaf("last", d, **here)]
@@ -212,8 +216,10 @@ def florence2(v: Config) -> Tower:
             layer = pre_norm_leaves(d, [core], mlp_width(v, d, 4.0), act, bias, there, here)
             layer += [leaf("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
             layer += [leaf("place_sum", "sum", d, times=2, **here)]
-            stage += [one | {"name": f"{name}_{one['name']}", "times": depth * one.get("times", 1)} for one in layer]
-        stages += [one | {"name": f"stage{i + 1}_{one['name']}"} for one in stage]
+            stage += [
+                item | {"name": f"{name}_{item['name']}", "times": depth * item.get("times", 1)} for item in layer
+            ]
+        stages += [item | {"name": f"stage{i + 1}_{item['name']}"} for item in stage]
         d_in = d
     if side > rows:
         why = why or f"its picture has {side:,} rows at the end, and its table of positions {rows:,}"
@@ -223,8 +229,10 @@ def florence2(v: Config) -> Tower:
 def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of rows and one of columns; a matrix and a norm of every position and of their mean."""
     tables: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
-    seen = int(tower.raw.get("length", 1))
-    mean = resampler_step([leaf("mean", "sum", tower.width, groups=seen, at=[0, 1, 1])], seen, seen + 1, tower.width)
+    positions = int(tower.raw.get("length", 1))
+    mean = resampler_step(
+        [leaf("mean", "sum", tower.width, groups=positions, at=[0, 1, 1])], positions, positions + 1, tower.width
+    )
     matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
     return Projection((tables, mean, matrix, {"norm": "layer"}))
 
@@ -236,11 +244,11 @@ def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, 
         v.fault("architecture", name, f"one of {', '.join(known)}", "no other of timm's towers is read")
         name = next(iter(known))
     v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
-    told = v.table("model_args")
-    given = {key: value for key, value in told.data.items() if value is not None} if told else {}  # null is left out
-    (told or v).ignore(*(told.data if told else ()))
+    args = v.table("model_args")
+    given = {key: value for key, value in args.data.items() if value is not None} if args else {}  # null is left out
+    (args or v).ignore(*(args.data if args else ()))
     for key in given.keys() - set(changes):
-        (told or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument of timm's class is read")
+        (args or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument of timm's class is read")
     return name, Config({key: given[key] for key in changes if key in given}, v.model_type, f"{v.path}model_args.", v)
 
 
@@ -273,20 +281,20 @@ _CHANGES = (
 
 def perception(v: Config) -> Tower:
     """CLIP's layers with rotary positions beside its table, without a pool."""
-    name, told = _named(v, PERCEPTION, *_CHANGES)
+    name, args = _named(v, PERCEPTION, *_CHANGES)
     width, layers, heads, wide, patch, side, first, last, scaled = PERCEPTION[name]
-    d, last = told.size("embed_dim", default=width), told.flag("use_post_transformer_norm", default=last)
-    if "embed_dim" not in told:
-        told.fault("embed_dim", ABSENT, "the tower's width", "transformers makes its projector of this key")
-    told.multiple("embed_dim", d, 4 * heads)
-    pool = told.data.get("global_pool", "map" if PERCEPTION[name][7] else "")
+    d, last = args.size("embed_dim", default=width), args.flag("use_post_transformer_norm", default=last)
+    if "embed_dim" not in args:
+        args.fault("embed_dim", ABSENT, "the tower's width", "transformers makes its projector of this key")
+    args.multiple("embed_dim", d, 4 * heads)
+    pool = args.data.get("global_pool", "map" if PERCEPTION[name][7] else "")
     if pool != "":
-        told.fault("global_pool", pool, '""', "its pool is not read")
-    told.ignore("global_pool", "init_values", "ref_feat_shape")
-    if (seen := side_of(told, "img_size", side) // patch) < 1:
-        told.fault("img_size", told.data.get("img_size"), f"at least {patch}, a patch's side")
-        seen = 1
-    vision = {"image": patch * seen, "patch": patch, "class_token": first, "patch_bias": False}
-    sizes = Sizes(d, int(d * (wide / width)), told.size("depth", default=layers), heads)
-    norm = {"layer_scale": scaled or "init_values" in told, "final": last}
+        args.fault("global_pool", pool, '""', "its pool is not read")
+    args.ignore("global_pool", "init_values", "ref_feat_shape")
+    if (grid := side_of(args, "img_size", side) // patch) < 1:
+        args.fault("img_size", args.data.get("img_size"), f"at least {patch}, a patch's side")
+        grid = 1
+    vision = {"image": patch * grid, "patch": patch, "class_token": first, "patch_bias": False}
+    sizes = Sizes(d, int(d * (wide / width)), args.size("depth", default=layers), heads)
+    norm = {"layer_scale": scaled or "init_values" in args, "final": last}
     return Tower(d, stack(sizes, "gelu", vision=vision, embedding={"norm": True}, norm=norm), first=int(first))

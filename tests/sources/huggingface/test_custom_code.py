@@ -207,7 +207,7 @@ def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> 
             describe(config | change)
 
 
-BESIDE_THEIR_LANGUAGE = [(name, row) for name, row in WHOLES.items() if row.get("own", "").startswith("mm_")]
+BESIDE_THEIR_LANGUAGE = [(name, row) for name, row in WHOLES.items() if row.get("hidden", "").startswith("mm_")]
 
 
 @pytest.mark.parametrize(("name", "row"), BESIDE_THEIR_LANGUAGE, ids=[name for name, _ in BESIDE_THEIR_LANGUAGE])

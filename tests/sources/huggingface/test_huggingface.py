@@ -579,7 +579,7 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
     cls = class_of(model_type)
     kinds = {field.name: field.type for field in dataclasses.fields(cls)}
     kinds |= {alias: kinds[name] for alias, name in cls.attribute_map.items() if name in kinds}
-    for key in sorted(c.asked & kinds.keys()):
+    for key in sorted(c.keys_read & kinds.keys()):
         if kinds[key] in (int, bool) and metadata.knows(model_type):
             with pytest.raises(InputError, match=rf"\b{key} is null"):
                 read(full | {key: None})

@@ -40,7 +40,7 @@ MAX_BYTES = 1 << 24
 # Keys of what a quantiser says, the last two of MLX's and llm-compressor's first files; and the files that ModelOpt,
 # AutoGPTQ and AutoAWQ write beside a config.json.
 QUANTISED = ("quantization_config", "quantization", "compression_config")
-BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
+QUANTISER_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 # Dtypes of checkpoints by PyTorch's names.
 DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
@@ -70,14 +70,14 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     path = path / "config.json" if path.is_dir() else path
     data = files.read(path, MAX_BYTES)
     name = path.resolve().parent.name if path.name in ("config.json", "params.json") else path.stem
-    return _beside(parsed(data, str(path)), path), str(path), name
+    return _with_quantiser_file(parsed(data, str(path)), path), str(path), name
 
 
-def _beside(data: object, path: Path) -> Any:
+def _with_quantiser_file(data: object, path: Path) -> Any:
     """A config with what a quantiser wrote into a file of its own beside it, where the config itself says nothing."""
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
-    for name, method in BESIDE.items():
+    for name, method in QUANTISER_FILES.items():
         if (file := path.with_name(name)).is_file():
             settings = parsed(files.read(file, MAX_BYTES), str(file))
             if not isinstance(settings, Mapping):
@@ -93,14 +93,14 @@ def parsed(data: bytes, where: str) -> Any:
     if not data.strip():
         raise InputError(where, ["is empty, expected a config.json"])
     try:
-        return json.loads(data.decode(json.detect_encoding(data)), object_pairs_hook=_once)
+        return json.loads(data.decode(json.detect_encoding(data)), object_pairs_hook=_refuse_conflicts)
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a config.json"]) from None
     except (ValueError, RecursionError) as error:
         raise InputError(where, [f"is not valid JSON: {str(error) or 'nested too deep'}"]) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> Raw:
+def _refuse_conflicts(pairs: list[tuple[str, Any]]) -> Raw:
     """An object, none of whose keys stands twice with different values."""
     table = dict(pairs)
     if len(table) < len(pairs):
@@ -136,7 +136,7 @@ def describe(data: object, where: str = "config.json", name: str = "", ignore: S
 def _read(c: Config, where: str) -> tuple[Config, Raw]:
     """A config once it is read, and the description in it, if it has no faults."""
     text, declared_type = c, c.model_type
-    agreed(c)
+    check_class(c)
     if c.model_type in WRAPPERS:
         from txcalc.sources.huggingface.multimodal import language_model
 
@@ -145,12 +145,12 @@ def _read(c: Config, where: str) -> tuple[Config, Raw]:
     if text.model_type in PREDICTING:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
-        from txcalc.sources.huggingface.multimodal import tie_told
+        from txcalc.sources.huggingface.multimodal import note_tie
         from txcalc.sources.huggingface.tower_registry import describe_towers
 
-        tie_told(c, raw.get("head", {}).get("tied"))
+        note_tie(c, raw.get("head", {}).get("tied"))
         raw |= describe_towers(c, text, raw)
-    raw |= _stored(c, text)
+    raw |= _storage(c, text)
     _remarks(c, text, declared_type)
     c.report_unread_keys()
     return c, raw
@@ -207,7 +207,7 @@ def _sharing(data: Table) -> bool:
 
 # Code that has a model type (None: any) in common with other code: the type by which it is read, what its config has
 # that the other's has not, and that in words.
-OWN: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
+TYPES_BY_KEYS: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
     ("eagle3", None,
      lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
      "draft_vocab_size is a key of such drafts alone"),
@@ -232,7 +232,7 @@ OWN: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
 
 
 # Keys of files from before transformers, from which no size follows where there are no special tokens.
-_OLD = ("n_special", "predict_special_tokens")
+_OLD_KEYS = ("n_special", "predict_special_tokens")
 
 
 def _foreign(data: Table, name: str) -> bool:
@@ -240,7 +240,9 @@ def _foreign(data: Table, name: str) -> bool:
     another code's switch; or beside tokens that the code before transformers added to the table."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
-    known_keys = FINGERPRINTS[name].union(_OLD, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
+    known_keys = FINGERPRINTS[name].union(
+        _OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ()))
+    )
     keys = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
     return any(key not in known_keys and metadata.unnamed(name, key) for key in keys)
 
@@ -252,7 +254,7 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
     if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
-    for reader_type, shared, fits, why in OWN:
+    for reader_type, shared, fits, why in TYPES_BY_KEYS:
         if shared in (None, model_type) and fits(data):
             return reader_type, [f"model_type = '{reader_type}', for {why}"]
     if model_type is None and "medusa_num_heads" in data:
@@ -290,7 +292,7 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     return model_type, []
 
 
-def agreed(c: Config) -> None:
+def check_class(c: Config) -> None:
     """A fault where `architectures[0]` is no class of this model type: one of the two is wrong, or it is a class of
     other code, which may have other layers."""
     cls = class_of(c.data)
@@ -330,12 +332,17 @@ def reader_of(where: str, c: Config) -> Any:
                 where,
                 [
                     f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs (a .toml "
-                    f"file can describe its layers; docs/reference/describing.md){_alone(c)}"
+                    f"file can describe its layers; docs/reference/describing.md){_readable_part(c)}"
                 ],
             )
         known = sorted({*READERS, *WRAPPERS})
         raise UnknownName(
-            where, "reader for model_type", c.model_type, known, "see the README's list", _alone(c) or way_out(c)
+            where,
+            "reader for model_type",
+            c.model_type,
+            known,
+            "see the README's list",
+            _readable_part(c) or way_out(c),
         )
     return reader(c.model_type)
 
@@ -353,7 +360,7 @@ def _part(c: Config) -> str:
     return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
 
 
-def _alone(c: Config) -> str:
+def _readable_part(c: Config) -> str:
     """What can be read of a model of other code: its language model alone, or the type that has a class so called."""
     part = language_part(c.data)
     if part:
@@ -377,7 +384,7 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
     if factor != 1:
         effect = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
         c.note(f"residual_multiplier = {shown(factor)} {effect}")
-    quantization = _quantised(c, text)
+    quantization = _quantization(c, text)
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
         form = text.data.get("expert_dtype", quantization.get("expert_dtype"))
@@ -390,7 +397,7 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
             )
 
 
-def _quantised(c: Config, text: Config) -> Any:
+def _quantization(c: Config, text: Config) -> Any:
     """What a quantiser says of the checkpoint, the same wherever it says it."""
     places = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
     for at, key in places:
@@ -400,11 +407,11 @@ def _quantised(c: Config, text: Config) -> Any:
     return places[0][0].data[places[0][1]] if places else None
 
 
-def _stored(c: Config, text: Config) -> Raw:
+def _storage(c: Config, text: Config) -> Raw:
     """How the checkpoint is stored: its dtype, and what its quantiser did."""
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
-    quantization = _quantised(c, text)
+    quantization = _quantization(c, text)
     storage: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
         c.note(

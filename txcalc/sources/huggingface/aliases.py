@@ -58,7 +58,7 @@ def codet5p(c: Config) -> Raw:
     halves = {}
     for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):
         table = c.data.get(name)
-        c.asked.add(name)
+        c.keys_read.add(name)
         given = table if isinstance(table, Mapping) else {}
         if given.get("model_type") != "codet5p_module":
             c.fault(name, table if name in c else ABSENT, "an object of the model type codet5p_module")

@@ -60,7 +60,7 @@ class Config(HeadReader):
         n_layers: Sequence[str] = ("num_hidden_layers",),
     ) -> Raw:
         """The widths of a decoder, and the context it was made for."""
-        self.alone()
+        self.require_single_stack()
         raw = self.widths("decoder", d_model, n_layers)
         context = self.size("max_position_embeddings", "n_positions", default=None)
         return raw | ({"context": context} if context else {})
@@ -156,8 +156,8 @@ class Config(HeadReader):
         head: Raw | None = None,
         **rotary: Any,
     ) -> Raw:
-        """The common decoder, but for what is said: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`turned`
-        says how), and a language-model head, tied or not as the class has it."""
+        """The common decoder with what is given: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`rotary` are
+        arguments of `rotary`), and a language-model head, tied or not as the class has it."""
         description = raw | {
             "attention": attention,
             **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated(bias=mlp_bias)}),
@@ -166,7 +166,7 @@ class Config(HeadReader):
             **({} if embedding is None else {"embedding": embedding}),
             "head": head or self.lm_head(tied),
         }
-        return self.both_ways(description)
+        return self.bidirectional(description)
 
     def blocks(self) -> Raw:
         """BigBird's blocks, or all positions (`attention_type`)."""
@@ -198,14 +198,14 @@ class Config(HeadReader):
         kinds = [LAYER_NAMES[kind] for kind in types]
         return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
 
-    def with_own_bases(self, raw: Raw) -> Raw:
+    def with_layer_bases(self, raw: Raw) -> Raw:
         """Windows in all but every fourth layer, and a rotary base for each layer; where it is 0, no positions."""
         n, window = raw["n_layers"], self.size("sliding_window", default=128, null=None)
         types = self.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
         bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
-        return layered(raw, self.windows(raw, window, types), turned(bases))
+        return layered(raw, self.windows(raw, window, types), rotary_axis(bases))
 
-    def one_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
+    def same_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
         """The axis of the same window, or none, in every layer."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 
@@ -259,7 +259,7 @@ class Config(HeadReader):
         if number:
             self.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")
 
-    def both_ways(self, raw: Raw) -> Raw:
+    def bidirectional(self, raw: Raw) -> Raw:
         """A decoder, or its layers where every position sees every other, as embedding models are made of one."""
         if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
             return raw
@@ -345,7 +345,7 @@ class Config(HeadReader):
             if table:
                 table.ignore(*table.data)  # scaling factors change angles, no size
         if outer:
-            stretched(outer)
+            check_stretch(outer)
         base = self.real(*names, default=theta)
         share = self.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
         if inner:
@@ -409,7 +409,7 @@ def periodic(n_layers: int, period: int) -> list[str]:
     return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]
 
 
-def turned(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
+def rotary_axis(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
     """The axis of layers that rotate their heads, and of those that know no positions."""
     return ["rotary" if on else "unrotated" for on in flags], {
         "rotary": {},
@@ -422,7 +422,7 @@ def leaf(name: str, form: str, *sizes: int, **more: object) -> Raw:
     return {"name": name, "form": form, "sizes": list(sizes), **more}
 
 
-def stretched(table: Config) -> None:
+def check_stretch(table: Config) -> None:
     """A fault where transformers does not know how positions are stretched, or misses by how much."""
     named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
     if named:  # one table a layer type
@@ -430,7 +430,7 @@ def stretched(table: Config) -> None:
         types = table.parent.data.get("layer_types")
         for key in named:
             if not isinstance(types, list) or key in types:
-                stretched(inner := Config(named[key], table.model_type, f"{table.path}{key}.", table))
+                check_stretch(inner := Config(named[key], table.model_type, f"{table.path}{key}.", table))
                 inner.ignore(*inner.data)
         return
     key = "rope_type" if "rope_type" in table else "type"

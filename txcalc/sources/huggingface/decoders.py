@@ -30,7 +30,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
     d_model … names     spellings of the widths and of the heads; `tables` stand beside the keys
-    own                 published code has its class, with these names beside the type's
+    remote              published code has its class
     kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
     bias                keys of biases, each with its default and whose they are (all four without letters); or the
                         default of `attention_bias`; `always` those that are there whatever a config says
@@ -44,16 +44,17 @@ class Decoder(Struct, frozen=True, kw_only=True):
     norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps;
                         where a flag says what one is: its key, its default and both values
     theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready,
-                        `learned` the rows by key, default and how many more, `turned` the key of what is rotated
+                        `learned` the rows by key, default and how many more, `rotary_key` that of the rotated width
     scaled              the embedding is, by √D
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
     only, ignore        the one value of keys, and why; keys that change no size
-    window … own_bases  the kinds of layers: with a window (`_near`), by Qwen's switch (`_switched`), `dense` first by
-                        `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many as
-                        a default or a key says), or `stepped`, with a base a layer
+    window … layer_bases
+                        the kinds of layers: with a window (`_windowed`), by Qwen's switch (`_switched`), `dense` first
+                        by `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many
+                        as a default or a key says), or `stepped`, with a base a layer
     """
 
-    own: str | None = None
+    remote: bool = False
     d_model: str = "hidden_size"
     n_layers: str = "num_hidden_layers"
     tables: str = ""
@@ -89,7 +90,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     interleaved: bool = False
     angles: Table | None = None
     learned: tuple[str, int, int] | None = None
-    turned: tuple[str, int] | None = None
+    rotary_key: tuple[str, int] | None = None
     scaled: bool = False
     embedding: Table | None = None
     tied: bool = False
@@ -102,12 +103,12 @@ class Decoder(Struct, frozen=True, kw_only=True):
     dense: int | None = None
     typed: int | tuple[str, int] | None = None
     stepped: bool = False
-    own_bases: bool = False
+    layer_bases: bool = False
 
     def read(self, c: Config) -> Raw:
         """The description in a config."""
-        if self.own is not None:
-            c.require_published_class(*self.own.split())
+        if self.remote:
+            c.require_published_class()
         raw = c.stack(self.d_model.split(), self.n_layers.split())
         for name in self.tables.split():
             c.table(name)
@@ -125,7 +126,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         c.ignore(*self.ignore.split())
         if self.further:
             c.more_heads()
-        return c.with_own_bases(raw) if self.own_bases else layered(raw, *self._axes(c, raw))
+        return c.with_layer_bases(raw) if self.layer_bases else layered(raw, *self._axes(c, raw))
 
     def _attention(self, c: Config, raw: Raw) -> Raw:
         table = c.heads(
@@ -178,8 +179,8 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if self.learned:
             keys, default, more = self.learned
             return {"form": "learned", "rows": c.size(*keys.split(), default=default) + more}
-        if self.turned:
-            positions: Raw = {"form": "rotary", "rotary_dims": c.size(self.turned[0], default=self.turned[1])}
+        if self.rotary_key:
+            positions: Raw = {"form": "rotary", "rotary_dims": c.size(self.rotary_key[0], default=self.rotary_key[1])}
         elif self.latent:
             near = c.flag("rope_interleave", default=True)
             return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": near}
@@ -188,7 +189,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         return positions | ({"interleaved": True} if self.interleaved else {})
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:
-        axes: list[Axis] = [] if self.window is None else [_near(c, raw, **self.window)]
+        axes: list[Axis] = [] if self.window is None else [_windowed(c, raw, **self.window)]
         if self.switched is not None:
             axes.append(_switched(c, raw, self.switched))
         if self.dense is not None:
@@ -205,7 +206,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
     `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be
-    none; `beside` that of the width of one that every token passes; `more` are further keys of the table.
+    none; `shared_width` that of the width of one that every token passes; `more` are further keys of the table.
     """
 
     n: str = "num_experts num_local_experts"
@@ -216,12 +217,16 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     shared: tuple[str, Any] | None = None
     always: bool = False
     groups: tuple[int | None, int | None] = (None, None)
-    beside: tuple[str, Any] | None = None
+    shared_width: tuple[str, Any] | None = None
     more: Table = field(default_factory=dict)
 
     def read(self, c: Config) -> Raw:
         """The table of experts in a config."""
-        wide = {"d_ff_shared": c.size(self.beside[0], default=_default(self.beside[1]))} if self.beside else {}
+        wide = (
+            {"d_ff_shared": c.size(self.shared_width[0], default=_default(self.shared_width[1]))}
+            if self.shared_width
+            else {}
+        )
         numbers = _default(self.number), _default(self.top)
         mixed: Raw = {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **wide, **self.more}
         if self.shared is None:
@@ -235,7 +240,7 @@ def _default(value: object) -> Any:
     return REQUIRED if value == MUST else value
 
 
-def _near(
+def _windowed(
     c: Config,
     raw: Raw,
     default: int | None = None,
@@ -254,7 +259,7 @@ def _near(
     window = c.size("sliding_window", default=default, null=_default(null)) if on else None
     c.ignore("sliding_window")
     if not near:
-        return c.one_window(raw, window)
+        return c.same_window(raw, window)
     if listed and (window is None or c.data.get("layer_types") is not None):
         near = "none"
     if listed:

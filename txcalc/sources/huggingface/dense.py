@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, turned
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, rotary_axis
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of, number
 
@@ -50,7 +50,7 @@ def smollm3(c: Config) -> Raw:
     window, on = c.size("sliding_window", default=None), c.flag("use_sliding_window", default=False)
     on = on and window is not None
     types = c.layer_types(n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
-    return layered(raw, c.windows(raw, window if on else None, types), turned(rotated))
+    return layered(raw, c.windows(raw, window if on else None, types), rotary_axis(rotated))
 
 
 def cohere_compass_text(c: Config) -> Raw:
@@ -99,7 +99,7 @@ def mllama_text_model(c: Config) -> Raw:
     layer += 3 * d * description["feed_forward"]["d_ff"]
     what = f"{len(across):,} of its {n:,} layers, which attend to a picture alone, and eight rows of its table"
     so = "are held and not run over a text, whose FLOPs and cache these are"
-    return c.held(description, len(across) * layer + 8 * d, what, so)
+    return c.with_idle(description, len(across) * layer + 8 * d, what, so)
 
 
 def doge(c: Config) -> Raw:

@@ -15,7 +15,7 @@ UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "nor
 
 def _stack(c: Config, biases: bool = False) -> Raw:
     """The widths of a draft, and what its published code says nothing else of."""
-    c.alone()
+    c.require_single_stack()
     raw = c.widths("decoder") | {"context": c.size("max_position_embeddings", default=2048)}
     c.require_value(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)

@@ -47,7 +47,7 @@ def _windows(c: Config, raw: Raw) -> Raw:
         windows = [width] * n
     what = "no position attends to all others: the projections for such ones"
     filled = f"its code fills a text up to whole windows of {max(windows):,} and multiplies windows that overlap"
-    raw = c.held(raw, 3 * n * d * (d + 1), what, f"are held and not run; {filled}")
+    raw = c.with_idle(raw, 3 * n * d * (d + 1), what, f"are held and not run; {filled}")
     tables = {f"{width}": {"attention": {"window": width // 2 + 1}} for width in windows}
     return layered(raw, ([f"{width}" for width in windows], tables))
 

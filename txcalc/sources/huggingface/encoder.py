@@ -31,7 +31,7 @@ def bert_like(
     detecting: str | None = None,
     without: Sequence[str] = (),
     eps: float = 1e-12,
-    kept: Sequence[str] = (),
+    head_widths: Sequence[str] = (),
     twins: Sequence[str] = (),
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
@@ -40,9 +40,9 @@ def bert_like(
     a projection follows, and its default; of one as wide as the model, where it is `projected`. `deciding` is what
     stands between the layers and a classifier of sequences: the pooler, or a layer with this activation; `choosing` the
     same for a choice of several, None: nothing; `detecting` that of a layer before the scores of tokens that were
-    replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `kept` are names of a width of the
-    heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads` there is no
-    attention. `twins` are keys that may say the model's width again.
+    replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `head_widths` are names of
+    a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads`
+    there is no attention. `twins` are keys that may say the model's width again.
     """
     causal = c.writes()
     c.require_value({}, "pruned_heads", why="pruned heads are not read")
@@ -54,7 +54,7 @@ def bert_like(
     raw = c.widths("decoder" if causal else "encoder", d_model=(*d_model,), n_layers=(*n_layers,))
     attention: Raw = {}
     if n_heads:
-        width = c.heads(raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
+        width = c.heads(raw, names=n_heads, whole=None if head_widths else False, kv_names=(), width_names=head_widths)
         attention = {"attention": width | {"bias": True}}
     table: Raw = {"norm": embedded_norm}
     if types:
@@ -310,4 +310,4 @@ def luke(c: Config) -> Raw:
         idle += narrow * (d + 1) + 2 * narrow + entities
         raw["head"] |= {"tied": False, "pooler": True}
         c.note("its head of words is not the table of words, as transformers 5 makes it")
-    return c.held(raw, idle, "words alone are run: what entities have of their own", "is held and not run")
+    return c.with_idle(raw, idle, "words alone are run: what entities have of their own", "is held and not run")

@@ -25,7 +25,7 @@ BARTS: Readers = {"bart": partial(bart, crossed=True), "mbart": partial(mbart, c
 WRITERS: Readers = {**BOTH, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; those of others are one whatever they say.
 CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",)}
-BESIDE_THE_READER = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")
+CROSS_ATTENTION_KEYS = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")
 
 
 def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
@@ -57,7 +57,7 @@ def vision_encoder_decoder(c: Config) -> Raw:
 
 def _half(c: Config, half: str, readers: Readers) -> Config:
     """The config of a half, as that of the class which transformers makes of it."""
-    c.asked.add(half)
+    c.keys_read.add(half)
     data = c.data.get(half)
     if not isinstance(data, Mapping):
         got = ABSENT if data is None else data
@@ -66,7 +66,7 @@ def _half(c: Config, half: str, readers: Readers) -> Config:
     if not isinstance(name, str) or name not in readers:
         got = name if "model_type" in data else ABSENT
         raise InputError(c.model_type, [Fault(f"{half}.model_type", got, f"one of {', '.join(readers)}")])
-    hidden = ("architectures", *(BESIDE_THE_READER if half == "decoder" else ("tie_word_embeddings",)))  # no head
+    hidden = ("architectures", *(CROSS_ATTENTION_KEYS if half == "decoder" else ("tie_word_embeddings",)))  # no head
     shown = {key: value for key, value in data.items() if key not in hidden}
     if half == "encoder":
         shown["architectures"] = [f"{name}Model"]

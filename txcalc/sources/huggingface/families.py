@@ -18,7 +18,7 @@ flat           those whose configs, or older ones, hold the text's keys beside v
 ties           whose `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
 wholes         where multimodal types of which transformers has no class have their language model (`remote_multimodal`)
 like llava     those whose code follows LLaVA's, by the type of their language model: a class of it with a tower, a
-               projector and a head without a bias; `own` are beginnings of keys of the whole, `absent` what the code
+               projector and a head without a bias; `hidden` are beginnings of keys of the whole, `absent` what the code
                of a type that they follow did where a config lacks a key
 aliases        types whose published code has the layers of another (`aliases`)
 refused        model types that are known and not read, by the reason
@@ -43,9 +43,9 @@ def by_name(groups: Mapping[str, str]) -> dict[str, str]:
 
 WHOLES: dict[str, Raw] = _TABLE["wholes"]
 _LLAVA = dict(_TABLE["like llava"])
-_OWN, _ABSENT = _LLAVA.pop("own"), _LLAVA.pop("absent")
+_HIDDEN, _ABSENT = _LLAVA.pop("hidden"), _LLAVA.pop("absent")
 for _text, _rows in _LLAVA.items():
-    _row = {"texts": _text, "own": _OWN, "absent": _ABSENT.get(_text, {})}
+    _row = {"texts": _text, "hidden": _HIDDEN, "absent": _ABSENT.get(_text, {})}
     WHOLES |= {name: {**_row, "classes": classes} for name, classes in _rows.items()}
 STANDALONE_TOWERS = by_name(_TABLE["standalone towers"])
 ALIASES: dict[str, Raw] = _TABLE["aliases"]
@@ -54,7 +54,7 @@ ALIASES: dict[str, Raw] = _TABLE["aliases"]
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in by_name(_TABLE["readers"]).items()},
     **{
-        name: ("remote_decoders" if "own" in row else "decoders", "decoder")
+        name: ("remote_decoders" if "remote" in row else "decoders", "decoder")
         for name, row in table("decoders.json").items()
     },
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),

@@ -17,7 +17,7 @@ def _stack(c: Config, sized: bool = True, usual: int = 2048, times: int = 4) -> 
     `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone, of which
     `times` is the default."""
     c.require_published_class()
-    c.alone()
+    c.require_single_stack()
     c.require_value(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
     options = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
@@ -71,7 +71,7 @@ def transformer(c: Config) -> Raw:
     attention["qk_norm"] = "head" if c.flag("qk_norm", default=False, null=False) else "none"
     c.require_value(False, "attention_bias", why="qkv_bias is what its code reads")
     raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
-    return layered(raw, c.one_window(raw, c.size("window_size", default=None, null=None)))
+    return layered(raw, c.same_window(raw, c.size("window_size", default=None, null=None)))
 
 
 def gated_deltanet(c: Config) -> Raw:
@@ -177,7 +177,7 @@ def _retained(heads: int, keys: int, values: int, groups: int) -> list[Raw]:
 
 def _torchscale(c: Config) -> Raw:
     c.require_published_class("retnet", writes=True)
-    c.alone()
+    c.require_single_stack()
     c.ignore("drop_path_rate", "forward_impl", "recurrent_chunk_size", "use_lm_decay", "z_loss_coeff", "subln")
     c.ignore("use_ffn_rms_norm", "output_retentions", "unk_token_id", "activation_dropout")
     c.require_value(True, "use_glu", why="a gated feed-forward is read, the class's default")

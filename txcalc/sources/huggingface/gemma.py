@@ -12,10 +12,10 @@ from txcalc.sources.huggingface.config import (
     LOCAL,
     Config,
     Raw,
+    check_stretch,
     layered,
     leaf,
     periodic,
-    stretched,
 )
 from txcalc.sources.spec import Wrong, size
 
@@ -79,7 +79,7 @@ def _places(c: Config, kind: str, theta: float, width: int, form: str = "default
     outer = c.table("rope_parameters")
     table = outer.table(kind) if outer and kind in outer else None
     if table:
-        stretched(table)
+        check_stretch(table)
         form, share = table.data.get("rope_type", "default"), table.real("partial_rotary_factor", default=1.0)
         theta = table.real("rope_theta", default=theta)
     elif outer:

@@ -68,7 +68,7 @@ class HeadReader(Keys):
     def head_of(self, *known: str) -> str:
         """The head that `architectures[0]` names: a value of `HEADS`, "none" for hidden states; the first of `known`
         when the config names no class."""
-        self.asked.add("architectures")
+        self.keys_read.add("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
             classes = metadata.classes(self.model_type)
@@ -84,7 +84,7 @@ class HeadReader(Keys):
         writer = names[0].removesuffix("Model") + "ForConditionalGeneration"
         if ending == "Model" and bare(names[0]) not in bases and writer not in metadata.classes(self.model_type):
             ending = None  # …RewardModel and the like
-        elif ending and HEADS[ending] in TASKS and not self._own(names[0], ending):
+        elif ending and HEADS[ending] in TASKS and not self._is_class(names[0], ending):
             ending = None  # another family's head
         if ending is None or HEADS[ending] not in known:
             expected = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
@@ -92,7 +92,7 @@ class HeadReader(Keys):
             return known[0]
         return HEADS[ending]
 
-    def _own(self, cls: str, ending: str) -> bool:
+    def _is_class(self, cls: str, ending: str) -> bool:
         return bare(cls) == bare(self.model_type + ending) or cls in metadata.classes(self.model_type)
 
     def named(self, *endings: str) -> bool:
@@ -112,7 +112,7 @@ class HeadReader(Keys):
 
     def labels(self, default: int = 2) -> int:
         """How many classes a classifier has; `default` when the config does not say."""
-        self.asked |= {"id2label", "label2id", "num_labels"}
+        self.keys_read |= {"id2label", "label2id", "num_labels"}
         given, number = self.data.get("id2label"), self.data.get("num_labels")
         if given is None:
             return int(self.size("num_labels", default=default))
@@ -168,14 +168,14 @@ class HeadReader(Keys):
             self.require_value(True, "token_classification_bias", why="a bias is read")
         return self.classifier(task) | {"every": True, "bias": task != "sequence"}
 
-    def held(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
+    def with_idle(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
         """With so many parameters that nothing runs, and a note of what they are."""
         if not parameters:
             return raw
         self.note(f"{what} ({parameters:,} parameters) {so}")
         return raw | {"idle": raw.get("idle", 0) + parameters}
 
-    def alone(self) -> None:
+    def require_single_stack(self) -> None:
         """A stack by itself: no encoder beside it, no pruned heads."""
         self.require_value(
             False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read"

@@ -38,7 +38,7 @@ def _projected(c: Config, form: str) -> Raw:
 
 def clip_text_model(c: Config, form: str = "") -> Raw:
     """Causal layers over words; the last word's state is projected where the class says so."""
-    c.alone()
+    c.require_single_stack()
     raw = c.widths("decoder")
     head = _projected(c, form or c.head_of("none", "projected"))
     if not form:
@@ -51,7 +51,7 @@ def clip_text_model(c: Config, form: str = "") -> Raw:
     }
 
 
-def _seeing(c: Config, read_tower: Callable[[Config], Tower], eps: float) -> Raw:
+def _vision_model(c: Config, read_tower: Callable[[Config], Tower], eps: float) -> Raw:
     """A tower by itself, whose config says the primary sizes."""
     for key in ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"):
         c.size(key)
@@ -64,7 +64,7 @@ def clip_vision_model(c: Config, form: str = "") -> Raw:
     """CLIP's, and the class token's state, projected where the class says so."""
     head = _projected(c, form or c.head_of("none", "projected"))
     pictures(c, 32)
-    return _seeing(c, towers.clip, 1e-5) | {"head": head | {"norm": True}}
+    return _vision_model(c, towers.clip, 1e-5) | {"head": head | {"norm": True}}
 
 
 def clip(c: Config) -> Raw:
@@ -88,7 +88,7 @@ def clip(c: Config) -> Raw:
 
 def siglip_text_model(c: Config) -> Raw:
     """Words that see each other, of which the last one's state is projected."""
-    c.alone()
+    c.require_single_stack()
     raw: Raw = {
         "kind": "encoder",
         "d_model": c.size("hidden_size"),
@@ -109,7 +109,7 @@ def siglip_vision_model(c: Config) -> Raw:
     """SigLIP's."""
     c.head_of("none")
     pictures(c, 16)
-    return _seeing(c, towers.siglip, 1e-6)
+    return _vision_model(c, towers.siglip, 1e-6)
 
 
 def siglip2_vision_model(c: Config) -> Raw:
@@ -118,7 +118,7 @@ def siglip2_vision_model(c: Config) -> Raw:
     rows = c.size("num_patches", default=256)
     if (side := isqrt(rows)) ** 2 != rows:
         c.fault("num_patches", rows, "the patches of a square", "a table of another shape is not read")
-    raw = _seeing(c, towers.siglip2, 1e-6)
+    raw = _vision_model(c, towers.siglip2, 1e-6)
     raw["vision"]["image"] = side * raw["vision"]["patch"]
     c.assumptions.append(
         f"a picture of {side**2:,} patches: its processor's max_num_patches says how many are filled up"
@@ -142,7 +142,9 @@ def siglip(c: Config) -> Raw:
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
     idle = (0 if c.faults else build(words, "text").params) + 2
-    return c.held(raw, idle, "a picture alone is run: the encoder of words and the scores' two numbers", "are held")
+    return c.with_idle(
+        raw, idle, "a picture alone is run: the encoder of words and the scores' two numbers", "are held"
+    )
 
 
 siglip2 = siglip
@@ -203,7 +205,7 @@ def blip(c: Config) -> Raw:
 
 def git(c: Config) -> Raw:
     """Post-norm layers that write after a picture's patches, which stand before the text like tokens of its own."""
-    c.alone()
+    c.require_single_stack()
     raw = c.widths("decoder")
     head: Raw = {"form": "none"}
     if c.head_of("lm", "none") == "lm":
@@ -219,7 +221,7 @@ def git(c: Config) -> Raw:
     seen = held + (tower.width + 3) * d + frames * tower.width
     more = "each position of a picture that is written about is a token more"
     what = "text alone is run: the picture's encoder and its projection"
-    raw = c.held(raw, seen, what, f"are held and not run; {more}")
+    raw = c.with_idle(raw, seen, what, f"are held and not run; {more}")
     attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
     raw |= {"context": rows, "embedding": {"norm": True}}
@@ -249,7 +251,7 @@ def layoutlmv3(c: Config) -> Raw:
         c.fault("max_2d_position_embeddings", rows, "a size that can be held")
     what = "text alone is run: a picture's patches are tokens more; its places on the page and its patches"
     so = "are counted as held, and what they add to tokens and scores is not among other FLOPs"
-    raw = c.held(raw, idle, what, so)
+    raw = c.with_idle(raw, idle, what, so)
     head = raw["head"]
     if head["form"] == "classifier":
         form = c.head_of("none", "sequence", "token", "question")

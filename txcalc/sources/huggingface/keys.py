@@ -71,8 +71,8 @@ class Keys:
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
         self.notes: list[str] = parent.notes if parent else []
-        self.asked: set[str] = set()
-        self.taken: dict[str, int] = {}  # sizes that were read or assumed
+        self.keys_read: set[str] = set()
+        self.sizes_read: dict[str, int] = {}  # sizes that were read or assumed
         self.listed: set[str] = set()  # those of them whose value is a list
         self.faulty: set[str] = set()
         self.inner: list[Keys] = []
@@ -157,7 +157,7 @@ class Keys:
 
     def require_value(self, value: object, *names: str, why: str) -> None:
         """A feature that this reader cannot express: its key is absent, or has the one value without it."""
-        self.asked.update(names)
+        self.keys_read.update(names)
         for name in names:
             got = self.data.get(name)
             if got is not None and (type(got) is not type(value) or got != value):
@@ -170,7 +170,7 @@ class Keys:
 
     def ignore(self, *names: str) -> None:
         """Keys that change no size in this family."""
-        self.asked.update(names)
+        self.keys_read.update(names)
 
     def assume(self, name: str, value: object) -> None:
         line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
@@ -203,10 +203,10 @@ class Keys:
             return
         self.apply_ignored_keys()
         passed: list[str] = []
-        self.refused()
+        self.check_kinds()
         unknown = 0
         for key, value in self.data.items():
-            if key not in self.asked and not is_neutral(key, value):
+            if key not in self.keys_read and not is_neutral(key, value):
                 if owner := elsewhere(self.model_type, key, self.data):
                     self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {owner}")
                     continue
@@ -232,7 +232,7 @@ class Keys:
         for inner in self.inner:
             inner.report_unread_keys()
 
-    def refused(self) -> None:
+    def check_kinds(self) -> None:
         """Look at the kinds of values that transformers' class takes."""
         owner, refusals = self.owner_type(), list[str]()
         inner_paths = {inner.path for inner in self.inner}
@@ -241,19 +241,19 @@ class Keys:
                 of = value.get("model_type", part_of(owner, key))
                 refused = (field for field in value if isinstance(of, str) and _misfits(of, field, value[field]))
                 refusals += (
-                    f"{self.path}{printable(key)}.{printable(field)} = {_cut(value[field])}" for field in refused
+                    f"{self.path}{printable(key)}.{printable(field)} = {_shortened(value[field])}" for field in refused
                 )
             kinds = kinds_of(owner, key)
             labels = key == "num_labels" and self.data.get("id2label") is None and not isinstance(value, int)
             if key in self.faulty or not (_misfits(owner, key, value) or (labels and knows(owner))):
                 continue
             integral = type(value) is int and "f" in kinds  # in place of a number with a point
-            if key in self.asked and not integral and (value is None or not is_neutral(key, value)):
+            if key in self.keys_read and not integral and (value is None or not is_neutral(key, value)):
                 expected = "a value" if value is None else " or ".join(KINDS[kind][1] for kind in kinds)
                 expected = " or ".join(words_of(owner, key)) if isinstance(value, str) and "s" in kinds else expected
                 self.fault(key, value, expected, f"transformers makes no {owner} of it")
             else:
-                refusals.append(f"{self.path}{printable(key)} = {_cut(value)}")
+                refusals.append(f"{self.path}{printable(key)} = {_shortened(value)}")
         if refusals:
             more = f" and {len(refusals) - 8:,} more" if len(refusals) > 8 else ""
             self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{more}")
@@ -282,7 +282,7 @@ class Keys:
 
     def _take(self, names: tuple[str, ...], value: object) -> None:
         if type(value) is int:
-            self.taken |= dict.fromkeys(names, value)
+            self.sizes_read |= dict.fromkeys(names, value)
 
     def _harmless(self, key: str, value: object) -> bool:
         """True for a key that transformers' code of this type never names, with a value that is no size, or one of
@@ -298,7 +298,7 @@ class Keys:
         knows."""
         words = set(key.split("_")) - COMMON_WORDS
         fits = words.intersection if knows(self.model_type) else words.issubset
-        return any(number == value and words and fits(name.split("_")) for name, number in self.taken.items())
+        return any(number == value and words and fits(name.split("_")) for name, number in self.sizes_read.items())
 
     def finish(self, where: str, second: Keys | None = None) -> None:
         """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
@@ -317,7 +317,7 @@ class Keys:
         null: object,
         assumed: bool = True,
     ) -> Any:
-        self.asked.update(names)
+        self.keys_read.update(names)
         given = {name: self.data[name] for name in names if name in self.data}
         values = {name: value for name, value in given.items() if value is not None}
         if not values:
@@ -328,7 +328,7 @@ class Keys:
                 value = next((size for size in known if size is not None), REQUIRED)
             if value is REQUIRED:
                 self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
-                return _other(stand_in, check) if self.second_reading else stand_in
+                return _second_stand_in(stand_in, check) if self.second_reading else stand_in
             self._take(names, value)
             if assumed and value is not None:
                 self.assume(next(iter(given), names[0]), value)
@@ -342,7 +342,7 @@ class Keys:
             return check(value)
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
-            return _other(stand_in, check) if self.second_reading else stand_in
+            return _second_stand_in(stand_in, check) if self.second_reading else stand_in
 
 
 # Kinds of layers by the names that older files have for them.
@@ -366,7 +366,7 @@ def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
     return known
 
 
-def _other(stand_in: object, check: Callable[[Any], Any]) -> Any:
+def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> Any:
     """Another stand-in: a number with many divisors, the other flag."""
     if isinstance(stand_in, bool):
         return not stand_in
@@ -418,7 +418,7 @@ def _misfits(model_type: str, key: str, value: object) -> bool:
     return bool((kinds and _kind(value) not in kinds) or misspelled) or (value is None and needs_value(model_type, key))
 
 
-def _cut(value: object) -> str:
+def _shortened(value: object) -> str:
     return "null" if value is None else shown(value, 30)
 
 

@@ -6,7 +6,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf, stretched
+from txcalc.sources.huggingface.config import (
+    GLOBAL,
+    LOCAL,
+    ROUTED,
+    TOP,
+    WIDTH,
+    Config,
+    Raw,
+    check_stretch,
+    layered,
+    leaf,
+)
 from txcalc.sources.huggingface.keys import any_of
 
 
@@ -196,7 +207,7 @@ def dots3_note_text(c: Config) -> Raw:
     if INDEXED in types:
         index = _indexed(c, 64, latent)
         tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
-    near = _near(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
+    near = _local_latent(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
     near["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
     tables["local"] = {"latent": near}
     kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
@@ -217,7 +228,7 @@ def _dots_types(c: Config, n: int, dsa: bool | None) -> list[str]:
     return types if dsa is None else [kind if kind == LOCAL else full for kind in types]
 
 
-def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
+def _local_latent(c: Config, latent: Raw, places: list[int]) -> Raw:
     """The latents of layers with a window: in keys of their own, or a table for each layer, which all say the same."""
     per_layer = c.data.get("per_layer_config")
     c.ignore("per_layer_config", "swa_num_key_value_heads")
@@ -321,8 +332,8 @@ def deepseek_v4(c: Config) -> Raw:
         c.fault("qk_rope_head_dim", rotary_width, f"an even number up to head_dim = {width:,}")
     for name in ("rope_scaling", "rope_parameters"):
         if table := c.table(name):
-            table.asked.update(table.data)
-            stretched(table)
+            table.keys_read.update(table.data)
+            check_stretch(table)
     groups = c.size("o_groups", default=8)
     c.divides(groups, heads, "o_groups", "num_attention_heads")
     mixed = c.experts(ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")

@@ -13,7 +13,7 @@ def of(kind: str, *pieces: Raw) -> Pieces:
 
 def xlnet(c: Config) -> Raw:
     """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
-    c.alone()
+    c.require_single_stack()
     c.summary("tanh")
     d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
@@ -32,11 +32,11 @@ def xlnet(c: Config) -> Raw:
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "none"},
         "around": [leaf("mask", "held", d, kind="embedding")],
-        "head": _answers_of_xlnet(c),
+        "head": _xlnet_head(c),
     }
 
 
-def _answers_of_xlnet(c: Config) -> Raw:
+def _xlnet_head(c: Config) -> Raw:
     """The heads of XLNet: a language model's with a bias, or classes read off one position through a layer."""
     form = c.head_of("lm", "none", "sequence", "token", "choice", "question")
     if form == "lm":
@@ -54,7 +54,7 @@ def _answers_of_xlnet(c: Config) -> Raw:
 
 def mobilebert(c: Config) -> Raw:
     """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
-    c.alone()
+    c.require_single_stack()
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     rows = {"vocab_size": c.size("vocab_size")}
     c.padding_within(rows)
@@ -70,7 +70,7 @@ def mobilebert(c: Config) -> Raw:
     if form not in ("no_norm", "layer_norm"):
         c.fault("normalization_type", form, "'no_norm' or 'layer_norm'")
 
-    def normed(name: str, width: int) -> Pieces:
+    def norm_leaves(name: str, width: int) -> Pieces:
         if form == "layer_norm":
             return [leaf(name, "layer_norm", width, kind="norm")]
         return [
@@ -78,12 +78,12 @@ def mobilebert(c: Config) -> Raw:
             leaf(f"{name}_shift", "shift", width, kind="norm"),
         ]
 
-    def fed(name: str) -> Pieces:
+    def ffn(name: str) -> Pieces:
         up = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
         leaves = [
             *up,
             leaf(f"{name}_down", "linear", wide, t),
-            *normed(f"{name}_norm", t),
+            *norm_leaves(f"{name}_norm", t),
             leaf(f"{name}_sum", "sum", t),
         ]
         return [item | {"kind": item.get("kind", "feed_forward")} for item in leaves]
@@ -91,16 +91,16 @@ def mobilebert(c: Config) -> Raw:
     layer: Pieces = []
     if narrow:
         for name in ("input", "attention_input"):
-            layer += [leaf(name, "linear", d, t), *normed(f"{name}_norm", t)]
+            layer += [leaf(name, "linear", d, t), *norm_leaves(f"{name}_norm", t)]
     layer += [leaf(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
     width = max(1, t // heads)
     layer += [leaf("core", "attention", heads, width, width, kind="attention", bias=False)]
     layer += [leaf("o", "linear", t, t, kind="attention")]
-    layer += [*normed("attention_norm", t), leaf("attention_sum", "sum", t)]
+    layer += [*norm_leaves("attention_norm", t), leaf("attention_sum", "sum", t)]
     for i in range(c.size("num_feedforward_networks", default=4)):
-        layer += fed(f"feed_forward{i + 1}")
+        layer += ffn(f"feed_forward{i + 1}")
     if narrow:
-        layer += [leaf("output", "linear", t, d), *normed("output_norm", d), leaf("output_sum", "sum", d)]
+        layer += [leaf("output", "linear", t, d), *norm_leaves("output_norm", d), leaf("output_sum", "sum", d)]
     inner = c.size("embedding_size", default=128)
     width_in = 3 * inner if c.flag("trigram_input", default=True) else inner
     around = [leaf("tokens", "table", v, inner, kind="embedding")]
@@ -109,12 +109,12 @@ def mobilebert(c: Config) -> Raw:
     for name, number in (("positions", c.size("max_position_embeddings", default=512)),
                          ("types", c.size("type_vocab_size", default=2))):  # fmt: skip
         around.append(leaf(name, "table", number, d, kind="embedding", bias=True))
-    around += normed("embedding_norm", d)
-    head_leaves, head = _answers_of_bert(c, raw, v, inner)
+    around += norm_leaves("embedding_norm", d)
+    head_leaves, head = _mobilebert_head(c, raw, v, inner)
     return leaf_stack(raw | {"around": around + head_leaves, "head": head}, {"layer": layer}, [])
 
 
-def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
+def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
     """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
     d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
     form = c.head_of("masked-lm", "none", *tasks)

@@ -24,7 +24,7 @@ def language_model(c: Config) -> Config:
         inner = Config({**_absent(c, fields, ""), **fields}, default, "", c)
         _adapters(c)
         c.ignore(*c.data)
-        _said(c, [key for key in c.data if key.endswith("_config")])
+        _note_towers(c, [key for key in c.data if key.endswith("_config")])
         return inner
     if text is not None and c.model_type in _NO_TEXT:
         c.fault("text_config", text, "nothing", f"the sizes of {c.model_type}'s language model stand beside it")
@@ -53,13 +53,13 @@ def language_model(c: Config) -> Config:
         if c.data.get(key, text.get(key)) != text.get(key):
             c.note(f"{key} has no effect: transformers' {c.model_type} looks at text_config.{key} alone")
         c.ignore(key)
-    unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
+    unread = [key for key in c.data if key not in c.keys_read and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         sized = key in text and isinstance(text[key], int) and not is_neutral(key, text[key])
         if sized and text[key] != c.data[key]:
             c.fault(key, c.data[key], f"{text[key]}, for text_config.{printable(key)} says the same thing")
     c.ignore(*c.data)
-    _said(c, [key for key in unread if isinstance(c.data[key], Mapping)])
+    _note_towers(c, [key for key in unread if isinstance(c.data[key], Mapping)])
     return inner
 
 
@@ -137,7 +137,7 @@ def _by_text(c: Config) -> bool:
     return c.model_type in _OLDER and "tie_word_embeddings" not in c and release.startswith("4.")
 
 
-def tie_told(c: Config, tied: bool | None) -> None:
+def note_tie(c: Config, tied: bool | None) -> None:
     """That the head is as the text's key has it, where the class of today takes another value."""
     if tied is not None and _by_text(c) and tied != (today := _ABSENT[c.model_type]):
         was, now = str(tied).lower(), str(today).lower()
@@ -147,6 +147,6 @@ def tie_told(c: Config, tied: bool | None) -> None:
         )
 
 
-def _said(c: Config, unread: list[str]) -> None:
+def _note_towers(c: Config, unread: list[str]) -> None:
     towers = ", ".join(map(printable, unread[:8]))
     c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")

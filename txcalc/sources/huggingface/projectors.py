@@ -22,7 +22,7 @@ from txcalc.sources.spec import MAX_SIZE
 def _layers_read(c: Config) -> int:
     """How many of the tower's layers are put side by side."""
     layers = c.data.get("vision_feature_layer", -1)
-    c.asked.add("vision_feature_layer")
+    c.keys_read.add("vision_feature_layer")
     if type(layers) is int:
         return 1
     if not isinstance(layers, list) or not layers:
@@ -33,7 +33,7 @@ def _layers_read(c: Config) -> int:
 
 def _dropped(c: Config, default: str) -> int:
     """The first position, unless all are handed on."""
-    c.asked.add("vision_feature_select_strategy")
+    c.keys_read.add("vision_feature_select_strategy")
     return 1 if c.data.get("vision_feature_select_strategy", default) == "default" else 0
 
 
@@ -139,7 +139,7 @@ def idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of visual words."""
     for key, name, default in (("hidden_size", "d_model", 1536), ("vocab_size", "vocab_size", 151643)):
-        c.asked.add(key)  # the head's sizes, whatever the language model's are
+        c.keys_read.add(key)  # the head's sizes, whatever the language model's are
         if c.data.get(key, default) != raw[name]:
             c.fault(key, c.data.get(key, default), f"text_config's {raw[name]:,}")
     return Projection(({"linear": raw["d_model"], "bias": False},))
@@ -184,10 +184,10 @@ def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Four frames side by side, two matrices without biases."""
-    return Projection((_together(v, tower, v.size("intermediate_size", default=5120)), *_two(raw["d_model"], False)))
+    return Projection((_as_wide_as(v, tower, v.size("intermediate_size", default=5120)), *_two(raw["d_model"], False)))
 
 
-def _together(v: Config, tower: Tower, wide: int) -> Raw:
+def _as_wide_as(v: Config, tower: Tower, wide: int) -> Raw:
     """As many frames side by side as make a width; where none do, no number of them makes a token."""
     return {"merge": MAX_SIZE if wide % tower.width else wide // tower.width, "to": wide}
 
@@ -219,7 +219,7 @@ def moss(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """As many frames side by side as make the tower's feed-forward width, and two matrices."""
-    frames, d = _together(v, tower, v.size("intermediate_size", default=5120)), raw["d_model"]
+    frames, d = _as_wide_as(v, tower, v.size("intermediate_size", default=5120)), raw["d_model"]
     return Projection((frames, {"linear": 2 * d}, GELU, {"linear": d}))
 
 

@@ -52,7 +52,7 @@ def mamba_mixer(
 
 
 def _recurrent(c: Config) -> Raw:
-    c.alone()
+    c.require_single_stack()
     return {
         "kind": "decoder",
         "d_model": c.size("hidden_size"),
@@ -105,10 +105,10 @@ def jamba(c: Config) -> Raw:
     raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "mamba_dt_rank")) | {"norms": True}
     raw = c.decoder(raw, c.heads(raw, kv=8, width_names=()), positions={"form": "none"})
     mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
-    period, offset = _every(c, "expert_layer", 2, 1)
+    period, offset = _place_in_period(c, "expert_layer", 2, 1)
     raw["experts"] = mixed
     sparse = [mixed["n_experts"] > 1 and i % period == offset for i in range(n)]
-    period, offset = _every(c, "attn_layer", 8, 4)
+    period, offset = _place_in_period(c, "attn_layer", 8, 4)
     if c.data.get("layers_block_type") is not None:
         kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
         given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
@@ -122,7 +122,7 @@ def jamba(c: Config) -> Raw:
     return layered(raw, (names, parts))
 
 
-def _every(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
+def _place_in_period(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
     """Which layers are of a kind: every `period`-th, from `offset` on, by the keys of this name."""
     period, offset = c.size(f"{name}_period", default=period), c.count(f"{name}_offset", default=offset)
     if offset >= period:
@@ -184,7 +184,7 @@ _NEMOTRON = (
 
 def nemotron_h(c: Config) -> Raw:
     """Layers of one branch each: Mamba-2, attention, a feed-forward or experts."""
-    c.alone()
+    c.require_single_stack()
     names = _branches(c)
     raw: Raw = {
         "kind": "decoder",
@@ -293,7 +293,7 @@ def rwkv(c: Config) -> Raw:
 
 def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
-    c.alone()
+    c.require_single_stack()
     raw = c.widths("decoder", ("hidden_size", "embedding_dim"), ("num_hidden_layers", "num_blocks"))
     d, heads_ = raw["d_model"], c.size("num_heads", default=8)
     per_head = {}

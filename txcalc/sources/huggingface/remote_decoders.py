@@ -42,15 +42,15 @@ def qwen(c: Config) -> Raw:
         mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
     )
     description |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
-    return _beside(c, description, "visual", "audio")
+    return _language_only(c, description, "visual", "audio")
 
 
-def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
+def _language_only(c: Config, raw: Raw, *towers: str) -> Raw:
     """The language model, where a tower of pictures or of sound stands beside it."""
-    from txcalc.sources.huggingface.remote_multimodal import language_alone
+    from txcalc.sources.huggingface.remote_multimodal import language_only
 
     c.ignore(*towers)
-    return language_alone(c, raw) if any(isinstance(c.data.get(tower), Mapping) for tower in towers) else raw
+    return language_only(c, raw) if any(isinstance(c.data.get(tower), Mapping) for tower in towers) else raw
 
 
 def baichuan(c: Config) -> Raw:
@@ -74,7 +74,7 @@ def chatglm(c: Config) -> Raw:
     if "inner_hidden_size" in c:
         raw = _chatglm_1(c)
         return _prefixed(c, raw, raw["d_model"], once=False)
-    c.alone()
+    c.require_single_stack()
     raw = c.widths("decoder", n_layers=("num_layers", "num_hidden_layers"), vocab=("padded_vocab_size",)) | {
         "context": c.size("seq_length", default=2048)
     }
@@ -96,7 +96,7 @@ def chatglm(c: Config) -> Raw:
     places = c.rotary(attention["d_head"], partial=0.5)
     c.ignore("boi_token_id", "eoi_token_id")
     raw = _prefixed(c, raw, attention["n_kv_heads"] * attention["d_head"], once=True)
-    raw = _beside(c, raw, "vision_config")
+    raw = _language_only(c, raw, "vision_config")
     return raw | {
         "attention": attention | {"bias": ["q", "k", "v"] * qkv + ["o"] * bias},
         "feed_forward": {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": bias},
@@ -117,7 +117,7 @@ def _prefixed(c: Config, raw: Raw, kv: int, once: bool) -> Raw:
     table = wide if once or not through else d
     idle = rows * table + through * ((table + 1) * d + (d + 1) * wide)
     so = "is held: what attends to it is not among the FLOPs, nor is it in the cache"
-    return c.held(raw, idle, f"its prefix of {rows:,} keys and values a layer", so)
+    return c.with_idle(raw, idle, f"its prefix of {rows:,} keys and values a layer", so)
 
 
 def _chatglm_1(c: Config) -> Raw:
@@ -216,7 +216,7 @@ def mimo(c: Config) -> Raw:
     q, kv = attention["n_heads"] * width, groups * width
     layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * description["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
     what, so = f"{further:,} multi-token-prediction layer{'s' * (further > 1)}", "held, and not run in a forward pass"
-    description = c.held(description, further * layer, what, so)
+    description = c.with_idle(description, further * layer, what, so)
     return description
 
 

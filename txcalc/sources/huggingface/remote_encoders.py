@@ -20,7 +20,7 @@ def nomic_bert_own(c: Config) -> Raw:
 
     Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
     """
-    from txcalc.sources.huggingface.rotary_encoders import turned
+    from txcalc.sources.huggingface.rotary_encoders import rotary_bert
 
     several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
     if act not in ("gelu", "swiglu"):
@@ -33,7 +33,7 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
     declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
     named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
-    raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
+    raw = rotary_bert(c, 10000.0, **named, act=form, act_names=(), pooler=False)
     c.model_type = declared_type
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
     c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
@@ -171,7 +171,7 @@ def albef(c: Config) -> Raw:
         c.data = {**c.data, "model_type": "bert"}
     c.model_type = c.data["model_type"]
     c.require_published_class()
-    return _seeing(c, encoder(c), c.count("fusion_layer"))
+    return _with_fusion(c, encoder(c), c.count("fusion_layer"))
 
 
 def blip_med(c: Config) -> Raw:
@@ -183,14 +183,14 @@ def blip_med(c: Config) -> Raw:
     raw = encoder(c)
     if not typed:
         del raw["embedding"]["types"]
-    return _seeing(c, raw, c.count("fusion_layer") if "fusion_layer" in c else 0)
+    return _with_fusion(c, raw, c.count("fusion_layer") if "fusion_layer" in c else 0)
 
 
-def _seeing(c: Config, raw: Raw, first: int) -> Raw:
+def _with_fusion(c: Config, raw: Raw, first: int) -> Raw:
     """With an attention to pictures as wide as `encoder_width` in the layers from `first` on."""
     d, layers = raw["d_model"], max(0, raw["n_layers"] - first)
     what = f"words alone are run: the attention to pictures of {layers:,} layers"
-    return c.held(raw, layers * crossing(d, c.size("encoder_width")), what, "is held")
+    return c.with_idle(raw, layers * crossing(d, c.size("encoder_width")), what, "is held")
 
 
 def nomic_vision(c: Config) -> Raw:

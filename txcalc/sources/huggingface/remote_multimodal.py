@@ -21,18 +21,17 @@ class Whole:
     key      the table with the language model's own config; "" where its keys stand beside the others
     texts    model types that the language model may have; where the keys stand beside, the one that it has
     classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
-    own      beginnings of keys of the whole, where the keys stand beside
+    hidden   beginnings of keys of the whole, where the keys stand beside
     ignore   keys of the language model's that change no size
-    whole    keys of the whole that have the name of one of the language model's, and are of something else
+    others   keys of the whole that have the name of one of the language model's, and are of something else
     absent   values of keys that the language model's first code did not ask for
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
         self.key, self.absent = row.get("key", ""), row.get("absent", {})
-        several = ("texts", "classes", "own", "ignore", "whole")
-        self.texts, self.classes, self.own, self.ignore, self.whole = (
-            tuple(row.get(name, "").split()) for name in several
+        self.texts, self.classes, self.hidden, self.ignore, self.others = (
+            tuple(row.get(name, "").split()) for name in ("texts", "classes", "hidden", "ignore", "others")
         )
 
 
@@ -50,11 +49,11 @@ WITH_ITS_HEAD = ("imp", "impforcausallm", "phiforcausallm")
 def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
-    if whole.key and (whole.key in c or not whole.own):
-        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, unrelated=whole.whole)
+    if whole.key and (whole.key in c or not whole.hidden):
+        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, unrelated=whole.others)
     cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
-    hidden = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
+    hidden = ("architectures", "model_type", "auto_map", "text_config", *whole.hidden)
     fields = {key: value for key, value in c.data.items() if not key.startswith(hidden)}
     for key, value in whole.absent.items():
         if key not in fields:
@@ -69,7 +68,7 @@ def language(c: Config) -> Raw:
 
 
 # What is counted of a whole, in a note.
-ALONE = "the language model alone is"
+LANGUAGE_ONLY = "the language model alone is"
 
 
 def inside(
@@ -77,11 +76,11 @@ def inside(
     key: str,
     read_inner: Callable[[Config], Raw],
     *classes: str,
-    counted: str = ALONE,
+    counted: str = LANGUAGE_ONLY,
     unrelated: Collection[str] = (),
 ) -> Raw:
     """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else,
-    but for the keys `other`, which are of something else."""
+    but for the keys `unrelated`, which are of something else."""
     _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
     text = c.data.get(key)
     if not isinstance(text, Mapping):
@@ -94,9 +93,8 @@ def inside(
     if isinstance(given, bool) and given != tied:
         c.fault("tie_word_embeddings", given, str(tied).lower(), f"{key} says so")
     for name, value in c.data.items():
-        alike = (
-            name == "is_encoder_decoder" or name in unrelated or is_neutral(name, value)
-        )  # the first is of the whole
+        # is_encoder_decoder is of the whole
+        alike = name == "is_encoder_decoder" or name in unrelated or is_neutral(name, value)
         if isinstance(text.get(name), int) and not alike and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
@@ -148,7 +146,7 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, source_width=wide, keys=[0, 64, 1], bias="")]
     layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
-    return c.held(raw, number * tower_types.count_params(layer), what, "are held")
+    return c.with_idle(raw, number * tower_types.count_params(layer), what, "are held")
 
 
 def xgenmm(c: Config) -> Raw:
@@ -221,7 +219,7 @@ def _routed(c: Config, inner: Config, raw: Raw, numbers: int) -> Raw:
         return raw
     sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
     idle = 2 * sparse * numbers * raw["experts"]["n_experts"]
-    return c.held(raw, idle, "words alone are run: the routers of pictures and of sounds", "are held")
+    return c.with_idle(raw, idle, "words alone are run: the routers of pictures and of sounds", "are held")
 
 
 def internlmxcomposer2(c: Config) -> Raw:
@@ -240,14 +238,14 @@ def internlmxcomposer2(c: Config) -> Raw:
     qkv = (several + 2 * shape.get("n_kv_heads", several)) * width
     matrices = [(d, qkv), (several * width, d), (d, wide), (d, wide), (wide, d)]
     what = "words alone are run: adapters of its matrices for the tokens of a picture"
-    raw = c.held(raw, raw["n_layers"] * 256 * sum(map(sum, matrices)), what, "are held")
-    return language_alone(c, raw, "the language model and its adapters are")
+    raw = c.with_idle(raw, raw["n_layers"] * 256 * sum(map(sum, matrices)), what, "are held")
+    return language_only(c, raw, "the language model and its adapters are")
 
 
-def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
+def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = LANGUAGE_ONLY) -> Raw:
     """With what is beside it, where that is read."""
     return (
-        language_alone(c, raw, counted)
+        language_only(c, raw, counted)
         if c.faults or c.model_type not in TOWER_PLANS
         else raw | describe_towers(c, text, raw)
     )
@@ -301,7 +299,7 @@ def _version(c: Config) -> str:
     return versions.get(str(given), "llama")
 
 
-def language_alone(c: Config, raw: Raw, counted: str = ALONE) -> Raw:
+def language_only(c: Config, raw: Raw, counted: str = LANGUAGE_ONLY) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
     prefixes = (
         "vision",

@@ -14,7 +14,7 @@ from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
 
 
-def _seen(tower: Tower) -> int:
+def _patch_count(tower: Tower) -> int:
     """Positions of a picture whose size is part of the tower."""
     vision = tower.raw["vision"]
     return int((vision["image"] // vision["patch"]) ** 2) + tower.first
@@ -54,7 +54,7 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
     source_width = p.size("encoder_hidden_size", default=1408)
     layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
-    v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
+    v.keys_read |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
     if layers is not None and (not isinstance(layers, list) or source_width != tower.width * (len(layers) + 1)):
         v.fault(
             "cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {source_width:,}"
@@ -77,7 +77,7 @@ def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
         rows = 0
     else:
         c.assumptions.append(f"its Q-Former reads the prompt: all tokens but its own {queries:,}, at most {rows:,}")
-    step = _qformer(p, tower.width, _seen(tower), queries, words, rows)
+    step = _qformer(p, tower.width, _patch_count(tower), queries, words, rows)
     return Projection((step, {"linear": raw["d_model"]}))
 
 
@@ -92,7 +92,7 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
     latents, act = p.size("resampler_n_latents", default=64), p.activation("hidden_act", default="silu")
     p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
-    patches = _seen(tower)
+    patches = _patch_count(tower)
     both = [0, patches + latents, 1]
     leaves = [leaf("latents", "held", latents * d), norm_leaf("latents", d, "rms_norm", times=n)]
     leaves.append(norm_leaf("read", d, "rms_norm", at=[0, patches, 1], times=n))
@@ -113,7 +113,7 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
         c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
         table = {"1": 1}
-    d, out, patches = tower.width, int(raw["d_model"]), _seen(tower)
+    d, out, patches = tower.width, int(raw["d_model"]), _patch_count(tower)
     heads = tower.raw["attention"]["n_heads"]
     queries = {int(key): number for key, number in table.items()}.get(patches)
     there = {"at": [0, patches, 1]}
@@ -142,7 +142,7 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
     pool = attention_leaves("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
-    patches = 1 if tower.why else _seen(tower)
+    patches = 1 if tower.why else _patch_count(tower)
     windows = ceil_div(isqrt(patches), 2) ** 2
     if not tower.why:
         c.assumptions.append(f"its tower runs one crop, pooled to {windows:,} tokens: its processor makes two or more")

@@ -168,7 +168,7 @@ def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     if crossed:
         return stack
     idle = raw["decoder"]["n_layers"] * crossing(raw["d_model"], raw["d_model"])
-    return c.held(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
+    return c.with_idle(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
 
 
 def crossing(d: int, source_width: int, bias: int = 1) -> int:
@@ -259,7 +259,7 @@ def trocr_alone(c: Config) -> Raw:
     raw = trocr(c)
     d, source_width = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
     idle = raw["n_layers"] * crossing(d, d if source_width is None else source_width)
-    return c.held({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
+    return c.with_idle({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
 
 
 def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:

@@ -15,7 +15,7 @@ from txcalc.sources.huggingface.config import (
     Raw,
     layered,
     leaf,
-    turned,
+    rotary_axis,
 )
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
@@ -39,7 +39,7 @@ def qwen2_moe(c: Config) -> Raw:
 def granitemoe_swa(c: Config) -> Raw:
     raw = granitemoeshared(c)
     raw["attention"]["sinks"] = True
-    return c.with_own_bases(raw)
+    return c.with_layer_bases(raw)
 
 
 def granitemoeshared(c: Config) -> Raw:
@@ -59,7 +59,7 @@ def phimoe(c: Config) -> Raw:
     raw["norm"] = c.layer_norm("rms_norm_eps")
     if c.flag("lm_head_bias", default=False) and raw["head"].get("form", "lm") == "lm":
         raw["head"]["bias"] = True
-    return layered(raw, c.one_window(raw, window))
+    return layered(raw, c.same_window(raw, window))
 
 
 def uncounted(c: Config) -> None:
@@ -185,7 +185,7 @@ def cohere2_moe(c: Config) -> Raw:
     # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
     rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
     sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
-    return layered(raw, c.windows(raw, window, types), turned(rotated), sparse)
+    return layered(raw, c.windows(raw, window, types), rotary_axis(rotated), sparse)
 
 
 def llama4_text(c: Config) -> Raw:
@@ -215,7 +215,7 @@ def llama4_text(c: Config) -> Raw:
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
     local: Raw = {"attention": {"window": chunk, "chunked": True}}
     spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
-    turning = turned(rotated)
+    turning = rotary_axis(rotated)
     if normed:
         turning[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
     axis = (spans, {"chunked": local, "global": {}})

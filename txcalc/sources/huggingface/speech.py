@@ -21,7 +21,7 @@ def wav2vec2(c: Config) -> Raw:
     around += _in_place(c, raw) + _adapters(c, raw, stable and c.model_type != "wavlm")
     if not stable:
         around.append(leaf("norm", "layer_norm", raw["d_model"], kind="norm"))
-    head_leaves, head = _answers(c, raw, last)
+    head_leaves, head = _heads(c, raw, last)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     return raw | {
         "attention": attention | {"bias": True},
@@ -60,7 +60,7 @@ def wav2vec2_conformer(c: Config) -> Raw:
     inner = [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
     last, around = _samples(c, raw)
     around += [item | {"runs": 0} for item in _in_place(c, raw) if item["form"] in ("held", "convolution")]
-    head_leaves, head = _answers(c, raw, last, REQUIRED)
+    head_leaves, head = _heads(c, raw, last, REQUIRED)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     around = [*around, leaf("norm", "layer_norm", d, kind="norm"), *head_leaves]
     return leaf_stack(
@@ -72,7 +72,7 @@ def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias; or that encoder by itself, and a
     classifier of what it makes."""
     if c.named("ForAudioClassification"):
-        return _listening(c)
+        return _audio_encoder(c)
     joined(c)
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
@@ -88,13 +88,13 @@ def whisper(c: Config) -> Raw:
     return raw | {"norm": {"form": "layer"}, "head": joined_head(c), **halves}
 
 
-def _listening(c: Config) -> Raw:
+def _audio_encoder(c: Config) -> Raw:
     """Whisper's encoder, which reads a sound of its own length."""
     raw = towers.whisper(c, *(REQUIRED,) * 4, bands=80).raw
     joined(c, half=True)
     c.ignore("decoder_attention_heads", "decoder_ffn_dim", "decoder_layers", "max_target_positions", "vocab_size")
     c.ignore("scale_embedding", "tie_word_embeddings")
-    head_leaves, head = _answers(c, raw, raw["d_model"])
+    head_leaves, head = _heads(c, raw, raw["d_model"])
     c.note("a sound of its own length is read, whatever number of tokens is asked for")
     return raw | {"projector": {"steps": []}, "around": head_leaves, "head": head}
 
@@ -173,7 +173,7 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
 QUANTISED = frozenset({"wav2vec2", "wav2vec2-conformer"})
 
 
-def _answers(c: Config, raw: Raw, last: int, classes: object = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
+def _heads(c: Config, raw: Raw, last: int, classes: object = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
     """What is read off the layers, as pieces and a head; `classes` and `wide` are the class's defaults."""
     d, quantised = raw["d_model"], ("pretraining",) * (c.model_type in QUANTISED)
     form = c.head_of("none", "ctc", "sequence", "frames", "speaker", *quantised)
@@ -264,7 +264,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     ]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         around.append(leaf("mask_token", "held", d))
-    head_leaves, head = _answers(c, raw, d, REQUIRED, 768)
+    head_leaves, head = _heads(c, raw, d, REQUIRED, 768)
     c.note("tokens are frames: two of a spectrum's, one after the other")
     return leaf_stack(
         raw | {"around": around + head_leaves, "head": head},

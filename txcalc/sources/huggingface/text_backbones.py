@@ -16,7 +16,7 @@ from txcalc.sources.huggingface.config import (
     Config,
     Raw,
     layered,
-    turned,
+    rotary_axis,
 )
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of
@@ -111,7 +111,7 @@ def muse_glimmer_text(c: Config) -> Raw:
     types = c.layer_types(n, [GLOBAL if is_full else LOCAL for is_full in full])
     default = [0.0 if is_full else 1.0 for is_full in full]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
-    return layered(raw, c.windows(raw, window, types), turned(bases))
+    return layered(raw, c.windows(raw, window, types), rotary_axis(bases))
 
 
 def ernie4_5_vl_moe_text(c: Config) -> Raw:
@@ -134,7 +134,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     idle, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
-    return layered(c.held(raw, idle, "the experts for pictures", so), axis)
+    return layered(c.with_idle(raw, idle, "the experts for pictures", so), axis)
 
 
 def step3p5(c: Config) -> Raw:
@@ -151,12 +151,12 @@ def step3p5(c: Config) -> Raw:
         "norm": c.rms(eps=1e-5, offset=True),
         "head": c.lm_head(False),
     }
-    types = _cut(c, "layer_types", n, more, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
+    types = _per_layer(c, "layer_types", n, more, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
     listed = c.data.get("moe_layers_enum")
     c.ignore("moe_layers_enum")
     parts = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else range(3, n)
     named = {str(part).strip() for part in parts}
-    kinds = _cut(c, "mlp_layer_types", n, more, ["sparse" if str(i) in named else "dense" for i in range(n)],
+    kinds = _per_layer(c, "mlp_layer_types", n, more, ["sparse" if str(i) in named else "dense" for i in range(n)],
                  any_of("dense", "sparse"))  # fmt: skip
     local = c.table("attention_other_setting")
     count = c.size("num_sliding_attention_heads", default=None, null=None)
@@ -174,7 +174,7 @@ def step3p5(c: Config) -> Raw:
     return layered(raw, axis, c.dense_where(raw, [kind == "dense" for kind in kinds]))
 
 
-def _cut(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
+def _per_layer(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
     """A list with an item a layer, and perhaps one for each that predicts further tokens."""
     items = c.items(key, of=of, length=None, default=default) or default
     if len(items) not in (n, n + more):

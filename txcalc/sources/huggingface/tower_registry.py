@@ -17,7 +17,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.projectors import projector, steps_of
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, stretched
+from txcalc.sources.huggingface.config import Config, Raw, check_stretch
 from txcalc.sources.huggingface.families import STANDALONE_TOWERS
 from txcalc.sources.huggingface.tower_types import Projection, Tower
 from txcalc.sources.huggingface.transformers_metadata import part_of, table
@@ -153,10 +153,10 @@ def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
 
 def standalone_tower(c: Config) -> Raw:
     """A tower's own type: the tower with what its class holds behind the layers, without the model that reads it."""
-    c.alone()
+    c.require_single_stack()
     _refuse_learned_activations(c)
     if table := c.table("rope_parameters"):
-        stretched(table)
+        check_stretch(table)
         table.ignore(*table.data)
     whole = STANDALONE_TOWERS[c.model_type]
     plans = TOWER_PLANS[whole]

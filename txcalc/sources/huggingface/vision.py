@@ -11,7 +11,7 @@ from txcalc.sources.spec import MAX_SIZE, size
 
 def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
     """Square pictures in square patches, as many as fit: the widths of a stack, and its `vision`."""
-    c.alone()
+    c.require_single_stack()
     raw: Raw = {"kind": "vision", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     image, patch = c.size("image_size", default=side), c.size("patch_size", default=patch)
     if patch > image:
@@ -115,7 +115,7 @@ def beit(c: Config) -> Raw:
 def swin(c: Config, second: bool = False) -> Raw:
     """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages. The
     `second` version norms what the parts and merges give, and makes its biases of distances by two matrices."""
-    c.alone()
+    c.require_single_stack()
     patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
     sides = _sides(c, patch)
     depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
@@ -201,7 +201,7 @@ def donut_swin(c: Config) -> Raw:
 
 def deit(c: Config) -> Raw:
     """ViT with a second token, which a distilled model's other classifier reads."""
-    c.alone()
+    c.require_single_stack()
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, wide = raw["d_model"], c.size("intermediate_size")
     patch, channels = c.size("patch_size", default=16), c.size("num_channels", default=3)

@@ -142,7 +142,7 @@ def minicpmv(v: Config) -> Tower:
         whole.data.get("insert_layer_id", 6),
         {"at": [1, 0, merged]},
     )
-    whole.asked.add("insert_layer_id")
+    whole.keys_read.add("insert_layer_id")
     if type(insert_after) is not int:
         whole.fault("insert_layer_id", insert_after, "the number of a layer")
         insert_after = 0
@@ -197,7 +197,7 @@ def florence2(v: Config) -> Tower:
         v.assumptions.append(f"{v.path}image_size = {side}, as its processor makes pictures")
     rows = v.size("max_position_embeddings", default=50)
     v.ignore("drop_path_rate", "projection_dim", "max_temporal_embeddings")
-    for key in (key for key in v.asked & v.data.keys() if v.data[key] is None):
+    for key in (key for key in v.keys_read & v.data.keys() if v.data[key] is None):
         v.fault(key, None, "a value, which transformers wants")
     bias, act = v.flag("qkv_bias", default=True), v.activation("activation_function", default="gelu")
     stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)

@@ -414,7 +414,7 @@ def test_all_headers_together_are_no_longer_than_one_may_be(tmp_path: Path) -> N
             file.write((60_000_000).to_bytes(8, "little"))
             file.truncate(60_000_010)
     with pytest.raises(InputError, match="headers of 120,000,000 bytes, expected at most 100,000,000 in all"):
-        safetensors.beside(tmp_path)
+        safetensors.checkpoint_in(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["../model.safetensors", "", "a/b", "..", 3, None])

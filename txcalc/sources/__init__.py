@@ -71,40 +71,40 @@ def load(
     """
     changes = asked_for(changes, sizes)
     if not isinstance(source, str | Path):
-        return _held(source, changes, ignore)
+        return _from_object(source, changes, ignore)
     from txcalc.sources import presets
 
     if not str(source).strip():
         raise InputError("source", ["is empty, expected a model (txcalc presets lists those there are)"])
     if str(source) in ("-", "/dev/stdin") or str(source).startswith("/dev/fd/"):
         return _piped("-" if str(source) == "/dev/stdin" else str(source), changes, ignore)
-    if isinstance(source, str) and (source.startswith("hf:") or _of_the_hub(source)):
+    if isinstance(source, str) and (source.startswith("hf:") or _names_repository(source)):
         from txcalc.sources import hub
 
         place = hub.repository(source if source.startswith("hf:") else f"hf:{source}")
         model = build(*hub.read(place, ignore), changes=changes)
         return checked(model, hub.headers(place)) if weights else model
     path = Path(source)
-    stored = path.suffix in (".safetensors", ".gguf") or _there(path / "config.json")
+    stored = path.suffix in (".safetensors", ".gguf") or _exists(path / "config.json")
     named = isinstance(source, Path) or "/" in source
     config = path.suffix == ".json" or (named and path.is_dir())
     if ignore and (path.suffix == ".gguf" or not (stored or config)):
         raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is none"])
-    if isinstance(source, str) and "=" in source and not _there(path):
+    if isinstance(source, str) and "=" in source and not _exists(path):
         from txcalc.sources import inline
 
         if inline.looks_inline(source):
             return build(*inline.read(source), changes=changes, spelling=inline.SPELLING, written=True)
     if stored:
-        return _stored(path, changes, ignore)
+        return _from_checkpoint(path, changes, ignore)
     if config:
         from txcalc.sources import huggingface
 
         return build(*huggingface.read(source, ignore), changes=changes)
-    if named or path.suffix == ".toml" or (_there(path) and path.name.lower() not in presets.names()):
+    if named or path.suffix == ".toml" or (_exists(path) and path.name.lower() not in presets.names()):
         return build(*presets.read(path), changes=changes, written=True)
-    found = presets.find(str(source))
-    return build(*found, changes=changes, written=presets.is_own(found))
+    preset = presets.find(str(source))
+    return build(*preset, changes=changes, written=presets.is_own(preset))
 
 
 def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
@@ -113,8 +113,8 @@ def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
 
     from txcalc.sources import files, huggingface, presets
 
-    most, where = huggingface.MAX_BYTES, "standard input" if source == "-" else source
-    data = sys.stdin.buffer.read(most + 1) if source == "-" else files.read(Path(source), most)
+    limit, where = huggingface.MAX_BYTES, "standard input" if source == "-" else source
+    data = sys.stdin.buffer.read(limit + 1) if source == "-" else files.read(Path(source), limit)
     if not data.strip() or data.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"{"):
         return build(*huggingface.describe(huggingface.parsed(data, where), where, ignore=ignore), changes=changes)
     if ignore:
@@ -122,7 +122,7 @@ def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
     return build(presets.parsed(data, where), where, changes=changes, written=True)
 
 
-def _held(source: object, changes: Table, ignore: Sequence[str]) -> Model:
+def _from_object(source: object, changes: Table, ignore: Sequence[str]) -> Model:
     """The model of what is no text: a model, a dict, a config object or a module."""
     if isinstance(source, Model):
         return source.set(changes)
@@ -137,11 +137,11 @@ def _held(source: object, changes: Table, ignore: Sequence[str]) -> Model:
         return build(data, "description", changes=changes, written=True)
     if objects.made_by(source, "transformers") and hasattr(source, "to_json_string"):
         return build(*objects.config(source, ignore), changes=changes)
-    found = objects.module(source, ignore)
-    if found is None:
+    described_module = objects.module(source, ignore)
+    if described_module is None:
         assert measured is not None
         return measured(source).set(changes)
-    described, params = found
+    described, params = described_module
     model = build(*described)
     if params not in (model.params, model.total_params):
         lacks = f"has {params:,} parameters, and its config describes {model.params:,}"
@@ -149,16 +149,18 @@ def _held(source: object, changes: Table, ignore: Sequence[str]) -> Model:
     return model.set(changes)
 
 
-def _stored(path: Path, changes: Table | None, ignore: Sequence[str]) -> Model:
+def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -> Model:
     """The model of a GGUF file, or of a config.json with the checkpoint beside it, if there is one."""
     if path.suffix == ".gguf":
         from txcalc.sources import gguf
 
-        description, held = gguf.read(path)
-        unchanged = checked(build(*description), held)
-        found = unchanged.checkpoint
-        if found and not (found.agrees or (found.beyond and not found.missing)):  # a prediction layer is not described
-            raise InputError(str(path), [found.summary(), *found.differences()])
+        description, stored = gguf.read(path)
+        unchanged = checked(build(*description), stored)
+        comparison = unchanged.checkpoint
+        if comparison and not (
+            comparison.agrees or (comparison.beyond and not comparison.missing)
+        ):  # a prediction layer is not described
+            raise InputError(str(path), [comparison.summary(), *comparison.differences()])
         return build(*description, changes=changes) if changes else unchanged
     from txcalc.sources import huggingface, safetensors
 
@@ -169,20 +171,22 @@ def _stored(path: Path, changes: Table | None, ignore: Sequence[str]) -> Model:
             lacks = "holds shapes, which do not say how many heads there are"
             raise InputError(str(path), [f"{lacks}: its config.json is not beside it (txcalc show lists the tensors)"])
     else:
-        files, config = safetensors.beside(path), path
+        files, config = safetensors.checkpoint_in(path), path
     raw, origin, assumptions, notes = huggingface.read(config, ignore)
     notes = (*notes, files[1]) if files[1] else notes
     return checked(build(raw, origin, assumptions, notes, changes=changes), files[0])
 
 
-def checked(model: Model, held: Checkpoint | None) -> Model:
+def checked(model: Model, stored: Checkpoint | None) -> Model:
     """The model with its checkpoint checked against it. A changed model has none."""
-    if held is None or model.changed:
+    if stored is None or model.changed:
         return model
     from txcalc.checkpoint import check
 
-    found = check(held, model.ledger())
-    return replace(model, checkpoint=found, notes=(*model.notes, *(() if found.agrees else (found.summary(),))))
+    comparison = check(stored, model.ledger())
+    return replace(
+        model, checkpoint=comparison, notes=(*model.notes, *(() if comparison.agrees else (comparison.summary(),)))
+    )
 
 
 def lone_checkpoint(source: str | Path) -> Checkpoint | None:
@@ -190,27 +194,27 @@ def lone_checkpoint(source: str | Path) -> Checkpoint | None:
     if not str(source).strip():
         return None  # not the folder one is in
     path = Path(source)
-    if path.suffix == ".safetensors" and _there(path) and not _there(path.with_name("config.json")):
+    if path.suffix == ".safetensors" and _exists(path) and not _exists(path.with_name("config.json")):
         from txcalc.sources import safetensors
 
         return safetensors.read(path)
-    if not _there(path / "config.json") and _there(path) and path.is_dir():
+    if not _exists(path / "config.json") and _exists(path) and path.is_dir():
         from txcalc.sources import safetensors
 
-        return safetensors.beside(path)[0]
+        return safetensors.checkpoint_in(path)[0]
     return None
 
 
-def _of_the_hub(source: str) -> bool:
+def _names_repository(source: str) -> bool:
     """Whether a text is a repository's name as the hub has it, `org/name`, and no file or folder here."""
     if not re.fullmatch(r"[A-Za-z0-9][\w-]*/[\w.-]+(@[\w./-]+)?", source, re.ASCII):
         return False
-    own, _, name = source.partition("@")[0].partition("/")
+    org, _, name = source.partition("@")[0].partition("/")
     known = Path(name).suffix.lower() in (".toml", ".json", ".safetensors", ".gguf", ".py")
-    return not known and not _there(Path(own)) and not _there(Path(source))
+    return not known and not _exists(Path(org)) and not _exists(Path(source))
 
 
-def _there(path: Path) -> bool:
+def _exists(path: Path) -> bool:
     """True for a file or folder that exists; a name that no path can have (too long) does not."""
     try:
         return path.exists()
@@ -240,8 +244,8 @@ def build(
     if changes and any(isinstance(value, str) for value in changes.values()):
         from txcalc.sources.expressions import evaluated
 
-        changes, said = evaluated(raw, changes)
-        notes = (*notes, *said)
+        changes, rounded = evaluated(raw, changes)
+        notes = (*notes, *rounded)
     if changes:
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = changed(raw, changes)
@@ -253,21 +257,21 @@ def build(
     root = assemble(spec)
     if unknown := [*_adapters(spec, root)]:
         raise InputError(origin, unknown)
-    same: list[str] = []
+    unchanged: list[str] = []
     if changes or written:
         from txcalc.sources.idle import idle_changes, idle_keys
 
         faults = idle_keys(raw, after, spelling) if written else []
-        idle, same = idle_changes(raw, changes, (spec, root))
+        idle, unchanged = idle_changes(raw, changes, (spec, root))
         if faults or idle:
             raise InputError(origin, [*faults, *idle])
-    different = _said("changed", {key: value for key, value in changes.items() if key not in same})
-    as_it_was = _said("already so", {key: changes[key] for key in same})
+    different = _listing("changed", {key: value for key, value in changes.items() if key not in unchanged})
+    as_it_was = _listing("already so", {key: changes[key] for key in unchanged})
     notes = (*notes, *filter(None, (different, as_it_was)))
     name = spec["name"] or origin
     towers = {
-        one: replace(build(table, f"{origin}: towers.{one}", written=written), name=f"{name}'s {one} tower")
-        for one, table in spec["towers"].items()
+        kind: replace(build(table, f"{origin}: towers.{kind}", written=written), name=f"{name}'s {kind} tower")
+        for kind, table in spec["towers"].items()
     }
     return Model(name, root, after, spec, origin, assumptions, notes, None, different, build, towers)
 
@@ -282,7 +286,7 @@ def _adapters(spec: Table, root: Composite) -> Iterator[Fault]:
                     yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
 
 
-def _said(what: str, values: Table) -> str:
+def _listing(what: str, values: Table) -> str:
     """A note on keys and their values; "" for none."""
     return f"{what}: " + ", ".join(f"{key} = {value}" for key, value in values.items()) if values else ""
 

@@ -25,28 +25,28 @@ class Facts:
         self.kinds = kinds_in_order(self.last)
         self.layer = self.last["layer"]
 
-    def one(self, section: str, stack: Table | None = None) -> Any:
+    def table(self, section: str, stack: Table | None = None) -> Any:
         """A table of the first layer kind that has it; for rotary positions, of one without a window."""
         layers = list((stack or self.last)["layer"].values())
         if section == "positions":
             layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
             layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
-        found = next((layer[section] for layer in layers if section in layer), None)
+        table = next((layer[section] for layer in layers if section in layer), None)
         # A config names the heads of both halves as it does plain attention's.
-        return self.one("differential_attention", stack) if found is None and section == "attention" else found
+        return self.table("differential_attention", stack) if table is None and section == "attention" else table
 
     @property
     def mixer(self) -> Any:
-        return self.one("mamba") or self.one("mamba2")
+        return self.table("mamba") or self.table("mamba2")
 
     @property
     def channel(self) -> Any:
-        return self.one("feed_forward") or self.one("experts")
+        return self.table("feed_forward") or self.table("experts")
 
     @property
     def window(self) -> Any:
-        found = [layer["attention"].get("window") for layer in self.layer.values() if "attention" in layer]
-        return next((window for window in found if window), None)
+        windows = [layer["attention"].get("window") for layer in self.layer.values() if "attention" in layer]
+        return next((window for window in windows if window), None)
 
     @property
     def windowless(self) -> Any:
@@ -76,7 +76,7 @@ class Facts:
 
     @property
     def rotary_share(self) -> Any:
-        places, heads = self.one("positions"), self.one("attention")
+        places, heads = self.table("positions"), self.table("attention")
         return 1.0 if places["rotary_dims"] is None else places["rotary_dims"] / heads["d_head"]
 
     @property
@@ -107,14 +107,14 @@ def _stack(key: str) -> Key:
 def _heads(key: str, half: str = "last") -> Key:
     def value(f: Facts) -> Any:
         stack = getattr(f, half)
-        table = f.one("attention", stack) or f.one("latent", stack)
+        table = f.table("attention", stack) or f.table("latent", stack)
         return table[key]
 
     return value
 
 
-def _one(section: str) -> Key:
-    return lambda f: f.one(section)
+def _table(section: str) -> Key:
+    return lambda f: f.table(section)
 
 
 def _real(number: float | None) -> float | None:
@@ -125,7 +125,7 @@ def _real(number: float | None) -> float | None:
 def _channel(key: str, half: str = "last") -> Key:
     def value(f: Facts) -> Any:
         stack = getattr(f, half)
-        table = f.one("feed_forward", stack) or f.one("experts", stack) or f.one("mamba", stack)
+        table = f.table("feed_forward", stack) or f.table("experts", stack) or f.table("mamba", stack)
         return table["d_inner" if key == "d_ff" and "d_inner" in table else key]
 
     return value
@@ -133,25 +133,29 @@ def _channel(key: str, half: str = "last") -> Key:
 
 def _bias(f: Facts) -> bool:
     mixer = f.mixer
-    if f.one("rg_lru"):  # o has one whatever is said
-        return "q" in f.one("attention")["bias"]
-    return mixer["bias"] if mixer and not f.one("attention") else bool((f.one("attention") or f.one("latent"))["bias"])
+    if f.table("rg_lru"):  # o has one whatever is said
+        return "q" in f.table("attention")["bias"]
+    return (
+        mixer["bias"]
+        if mixer and not f.table("attention")
+        else bool((f.table("attention") or f.table("latent"))["bias"])
+    )
 
 
 def _expand(f: Facts) -> Any:
     inner = f.mixer["d_inner"] if "d_inner" in f.mixer else f.mixer["n_heads"] * f.mixer["d_head"]
-    whole, left = divmod(inner, f.last["d_model"])
-    return inner / f.last["d_model"] if left else whole
+    whole, rest = divmod(inner, f.last["d_model"])
+    return inner / f.last["d_model"] if rest else whole
 
 
 def _layer_types(f: Facts) -> list[str] | None:
-    if f.one("short_convolution"):
+    if f.table("short_convolution"):
         reach = {True: "sliding_attention", False: "full_attention"}
         return [
             reach[has] if "attention" in f.layer[kind]["parts"] else "conv"
             for kind, has in zip(f.kinds, f.windows, strict=True)
         ]
-    if f.one("delta") or f.one("linear_attention"):
+    if f.table("delta") or f.table("linear_attention"):
         mixes = [f.layer[kind]["parts"][0] for kind in f.kinds]
         return ["full_attention" if part == "attention" else "linear_attention" for part in mixes]
     if f.mixer:
@@ -163,7 +167,7 @@ def _layer_types(f: Facts) -> list[str] | None:
 
 
 def _block_types(f: Facts) -> list[str] | None:
-    if f.one("mamba") and f.period("attention"):
+    if f.table("mamba") and f.period("attention"):
         return None  # Jamba says so by a period and an offset
     words = {"mamba2": "mamba", "feed_forward": "mlp", "experts": "moe"}
     firsts = [f.layer[kind]["parts"][0] for kind in f.kinds]
@@ -208,7 +212,7 @@ def _form_of_positions(stack: Any) -> str:
 
 
 def _parallel(*forms: str) -> Key:
-    return lambda f: f.one("norm")["parallel"] in forms
+    return lambda f: f.table("norm")["parallel"] in forms
 
 
 # Keys that must be written as null where there is no value: the class would take one of its own.
@@ -235,7 +239,7 @@ _SAME: dict[Key, str] = {
 
 
 # Keys that are one of a table's, by where it stands: the config's name, and the table's own.
-_HELD: dict[Key, str] = {
+_ENTRIES: dict[Key, str] = {
     (lambda f: f.last): "num_decoder_layers=n_layers decoder_layers=n_layers altup_num_inputs=streams "
     "altup_active_idx=active_stream laurel_rank=laurel",
     (lambda f: f.last["head"]): "logits_soft_cap=softcap tie_word_embeddings=tied lm_head_bias=bias num_labels=classes "
@@ -253,12 +257,12 @@ _HELD: dict[Key, str] = {
     "mamba_n_heads=n_heads mamba_num_heads=n_heads mamba_d_head=d_head mamba_head_dim=d_head "
     "mamba_proj_bias=bias use_conv_bias=conv_bias mamba_conv_bias=conv_bias",
     _distances: "pos_att_type=terms max_relative_positions=distance share_att_key=shared",
-    _one("positions"): "rope_theta=theta rope_interleave=interleaved",
-    _one("norm"): "layer_norm_elementwise_affine=weighted norm_bias=bias",
-    _one("attention"): "attention_value_scale=v_scale",
-    _one("latent"): "kv_lora_rank=kv_rank q_lora_rank=q_rank qk_nope_head_dim=d_nope qk_rope_head_dim=d_rope "
+    _table("positions"): "rope_theta=theta rope_interleave=interleaved",
+    _table("norm"): "layer_norm_elementwise_affine=weighted norm_bias=bias",
+    _table("attention"): "attention_value_scale=v_scale",
+    _table("latent"): "kv_lora_rank=kv_rank q_lora_rank=q_rank qk_nope_head_dim=d_nope qk_rope_head_dim=d_rope "
     "index_n_heads=index_heads index_head_dim=index_width index_topk=index_top_k",
-    _one(
+    _table(
         "experts"
     ): "num_experts=n_experts num_local_experts=n_experts n_routed_experts=n_experts moe_num_experts=n_experts "
     "num_experts_per_tok=top_k moe_topk=top_k top_k_experts=top_k moe_intermediate_size=d_ff "
@@ -266,34 +270,34 @@ _HELD: dict[Key, str] = {
     "moe_num_shared_experts=n_shared shared_expert_intermediate_size=d_ff_shared "
     "shared_intermediate_size=d_ff_shared moe_shared_expert_intermediate_size=d_ff_shared "
     "moe_routed_scaling_factor=scale route_scale=scale",
-    _one("delta"): "linear_num_value_heads=n_heads linear_num_key_heads=n_key_heads linear_key_head_dim=d_key "
+    _table("delta"): "linear_num_value_heads=n_heads linear_num_key_heads=n_key_heads linear_key_head_dim=d_key "
     "linear_value_head_dim=d_value linear_conv_kernel_dim=d_conv",
-    _one("layer_input"): "vocab_size_per_layer_input=rows",
-    _one("short_convolution"): "conv_L_cache=taps conv_bias=bias",
-    _one("rg_lru"): "conv1d_width=d_conv",
+    _table("layer_input"): "vocab_size_per_layer_input=rows",
+    _table("short_convolution"): "conv_L_cache=taps conv_bias=bias",
+    _table("rg_lru"): "conv1d_width=d_conv",
 }
 
 
-def _held(table: Key, key: str) -> Key:
+def _entry(table: Key, key: str) -> Key:
     return lambda f: table(f)[key]
 
 
 def _lru_width(f: Facts) -> Any:
-    table = f.one("rg_lru")
+    table = f.table("rg_lru")
     return table["n_heads"] * table["d_head"]
 
 
 def _width(f: Facts) -> Any:
     """Twice a gated matrix's, where an RG-LRU's config says both together."""
-    if f.one("channel_mix"):
-        return f.one("channel_mix")["d_ff"]
-    return 2 * f.channel["d_ff"] if f.one("rg_lru") else _channel("d_ff")(f)
+    if f.table("channel_mix"):
+        return f.table("channel_mix")["d_ff"]
+    return 2 * f.channel["d_ff"] if f.table("rg_lru") else _channel("d_ff")(f)
 
 
 KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()}
 KEYS |= {
-    name: _held(table, key)
-    for table, pairs in _HELD.items()
+    name: _entry(table, key)
+    for table, pairs in _ENTRIES.items()
     for name, key in (pair.split("=") for pair in pairs.split())
 }
 KEYS |= {
@@ -303,23 +307,25 @@ KEYS |= {
     "block_types": lambda f: [
         "attention" if "attention" in f.layer[kind]["parts"] else "recurrent" for kind in f.kinds
     ],
-    "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],
+    "head_dim": lambda f: (f.table("attention") or f.mixer)["d_head"],
     "activation_sparsity_pattern": lambda f: [f.layer[kind]["feed_forward"]["sparsity"] or 0.0 for kind in f.kinds],
     "num_kv_shared_layers": lambda f: len(f.readers),
-    "use_double_wide_mlp": lambda f: any(f.layer[kind]["feed_forward"] != f.one("feed_forward") for kind in f.readers),
-    "enable_moe_block": lambda f: f.one("experts") is not None,
-    "hidden_size_per_layer_input": lambda f: (f.one("layer_input") or {"width": 0})["width"],
+    "use_double_wide_mlp": lambda f: any(
+        f.layer[kind]["feed_forward"] != f.table("feed_forward") for kind in f.readers
+    ),
+    "enable_moe_block": lambda f: f.table("experts") is not None,
+    "hidden_size_per_layer_input": lambda f: (f.table("layer_input") or {"width": 0})["width"],
     "d_kv": _heads("d_head"),
     "attention_head_dim": _heads("d_head"),
-    "num_heads": lambda f: (f.one("attention") or f.mixer)["n_heads"],
+    "num_heads": lambda f: (f.table("attention") or f.mixer)["n_heads"],
     "feed_forward_proj": _projection,
-    "use_qk_norm": lambda f: f.one("attention")["qk_norm"] != "none",
+    "use_qk_norm": lambda f: f.table("attention")["qk_norm"] != "none",
     "mlp_bias": lambda f: f.channel["bias"],
-    "rotary_dim": lambda f: f.one("positions")["rotary_dims"] or f.one("attention")["d_head"],
+    "rotary_dim": lambda f: f.table("positions")["rotary_dims"] or f.table("attention")["d_head"],
     "rope_local_base_freq": lambda f: next(
         layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"].get("window")
     ),
-    "attn_logit_softcapping": lambda f: _real(f.one("attention")["softcap"]),
+    "attn_logit_softcapping": lambda f: _real(f.table("attention")["softcap"]),
     "final_logit_softcapping": lambda f: _real(f.last["head"]["softcap"]),
     "sliding_window": lambda f: f.window,
     "use_sliding_window": lambda f: f.window is not None,
@@ -336,23 +342,23 @@ KEYS |= {
     "expert_layer_offset": lambda f: (f.period("experts") or (None, None))[1],
     "attn_layer_period": lambda f: (f.period("attention") or (None,))[0],
     "attn_layer_offset": lambda f: (f.period("attention") or (None, None))[1],
-    "v_head_dim": lambda f: (f.one("latent") or f.one("attention"))["d_v"],
+    "v_head_dim": lambda f: (f.table("latent") or f.table("attention"))["d_v"],
     "new_decoder_architecture": lambda f: (
-        f.one("norm")["parallel"] == "separate"
-        or f.one("attention")["n_kv_heads"] not in (1, f.one("attention")["n_heads"])
+        f.table("norm")["parallel"] == "separate"
+        or f.table("attention")["n_kv_heads"] not in (1, f.table("attention")["n_heads"])
     ),
-    "multi_query": lambda f: f.one("attention")["n_kv_heads"] == 1,
+    "multi_query": lambda f: f.table("attention")["n_kv_heads"] == 1,
     "parallel_attn": _parallel("shared", "separate"),
     "use_parallel_residual": _parallel("shared", "separate"),
-    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(str(f.one("norm")["parallel"])),
+    "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(str(f.table("norm")["parallel"])),
     "alibi": lambda f: f.last["positions"]["form"] == "alibi",
-    "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
+    "do_layer_norm_before": lambda f: f.table("norm")["place"] == "pre",
     "type_vocab_size": lambda f: f.last["embedding"]["types"] or 0,
     "type_vocab_sizes": lambda f: [rows for rows, _ in f.last["embedding"]["tables"]],
     "max_2d_position_embeddings": lambda f: f.last["embedding"]["tables"][0][0],
     "n_langs": lambda f: f.last["embedding"]["types"] or 1,
     "gelu_activation": lambda f: f.channel["activation"] == "gelu",
-    "pre_norm": lambda f: f.one("norm")["place"] == "pre",
+    "pre_norm": lambda f: f.table("norm")["place"] == "pre",
     "is_decoder": lambda f: f.last["role"] == "decoder",
     "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
@@ -360,12 +366,12 @@ KEYS |= {
     "position_biased_input": lambda f: f.last["positions"]["form"] == "learned",
     "position_buckets": lambda f: _buckets(_distances(f)),
     "norm_rel_ebd": lambda f: "layer_norm" if _distances(f)["norm"] else "none",
-    "conv_kernel_size": lambda f: (f.one("convolution") or {"taps": 0})["taps"],
-    "conv_act": lambda f: f.named(f.one("convolution")["activation"]),
+    "conv_kernel_size": lambda f: (f.table("convolution") or {"taps": 0})["taps"],
+    "conv_act": lambda f: f.named(f.table("convolution")["activation"]),
     "block_auto_adjust_ff_dim": lambda f: False,
     "num_dense_layers": lambda f: len(f.kinds) - len(f.where("experts")),
     "num_attention_heads_per_layer": lambda f: [f.layer[kind]["attention"]["n_heads"] for kind in f.kinds],
-    "gating": lambda f: {"head": "per-head", "element": "per-element"}[f.one("attention")["gate"]],
+    "gating": lambda f: {"head": "per-head", "element": "per-element"}[f.table("attention")["gate"]],
     "global_attn_every_n_layers": _full_every,
     "position_embedding_type": lambda f: _form_of_positions(f.last),
     "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
@@ -373,10 +379,10 @@ KEYS |= {
     # An encoder's window counts the position itself with the half on its one side.
     "local_attention": lambda f: 2 * (f.window - (f.last["role"] == "encoder")),
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
-    "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
-    "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",
+    "use_attention_gate": lambda f: f.table("attention")["gate"] == "head",
+    "use_sandwich_norm": lambda f: f.table("norm")["place"] == "sandwich",
     "mlp_ratio": lambda f: round(f.channel["d_ff"] * (1.5 if f.channel["gated"] else 1) / f.last["d_model"]),
     "use_swiglu_ffn": lambda f: f.channel["gated"],
     "use_absolute_position_embeddings": lambda f: f.last["positions"]["form"] == "learned",
-    "layer_scale_init_value": lambda f: 0.1 if f.one("norm")["layer_scale"] else 0.0,
+    "layer_scale_init_value": lambda f: 0.1 if f.table("norm")["layer_scale"] else 0.0,
 }

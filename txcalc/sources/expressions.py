@@ -49,7 +49,7 @@ class Expression:
         self.text = text.strip()
         if len(self.text) > LONGEST:
             raise Unreadable(f"is longer than {LONGEST} characters")
-        plain = _LENGTH.sub(lambda found: str(parse_tokens(found[0])), self.text.translate(_SIGNS))
+        plain = _LENGTH.sub(lambda match: str(parse_tokens(match[0])), self.text.translate(_SIGNS))
         try:
             self._tree: ast.expr = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -161,17 +161,17 @@ def size_of(raw: Table, name: str) -> Any:
     if size_field(path) is None:
         raise InputError(name, [f"{path} is no size of a description"])
     steps = path.split(".")
-    found = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
-    if not found:
+    values = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
+    if not values:
         stacks = resolve(raw, "description")["stacks"]
         half = steps.pop(0) if steps[0] in stacks and steps[0] else None
-        own = [stacks[half]] if half else list(stacks.values())
-        tables = [*own, *(layer for stack in own for layer in stack["layer"].values())]
-        found = [value for table in tables for value in _under(table, steps)]
-    distinct = list(dict.fromkeys(value for value in found if value is not None))
+        chosen = [stacks[half]] if half else list(stacks.values())
+        tables = [*chosen, *(layer for stack in chosen for layer in stack["layer"].values())]
+        values = [value for table in tables for value in _under(table, steps)]
+    distinct = list(dict.fromkeys(value for value in values if value is not None))
     if len(distinct) != 1:
-        said = " and ".join(f"{value:,}" for value in distinct) + " in its layers" if distinct else "none"
-        raise InputError(name, [f"{path} is {said}: name one of them, or none"])
+        sizes = " and ".join(f"{value:,}" for value in distinct) + " in its layers" if distinct else "none"
+        raise InputError(name, [f"{path} is {sizes}: name one of them, or none"])
     return distinct[0]
 
 
@@ -195,17 +195,17 @@ def _under(table: object, steps: list[str]) -> list[Any]:
 
 def read(raw: Table, changes: Table) -> dict[str, Expression]:
     """The changes that are expressions, by key, in their order. Errors: `InputError`, all faults at once."""
-    found: dict[str, Expression] = {}
+    expressions: dict[str, Expression] = {}
     faults: list[Fault | str] = []
     for key, value in changes.items():
         if isinstance(value, str) and size_field(spec.letter_path(key, raw)) and not _a_word(raw, value):
             try:
-                found[key] = Expression(value)
+                expressions[key] = Expression(value)
             except Unreadable as error:
                 faults.append(f"{key} = {shown(value)} {error}; expected {WANTED}")
     if faults:
         raise InputError("options", faults)
-    return found
+    return expressions
 
 
 def _a_word(raw: Table, text: str) -> bool:
@@ -226,19 +226,19 @@ def evaluated(raw: Table, changes: Table) -> tuple[Table, list[str]]:
     expressions = read(raw, changes)
     if not expressions:
         return changes, []
-    result, said = dict(changes), []
-    known = spec.changed(raw, {key: value for key, value in changes.items() if key not in expressions})
+    result, notes = dict(changes), []
+    described = spec.changed(raw, {key: value for key, value in changes.items() if key not in expressions})
     for key, expression in expressions.items():
-        base = known
+        base = described
         try:
             value = expression.evaluate(partial(size_of, base))
         except Unreadable as error:
             raise InputError("options", [f"{key} = {expression.text} {error}"]) from None
-        whole = int(nearest(value))
+        rounded = int(nearest(value))
         if value.denominator == 1:
-            said.append(f"{key} = {expression.text} = {whole:,}")
+            notes.append(f"{key} = {expression.text} = {rounded:,}")
         else:
-            said.append(f"{key} = {expression.text} = {float(value):,.2f}, rounded to {whole:,}")
-        result[key] = whole
-        known = spec.changed(known, {key: whole})
-    return result, said
+            notes.append(f"{key} = {expression.text} = {float(value):,.2f}, rounded to {rounded:,}")
+        result[key] = rounded
+        described = spec.changed(described, {key: rounded})
+    return result, notes

@@ -19,9 +19,9 @@ def read(path: Path, limit: int) -> bytes:
     """A file's first bytes: up to `limit`, and one more where it holds more. Errors: `InputError`."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            found = os.fstat(file.fileno())
-            most = min(found.st_size or limit, limit) + 1  # what has no size says 0
-            data = _piped(file.fileno(), limit) if stat.S_ISFIFO(found.st_mode) else file.read(most)
+            status = os.fstat(file.fileno())
+            length = min(status.st_size or limit, limit) + 1  # what has no size says 0
+            data = _piped(file.fileno(), limit) if stat.S_ISFIFO(status.st_mode) else file.read(length)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     if data is None:
@@ -55,14 +55,14 @@ def write(path: Path, data: str | bytes, force: bool) -> None:
             path.write_bytes(content)
             return
         target = path.resolve()
-        beside = target.with_name(f".{target.name[:100]}.{os.getpid()}")
+        part = target.with_name(f".{target.name[:100]}.{os.getpid()}")
         try:
-            beside.write_bytes(content)
+            part.write_bytes(content)
             if target.exists():
-                beside.chmod(stat.S_IMODE(target.stat().st_mode))
-            beside.replace(target)
+                part.chmod(stat.S_IMODE(target.stat().st_mode))
+            part.replace(target)
         finally:
-            beside.unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise InputError(str(path), [f"cannot be written: {reason}"]) from None

@@ -60,11 +60,11 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
         tensors = tuple(tensor for part in headers for tensor in part.tensors)
         if len({tensor.name for tensor in tensors}) < len(tensors):
             raise InputError(str(path), ["its parts hold a tensor of the same name twice"])
-    held = Checkpoint(str(path), "gguf", files, tensors)
+    checkpoint = Checkpoint(str(path), "gguf", files, tensors)
     from txcalc.sources import llamacpp
 
     raw, notes = llamacpp.describe(keys, {tensor.name: tensor.shape for tensor in tensors}, str(path))
-    return ({"name": re.sub(r"-\d{5}-of-\d{5}$", "", path.stem), **raw}, str(path), (), notes), held
+    return ({"name": re.sub(r"-\d{5}-of-\d{5}$", "", path.stem), **raw}, str(path), (), notes), checkpoint
 
 
 def _parts(path: Path, count: object) -> list[Path]:
@@ -104,9 +104,9 @@ class _Walk:
         """Steps over `length` bytes; the position before them."""
         start = self.at
         if length > self.end - start:
-            cut = self.end == MAX_HEADER
+            at_limit = self.end == MAX_HEADER
             raise self.wrong(
-                f"has a header of more than {MAX_HEADER:,} bytes" if cut else "ends inside its header: truncated"
+                f"has a header of more than {MAX_HEADER:,} bytes" if at_limit else "ends inside its header: truncated"
             )
         self.at = start + length
         return start
@@ -194,9 +194,9 @@ class _Walk:
             spans.append((offset, offset + bytes_, StoredTensor(name, tuple(reversed(shape)), dtype, bytes_)))
         room = len(self.data) - -(-self.at // alignment) * alignment
         at = 0
-        for begin, end, made in sorted(spans):
+        for begin, end, tensor in sorted(spans):
             if begin < at or begin % alignment or end > max(room, 0):
                 fault = f"overlaps another or is not aligned to {alignment}" if end <= room else "ends behind the file"
-                raise self.wrong(f"{shown(made.name)} {fault}: truncated, or damaged")
+                raise self.wrong(f"{shown(tensor.name)} {fault}: truncated, or damaged")
             at = end
-        return tuple(made for _, _, made in spans)
+        return tuple(tensor for _, _, tensor in spans)

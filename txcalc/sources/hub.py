@@ -38,13 +38,13 @@ class Repository(NamedTuple):
 
 def repository(source: str) -> Repository:
     """`hf:org/name@revision` in its parts. Errors: `InputError`."""
-    found = re.fullmatch(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?", source.strip(), re.ASCII)
-    if not found:
+    match = re.fullmatch(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?", source.strip(), re.ASCII)
+    if not match:
         raise InputError("source", [Fault("source", source, "hf:org/name or hf:org/name@revision")])
-    for part in (*found[1].split("/"), *(found[2] or "main").split("/")):
+    for part in (*match[1].split("/"), *(match[2] or "main").split("/")):
         if not plain(part):  # the client makes a path of each
             raise InputError("source", [Fault("source", source, "names and revisions without empty parts, . and ..")])
-    return Repository(found[1], found[2])
+    return Repository(match[1], match[2])
 
 
 def plain(name: str) -> bool:
@@ -66,23 +66,23 @@ def parsed(place: Repository) -> tuple[Any, str, str]:
 def headers(place: Repository) -> Checkpoint:
     """The checkpoint of a repository, by range requests: a few kilobytes of each file."""
     api, where = _client().HfApi(), f"{place} {safetensors.INDEX}"
-    one, names = threading.Lock(), dict[str, set[str]]()
+    lock, names = threading.Lock(), dict[str, set[str]]()
 
     def header(file: str) -> list[StoredTensor]:
-        data = _asked(place, file, lambda: _header(place, file))
-        with one:  # what a header lists takes a multiple of its bytes
-            found = safetensors.parse(data, f"{place} {file}", None)
-            if names and (faults := safetensors.disagreements(file, names[file], found)):
+        data = _request(place, file, lambda: _header(place, file))
+        with lock:  # what a header lists takes a multiple of its bytes
+            tensors = safetensors.parse(data, f"{place} {file}", None)
+            if names and (faults := safetensors.disagreements(file, names[file], tensors)):
                 raise InputError(where, faults)
-            return found
+            return tensors
 
     def there(file: str) -> bool:
-        return bool(_asked(place, file, lambda: api.file_exists(place.name, file, revision=place.revision)))
+        return bool(_request(place, file, lambda: api.file_exists(place.name, file, revision=place.revision)))
 
-    if there(whole := "model.safetensors"):
-        return Checkpoint(str(place), "safetensors", 1, tuple(header(whole)))
+    if there(single := "model.safetensors"):
+        return Checkpoint(str(place), "safetensors", 1, tuple(header(single)))
     if not there(safetensors.INDEX):
-        raise InputError(str(place), [f"has no {whole} and no {safetensors.INDEX}"])
+        raise InputError(str(place), [f"has no {single} and no {safetensors.INDEX}"])
     from concurrent.futures import ThreadPoolExecutor
 
     names |= safetensors.listed_files(_download(place, safetensors.INDEX), where)
@@ -114,13 +114,13 @@ def _download(place: Repository, file: str) -> bytes:
     def fetch() -> str:
         if not isinstance(client.try_to_load_from_cache(place.name, file, revision=place.revision), str):
             # Fails at once, where the download would try again for half a minute.
-            found = client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
-            if found.size is not None and found.size > huggingface.MAX_BYTES:
-                raise _Hostile(f"{file} has {found.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
+            metadata = client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
+            if metadata.size is not None and metadata.size > huggingface.MAX_BYTES:
+                raise _Hostile(f"{file} has {metadata.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
         return str(client.hf_hub_download(place.name, file, revision=place.revision))
 
-    with Path(_asked(place, file, fetch)).open("rb") as held:
-        return held.read(huggingface.MAX_BYTES + 1)
+    with Path(_request(place, file, fetch)).open("rb") as cached:
+        return cached.read(huggingface.MAX_BYTES + 1)
 
 
 def _header(place: Repository, file: str) -> bytes:
@@ -131,37 +131,37 @@ def _header(place: Repository, file: str) -> bytes:
     tools: Any = utils  # which lists not all that it exports
     url = client.hf_hub_url(place.name, file, revision=place.revision)
 
-    def asked(first: int, last: int) -> bytes:
+    def fetch_range(first: int, last: int) -> bytes:
         span = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
         answer = client.get_session().get(url, headers=tools.build_hf_headers() | span)
         tools.hf_raise_for_status(answer)
         return bytes(answer.content)
 
-    start = asked(0, FIRST)
+    start = fetch_range(0, FIRST)
     end = 8 + int.from_bytes(start[:8], "little")
     if end > huggingface.MAX_BYTES:
         raise _Hostile(f"its header has {end - 8:,} bytes, more than {huggingface.MAX_BYTES:,}")
-    held = start if len(start) >= end else start + asked(len(start), end - 1)
-    if len(start) < 8 or len(held) < end:
+    data = start if len(start) >= end else start + fetch_range(len(start), end - 1)
+    if len(start) < 8 or len(data) < end:
         raise _Hostile("it ends inside its header")
-    return held[8:end]
+    return data[8:end]
 
 
-_asking = threading.local()
+_request_state = threading.local()
 
 
 def _guard(response: Any) -> None:
     """Refuses an answer to one of our requests that would lead the client astray, and bounds its body."""
-    if not getattr(_asking, "since", None):
+    if not getattr(_request_state, "since", None):
         return  # somebody else's request, by the same client
     headers = response.headers
     for key in ("x-repo-commit", "etag", "x-linked-etag"):
         value = headers.get(key)
         if value is not None and not plain(value.removeprefix("W/").strip('"')):
             raise _Hostile(f"the endpoint answers with {key} = {shown(value)}, which is no plain name")
-    most = huggingface.MAX_BYTES
+    limit = huggingface.MAX_BYTES
     if headers.get("content-encoding", "identity") != "identity":
-        most //= 1024  # as much as it may grow when it is unpacked
+        limit //= 1024  # as much as it may grow when it is unpacked
     stream = response.stream
     (base,) = (cls for cls in type(stream).__mro__ if cls.__name__ == "SyncByteStream")
 
@@ -170,8 +170,8 @@ def _guard(response: Any) -> None:
             size = 0
             for chunk in stream:
                 size += len(chunk)
-                if size > most:
-                    raise _Hostile(f"the endpoint sends more than {most:,} bytes")
+                if size > limit:
+                    raise _Hostile(f"the endpoint sends more than {limit:,} bytes")
                 yield chunk
 
         def close(self) -> None:
@@ -191,7 +191,7 @@ def _in_time(request: Callable[[], T]) -> T:
     failure: list[BaseException] = []
 
     def work() -> None:
-        _asking.since = True
+        _request_state.since = True
         try:
             result.append(request())
         except BaseException as error:
@@ -207,7 +207,7 @@ def _in_time(request: Callable[[], T]) -> T:
     return result[0]
 
 
-def _asked(place: Repository, file: str, request: Callable[[], T]) -> T:
+def _request(place: Repository, file: str, request: Callable[[], T]) -> T:
     """What the hub answers, or why it does not, in one line."""
     from huggingface_hub import errors
 

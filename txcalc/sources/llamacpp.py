@@ -90,12 +90,12 @@ class MetadataKeys:
 
     def __init__(self, keys: Table, arch: str) -> None:
         self.keys, self.arch = keys, arch
-        self.asked: set[str] = set()
+        self.keys_read: set[str] = set()
         self.faults: list[Fault | str] = []
 
     def get(self, key: str, check: Any, default: Any = ABSENT) -> Any:
         """A key's value, checked; a list that repeats one value is that value, of heads but for layers without any."""
-        self.asked.add(key)
+        self.keys_read.add(key)
         name = f"{self.arch}.{key}"
         value = self.keys.get(name, ABSENT)
         if isinstance(value, list) and key == "attention.head_count_kv":
@@ -115,7 +115,13 @@ class MetadataKeys:
     def finish(self, where: str) -> None:
         for name, value in self.keys.items():
             key = name.removeprefix(f"{self.arch}.")
-            if key == name or key in self.asked or key in NEUTRAL or key.startswith("rope.") or value in (0, False, ""):
+            if (
+                key == name
+                or key in self.keys_read
+                or key in NEUTRAL
+                or key.startswith("rope.")
+                or value in (0, False, "")
+            ):
                 continue
             self.faults.append(Fault(name, value, "a key that is understood", "it may change a size"))
         if self.faults:
@@ -172,7 +178,7 @@ def _has(shapes: Shapes, *names: str) -> bool:
 def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> Raw:
     if arch.startswith("mamba"):
         inner, rank = k.get("ssm.inner_size", size), k.get("ssm.time_step_rank", size)
-        k.asked |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
+        k.keys_read |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
         common = {"d_state": k.get("ssm.state_size", size), "d_conv": k.get("ssm.conv_kernel", size)}
         if arch == "mamba":
             norms = bool(k.get("ssm.dt_b_c_rms", flag, False))
@@ -195,8 +201,8 @@ def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: 
     elif family.positions == "learned":
         places["rows"] = shapes.get("position_embd.weight", (1,))[0]
     if family.parallel and k.get("use_parallel_residual", flag, True):
-        apart = _has(shapes, "attn_norm_2.weight", "ffn_norm.weight")
-        raw["norm"]["parallel"] = "separate" if apart else "shared"
+        separate = _has(shapes, "attn_norm_2.weight", "ffn_norm.weight")
+        raw["norm"]["parallel"] = "separate" if separate else "shared"
     parts: Raw = {"latent" if latent else "attention": attention, "positions": places}
     parts |= _channels(k, shapes, family)
     return parts | _delta(k, parts) if family.delta else _windows(k, family, parts)
@@ -243,7 +249,7 @@ def _attention(k: MetadataKeys, shapes: Shapes, raw: Raw) -> Raw:
 def _latent(k: MetadataKeys, rank: int) -> Raw:
     """MLA. Newer files give the widths of the absorbed heads, and those of the model as …_mla."""
     rope = k.get("rope.dimension_count", size)
-    k.asked.add("attention.head_count_kv")
+    k.keys_read.add("attention.head_count_kv")
     keys, values = k.get("attention.key_length", size), k.get("attention.value_length", size)
     keys, values = k.get("attention.key_length_mla", size, keys), k.get("attention.value_length_mla", size, values)
     return {
@@ -266,24 +272,24 @@ def _channels(k: MetadataKeys, shapes: Shapes, family: GgufFamily) -> Raw:
     single: Raw = {"feed_forward": {**common, "d_ff": width, "bias": _has(shapes, "ffn_up.bias")}}
     if not experts:
         return single
-    one = k.get("expert_feed_forward_length", size, width)
+    expert_width = k.get("expert_feed_forward_length", size, width)
     shared = k.get("expert_shared_feed_forward_length", count, 0)
-    many: Raw = {
+    mixture: Raw = {
         **common,
         **family.experts,
         "n_experts": experts,
         "top_k": k.get("expert_used_count", size),
-        "d_ff": one,
+        "d_ff": expert_width,
         "bias": _has(shapes, "ffn_up_exps.bias"),
         "router_bias": _has(shapes, "ffn_gate_inp.bias"),
         "n_shared": k.get("expert_shared_count", count, 0) or int(shared > 0),
     }
-    many |= {"d_ff_shared": shared} if shared else {}
+    mixture |= {"d_ff_shared": shared} if shared else {}
     if not dense:
-        return {"experts": many}
+        return {"experts": mixture}
     kinds = {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
     sparse = k.get("block_count", layers) - k.get("nextn_predict_layers", count, 0) - dense
-    return {**single, "experts": many, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
+    return {**single, "experts": mixture, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
 
 
 def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
@@ -303,14 +309,16 @@ def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
 def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
     """Which layers have the window: as the file says, of every n-th all keys or layer by layer, or the family's own."""
     key = "attention.sliding_window_pattern"
-    k.asked.add(key)
-    said = k.keys.get(f"{k.arch}.{key}")
-    if isinstance(said, list) and all(type(one) is bool for one in said):
-        return ("local",) if all(said) else tuple("local" if one else "global" for one in said) if any(said) else ()
-    if type(said) is int and said > 1:
-        return (f"{said - 1}*local", "global")
-    if said is not None:
-        k.faults.append(Fault(f"{k.arch}.{key}", said, "a number above 1, or true and false for the layers"))
+    k.keys_read.add(key)
+    given = k.keys.get(f"{k.arch}.{key}")
+    if isinstance(given, list) and all(type(near) is bool for near in given):
+        return (
+            ("local",) if all(given) else tuple("local" if near else "global" for near in given) if any(given) else ()
+        )
+    if type(given) is int and given > 1:
+        return (f"{given - 1}*local", "global")
+    if given is not None:
+        k.faults.append(Fault(f"{k.arch}.{key}", given, "a number above 1, or true and false for the layers"))
     return family.windows
 
 

@@ -49,7 +49,7 @@ def _files(path: Path) -> int:
     return len(names) if path.name in names else 1
 
 
-def beside(folder: Path) -> tuple[Checkpoint | None, str]:
+def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
     """The checkpoint in a folder, with what to note: all shards of its index, or its one file.
 
     None without a note where there is no checkpoint; None with one where some of it is not here.
@@ -62,17 +62,17 @@ def beside(folder: Path) -> tuple[Checkpoint | None, str]:
         return _sharded(index), ""
     if not files:
         return None, ""
-    whole = folder / "model.safetensors"
-    if whole in files:
-        return read(whole), ""
+    single = folder / "model.safetensors"
+    if single in files:
+        return read(single), ""
     shards = [file for file in files if re.fullmatch(r"model-\d{5}-of-\d{5}", file.stem)]
     if not shards and len(files) == 1:
         return read(files[0]), ""
     if shards and len(shards) == int(shards[0].stem[-5:]):
         _bounded(str(folder), shards)
-        return _together(str(folder), {file.name: _file(file) for file in shards}), ""
-    held = f"{len(files):,} .safetensors files and no {INDEX}"
-    raise InputError(str(folder), [f"holds {held}: which is the model? (name the file, or config.json alone)"])
+        return _merge(str(folder), {file.name: _file(file) for file in shards}), ""
+    several = f"{len(files):,} .safetensors files and no {INDEX}"
+    raise InputError(str(folder), [f"holds {several}: which is the model? (name the file, or config.json alone)"])
 
 
 def _sharded(index: Path) -> Checkpoint:
@@ -92,7 +92,7 @@ def _sharded(index: Path) -> Checkpoint:
 def _bounded(where: str, paths: list[Path]) -> None:
     """A fault where the headers of all files are larger than one may be. Errors: `InputError`."""
     lengths = [int.from_bytes(files.read(path, 7), "little") for path in paths]
-    claimed = sum(one for one, path in zip(lengths, paths, strict=True) if one < path.stat().st_size)
+    claimed = sum(length for length, path in zip(lengths, paths, strict=True) if length < path.stat().st_size)
     if claimed > MAX_HEADER:
         raise InputError(
             where, [f"its files have headers of {claimed:,} bytes, expected at most {MAX_HEADER:,} in all"]
@@ -120,17 +120,17 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
 def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]) -> Checkpoint:
     """One checkpoint of all files of an index, of which no more is held than the index lists. Errors: `InputError`
     where index and files disagree."""
-    held: dict[str, list[StoredTensor]] = {}
+    stored: dict[str, list[StoredTensor]] = {}
     faults: list[str] = []
     for file, tensors in files:
-        found = disagreements(file, names[file], tensors)
-        held[file] = [] if found else tensors
-        faults += found
+        differences = disagreements(file, names[file], tensors)
+        stored[file] = [] if differences else tensors
+        faults += differences
         if len(faults) >= MAX_FAULTS:
             break
     if faults:
         raise InputError(where, faults[:MAX_FAULTS])
-    return _together(where, held)
+    return _merge(where, stored)
 
 
 def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) -> list[str]:
@@ -140,13 +140,13 @@ def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) 
     return [f"{shown(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
 
 
-def _together(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
-    seen: dict[str, str] = {}
+def _merge(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
+    file_of: dict[str, str] = {}
     for file, tensors in files.items():
         for tensor in tensors:
-            if tensor.name in seen:
-                raise InputError(where, [f"{tensor.name} is in {seen[tensor.name]} and in {file}"])
-            seen[tensor.name] = file
+            if tensor.name in file_of:
+                raise InputError(where, [f"{tensor.name} is in {file_of[tensor.name]} and in {file}"])
+            file_of[tensor.name] = file
     return Checkpoint(where, "safetensors", len(files), tuple(t for tensors in files.values() for t in tensors))
 
 
@@ -168,8 +168,10 @@ def _file(path: Path) -> list[StoredTensor]:
                 raise InputError(where, ["is a Git LFS pointer, not the file itself (git lfs pull)"])
             length = int.from_bytes(start, "little")
             if len(start) < 8 or length > size - 8:
-                got = f"{size:,} bytes long" if len(start) < 8 else f"{size:,} bytes long, with a header of {length:,}"
-                raise InputError(where, [f"is {got}: truncated, or no .safetensors file"])
+                length_text = (
+                    f"{size:,} bytes long" if len(start) < 8 else f"{size:,} bytes long, with a header of {length:,}"
+                )
+                raise InputError(where, [f"is {length_text}: truncated, or no .safetensors file"])
             if length > MAX_HEADER:
                 raise InputError(where, [f"has a header of {length:,} bytes, expected at most {MAX_HEADER:,}"])
             header = file.read(length)
@@ -191,16 +193,16 @@ def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Sto
     faults: list[Fault | str] = []
     spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in listed.items():
-        found = _tensor(name, entry, faults)
-        if found:
-            spans.append(found)
+        span = _tensor(name, entry, faults)
+        if span:
+            spans.append(span)
         if len(faults) >= MAX_FAULTS:
             break
     if not faults:
-        faults += _uncovered(spans, room)
+        faults += _coverage_faults(spans, room)
     if faults:
         raise InputError(where, faults)
-    return [made for _, _, made in sorted(spans)]
+    return [tensor for _, _, tensor in sorted(spans)]
 
 
 def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
@@ -228,19 +230,19 @@ def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, i
         begin, end = offsets
         bits = product(shape) * BITS[dtype]
         if bits != 8 * (end - begin):
-            wanted = f"{bits:,} bits, as its shape and dtype say" if bits < 1 << 70 else "less than 2^70 bits"
-            faults.append(f"{key} has {end - begin:,} bytes, expected {wanted}")
+            expected = f"{bits:,} bits, as its shape and dtype say" if bits < 1 << 70 else "less than 2^70 bits"
+            faults.append(f"{key} has {end - begin:,} bytes, expected {expected}")
         else:
             return begin, end, StoredTensor(name, tuple(shape), dtype, end - begin)
     return None
 
 
-def _uncovered(spans: Iterable[tuple[int, int, StoredTensor]], room: int | None) -> Iterator[str]:
+def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int | None) -> Iterator[str]:
     """A fault where tensors overlap, leave a gap, or do not fill the file exactly."""
     at = 0
-    for begin, end, made in sorted(spans):
+    for begin, end, tensor in sorted(spans):
         if begin != at:
-            yield f"{shown(made.name)} begins at byte {begin:,} of the data, expected {at:,}: a gap, or an overlap"
+            yield f"{shown(tensor.name)} begins at byte {begin:,} of the data, expected {at:,}: a gap, or an overlap"
             return
         at = end
     if room is not None and at != room:
@@ -252,7 +254,9 @@ def _json(data: bytes, where: str) -> Any:
     if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     try:
-        return json.loads(data.decode(), object_pairs_hook=_once, parse_float=_no_number, parse_constant=_no_number)
+        return json.loads(
+            data.decode(), object_pairs_hook=_refuse_duplicates, parse_float=_no_number, parse_constant=_no_number
+        )
     except UnicodeDecodeError:
         raise InputError(where, ["has a header that is not text"]) from None
     except (ValueError, RecursionError) as error:
@@ -261,7 +265,7 @@ def _json(data: bytes, where: str) -> Any:
         ) from None
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)

@@ -23,10 +23,10 @@ SOUND = suppress(Unsound)  # around one rule
 
 def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
     """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
-    left = iter(rules)
+    remaining = iter(rules)
     while True:
         with SOUND:
-            for rule in left:
+            for rule in remaining:
                 rule(*tables)
             return
 

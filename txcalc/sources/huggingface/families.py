@@ -64,7 +64,7 @@ READERS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(ALIASES, ("aliases", "alias")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},
 }
-READERS |= {name: READERS[other] for name, other in by_name(_TABLE["like"]).items()}
+READERS |= {name: READERS[like] for name, like in by_name(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(
     (

@@ -138,18 +138,18 @@ def kimi_linear(c: Config) -> Raw:
         if sorted([*full, *linear]) != list(range(1, n + 1)):
             inner.fault("full_attn_layers", full, f"with kda_layers every layer from 1 to {n:,} once")
 
-    def said(key: str, name: str, default: int) -> Any:
+    def nested_size(key: str, name: str, default: int) -> Any:
         """A size that the nested table says, or the class's own key where it does not."""
         if key not in inner:
             return c.size(name, default=default)
         c.ignore(name)
         return inner.size(key)
 
-    width = said("head_dim", "linear_head_dim", 128)
+    width = nested_size("head_dim", "linear_head_dim", 128)
     delta = {
-        "n_heads": said("num_heads", "linear_num_heads", 32),
+        "n_heads": nested_size("num_heads", "linear_num_heads", 32),
         "d_key": width,
-        "d_conv": said("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
+        "d_conv": nested_size("short_conv_kernel_size", "linear_conv_kernel_dim", 4),
         "rank": width,
     }
     first = c.count("first_k_dense_replace", default=1)

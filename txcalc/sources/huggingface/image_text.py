@@ -213,15 +213,15 @@ def git(c: Config) -> Raw:
     else:
         c.ignore("tie_word_embeddings")
     d, rows = raw["d_model"], c.size("max_position_embeddings", default=1024)
-    seen = c.nested("vision_config", "git_vision_model", {})
-    seen.data = {"patch_size": 16, **seen.data}
-    tower = clip_tower(seen)
+    vision = c.nested("vision_config", "git_vision_model", {})
+    vision.data = {"patch_size": 16, **vision.data}
+    tower = clip_tower(vision)
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
-    held = tower_model(tower.raw).params if not c.faults else 0
-    seen = held + (tower.width + 3) * d + frames * tower.width
+    idle = tower_model(tower.raw).params if not c.faults else 0
+    idle += (tower.width + 3) * d + frames * tower.width
     more = "each position of a picture that is written about is a token more"
     what = "text alone is run: the picture's encoder and its projection"
-    raw = c.with_idle(raw, seen, what, f"are held and not run; {more}")
+    raw = c.with_idle(raw, idle, what, f"are held and not run; {more}")
     attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
     raw |= {"context": rows, "embedding": {"norm": True}}

@@ -250,17 +250,17 @@ def inkling_text(c: Config) -> Raw:
     sizes = {"near": heads("swa_", 64, 16), "far": heads("", REQUIRED, 8)}
 
     def layer(kind: str, part: str) -> Pieces:
-        several, groups, one = sizes[kind]
-        q, kv = several * one, groups * one
-        attention = {"n_heads": several, "n_kv_heads": groups, "d_head": one}
-        made = [_norm("attention_norm", d), _matrix("q", d, q), _matrix("k", d, kv), _matrix("v", d, kv)]
-        made += [*mixed_in("k", kv), *mixed_in("v", kv), _matrix("r", d, several * inner)]
-        made += [_norm("q_norm", one, runs=several), _norm("k_norm", one, runs=groups)]
-        made += [_matrix("distances", inner, spans[kind], runs=several)]
-        made += [_core(attention, window if kind == "near" else None), _matrix("o", q, d)]
-        made += [*mixed_in("attention", d), leaf("attention_sum", "sum", d), *mixed_in("fed", d)]
-        made += [leaf("kept", "state", taps * (2 * kv + 2 * d)), leaf("fed_scale", "held", 1)]
-        return made + ([_matrix("router", d, mixed["n_experts"] + shared, kind="router")] if part == "sparse" else [])
+        several, groups, width = sizes[kind]
+        q, kv = several * width, groups * width
+        attention = {"n_heads": several, "n_kv_heads": groups, "d_head": width}
+        leaves = [_norm("attention_norm", d), _matrix("q", d, q), _matrix("k", d, kv), _matrix("v", d, kv)]
+        leaves += [*mixed_in("k", kv), *mixed_in("v", kv), _matrix("r", d, several * inner)]
+        leaves += [_norm("q_norm", width, runs=several), _norm("k_norm", width, runs=groups)]
+        leaves += [_matrix("distances", inner, spans[kind], runs=several)]
+        leaves += [_core(attention, window if kind == "near" else None), _matrix("o", q, d)]
+        leaves += [*mixed_in("attention", d), leaf("attention_sum", "sum", d), *mixed_in("fed", d)]
+        leaves += [leaf("kept", "state", taps * (2 * kv + 2 * d)), leaf("fed_scale", "held", 1)]
+        return leaves + ([_matrix("router", d, mixed["n_experts"] + shared, kind="router")] if part == "sparse" else [])
 
     head = c.lm_head(tied=False)
     if head.get("tied"):

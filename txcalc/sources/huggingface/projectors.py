@@ -201,7 +201,7 @@ def qwen2_audio(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(({"pool": 2}, {"linear": raw["d_model"]}))
 
 
-def one(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+def linear(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix."""
     return Projection(({"linear": raw["d_model"]},))
 

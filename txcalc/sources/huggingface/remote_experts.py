@@ -31,9 +31,9 @@ def hunyuan(c: Config) -> Raw:
         "head": c.lm_head(tied=False),
     }
     if c.size("num_experts", default=1) > 1:
-        own = c.data.get(*WIDTH) is not None
+        has_width = c.data.get(*WIDTH) is not None
         c.ignore("intermediate_size")
-        mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if own else ("intermediate_size",), 1, 1)
+        mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if has_width else ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
         description["experts"] = mixed | ({"n_shared": shared} if shared else {})
         kinds = ["attention", "experts"]
@@ -45,7 +45,7 @@ def hunyuan(c: Config) -> Raw:
     if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
         description["idle"] = owned.count(False) * attention["d_head"]
     borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
-    return layered(description, (["owner" if own else "borrower" for own in owned],
+    return layered(description, (["owner" if is_owner else "borrower" for is_owner in owned],
                           {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
 
 

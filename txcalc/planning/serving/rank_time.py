@@ -155,14 +155,14 @@ class RankTime:
 
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of adapters and collectives."""
-        sums: dict[str, list[tuple[float, ...]]] = {}
+        sums: dict[str, list[Cost]] = {}
         kinds = [load.kind for load in self.loads_of(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
             sums.setdefault(kind, []).append(cost)
         if adapters := self._adapters(work):
-            sums[ADAPTERS] = list(adapters)
+            sums[ADAPTERS] = adapters
         if transfers := list(self._transfers(work, head)):
-            sums[LINKS] = list(transfers)
+            sums[LINKS] = transfers
         return {kind: total(costs) for kind, costs in sums.items()}
 
     def loads_of(self, work: Workload, head: bool) -> list[_Load]:
@@ -174,8 +174,8 @@ class RankTime:
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
 
-    def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
-        """The fields of a `Cost` for every leaf, as tuples: this is the hot loop."""
+    def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[Cost]:
+        """The cost of every leaf: this is the hot loop."""
         own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self.loads_of(work, head)
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
@@ -203,25 +203,20 @@ class RankTime:
             compute += unpacked
             memory = (leaf.weights * copies + moved) / bandwidth / curve.memory
             taken = curve.blended(memory, compute) + load.narrowed * batch
-            computes = compute > memory
-            yield (
-                load.least * batch,
-                leaf.weights * least / bandwidth,
-                load.cache * batch / bandwidth,
-                0.0,
-                taken if computes else 0.0,
-                0.0 if computes else taken,
-                0.0,
-                0.0 if beside and load.kind == "shared_experts" else load.start * started,
-                load.host * started,
-                0.0,
+            bound_by_compute = compute > memory
+            yield Cost(
+                least_compute=load.least * batch,
+                least_weights=leaf.weights * least / bandwidth,
+                least_cache=load.cache * batch / bandwidth,
+                compute=taken if bound_by_compute else 0.0,
+                memory=0.0 if bound_by_compute else taken,
+                launch=0.0 if beside and load.kind == "shared_experts" else load.start * started,
+                host=load.host * started,
             )
 
-    def _in_ram(
-        self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float
-    ) -> tuple[float, ...]:
-        """The fields of a `Cost` for a leaf in RAM: few tokens are computed by the host, many by the accelerator after
-        the weights are copied there.
+    def _in_ram(self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float) -> Cost:
+        """The cost of a leaf in RAM: few tokens are computed by the host, many by the accelerator after the weights are
+        copied there.
 
         Errors: `InputError` for attention of many tokens on a host whose peak is not known.
         """
@@ -232,16 +227,26 @@ class RankTime:
         many = tokens >= MANY and not load.rows
         if many and not core:
             memory = (read + load.moved * batch) / bandwidth / load.curve.memory
-            taken, link = load.curve.blended(memory, compute), read / host.link
-            return (load.least * batch, 0.0, 0.0, 0.0, 0.0, taken, link, load.start, load.host, floor)
+            return Cost(
+                least_compute=load.least * batch,
+                memory=load.curve.blended(memory, compute),
+                link=read / host.link,
+                launch=load.start,
+                host=load.host,
+                least_ram=floor,
+            )
         if many and host.peak is None:
             fault = "attention of layers in RAM is the host's, whose peak is not given: 64GB@80GB/s@1TFLOPS"
             raise InputError("--ram", [fault])
         assert host.bandwidth
         reads = (read + load.moved * batch) / host.bandwidth / self.efficiency.memory
         computes = load.flops * batch / host.peak if host.peak else 0.0
-        own = (computes, 0.0) if computes > reads else (0.0, reads)
-        return (load.least * batch, 0.0, 0.0, 0.0, *own, 0.0, 0.0, 0.0, floor)
+        return Cost(
+            least_compute=load.least * batch,
+            compute=computes if computes > reads else 0.0,
+            memory=0.0 if computes > reads else reads,
+            least_ram=floor,
+        )
 
     def _adapters(self, work: Workload) -> list[Cost]:
         """The factors of LoRA adapters: two launches beside each fused product of linear layers of one input, as in
@@ -261,8 +266,16 @@ class RankTime:
         memory = read * min(self.engine.adapters, float(work.batch)) / self.efficiency.memory
         compute = flops / self.efficiency.matmul[self.wide]
         launch, host = starts * self.efficiency.launch_s, starts * self.issue
-        spent = (compute, 0.0) if compute > memory else (0.0, memory)
-        return [Cost(flops, read, 0.0, 0.0, *spent, 0.0, launch, host)]
+        return [
+            Cost(
+                least_compute=flops,
+                least_weights=read,
+                compute=compute if compute > memory else 0.0,
+                memory=0.0 if compute > memory else memory,
+                launch=launch,
+                host=host,
+            )
+        ]
 
     def _fullest(self) -> float:
         """Load of the fullest rank of experts over the mean. Experts' popularities are independent (`spread`), so the
@@ -335,21 +348,21 @@ class RankTime:
         elif curve.unpack and ask.tokens <= 1:
             unpacked = max(0.0, flops * (curve.unpack / 2 - 1 / curve.compute) / reached)
         return _Load(
-            ask.kind,
-            leaf,
-            flops / (self.best_core if core else leaf.peak),
-            flops / reached / curve.compute,
-            ask.cache,
-            moved + scores,
-            ask.copies,
-            ask.positions * self.layout.sharing,
-            ask.rows,
-            curve,
-            start,
-            leaf.narrowed * ask.positions,
-            starts * self.issue,
-            flops,
-            unpacked,
+            kind=ask.kind,
+            leaf=leaf,
+            least=flops / (self.best_core if core else leaf.peak),
+            compute=flops / reached / curve.compute,
+            cache=ask.cache,
+            moved=moved + scores,
+            copies=ask.copies,
+            tokens=ask.positions * self.layout.sharing,
+            rows=ask.rows,
+            curve=curve,
+            start=start,
+            narrowed=leaf.narrowed * ask.positions,
+            host=starts * self.issue,
+            flops=flops,
+            unpacked=unpacked,
         )
 
     def _widened(self, leaf: _Leaf, ask: LeafLoad) -> _Leaf:

@@ -169,8 +169,18 @@ class RankWork:
             gathered = sharing * self.stage.root.stacks[-1].d_model * entry.layers if gathers else 0
             row = 2.0 * d_in * d_out if entry.routed else 0.0
             in_ram = offload is not None and bool(offload.asked) and offload.holds(entry)
-            dtype, once = form.dtype_of(entry), min(1.0, chance)
-            yield LeafWork(entry, float(size), once, dtype, d_in, float(starts), merged, gathered, row, in_ram)
+            yield LeafWork(
+                entry=entry,
+                weights=float(size),
+                chance=min(1.0, chance),
+                dtype=form.dtype_of(entry),
+                inputs=d_in,
+                starts=float(starts),
+                merged=merged,
+                gathered=gathered,
+                row=row,
+                in_ram=in_ram,
+            )
             before = entry
 
     def _load(self, number: int, entry: Entry) -> LeafLoad:
@@ -188,20 +198,20 @@ class RankWork:
         cache *= runs * (self.engine.cache_bits if core else self.engine.state_bits) / 8
         (d_in, d_out), rows = inner.matrix or (0, 0), inner.row is not None
         return LeafLoad(
-            entry.kind,
-            number,
-            d_in,
-            d_out,
-            float(entry.flops_masked),
-            cache,
-            cache + activations * runs * self.element,
-            on_chip * runs * self.element,
-            runs,
-            float(entry.times) if self.leaves[number].chance else runs * positions if rows else runs,
-            float(work.tokens),
-            positions,
-            rows,
-            self._core(entry, work) if core else None,
+            kind=entry.kind,
+            leaf=number,
+            inputs=d_in,
+            outputs=d_out,
+            flops=float(entry.flops_masked),
+            cache=cache,
+            moved=cache + activations * runs * self.element,
+            on_chip=on_chip * runs * self.element,
+            runs=runs,
+            copies=float(entry.times) if self.leaves[number].chance else runs * positions if rows else runs,
+            tokens=float(work.tokens),
+            positions=positions,
+            rows=rows,
+            core=self._core(entry, work) if core else None,
         )
 
     def _core(self, entry: Entry, work: Workload) -> CoreWork:
@@ -214,7 +224,16 @@ class RankWork:
         heads = entry.leaf.attended
         again = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)
-        return CoreWork(name, float(products[0].n), score, number, float(entry.flops), decodes, grouped, again)
+        return CoreWork(
+            name=name,
+            depth=float(products[0].n),
+            score=score,
+            scores=number,
+            dense=float(entry.flops),
+            decodes=decodes,
+            grouped=grouped,
+            again=again,
+        )
 
     def sends(self, one: Workload) -> list[SentWork]:
         """The collectives of this rank for one sequence."""

@@ -86,6 +86,13 @@ def datasheet_seconds(accelerator: Accelerator, message: Message, least: bool = 
     return max(inside, between / local * (away if least and kind != "all_reduce" else 1))
 
 
+class LibrarySource(Struct, frozen=True):
+    """What sends a message, and where its figures are from."""
+
+    library: str
+    source: str
+
+
 class Library(Struct, frozen=True):
     """A communication library."""
 
@@ -94,8 +101,8 @@ class Library(Struct, frozen=True):
         """Seconds of a message on an accelerator's links."""
 
     @abstractmethod
-    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
-        """What sends a kind of message, and where its figures are from."""
+    def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
+        """What sends a kind of message to a group."""
 
 
 # What NCCL's large messages reach of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100.
@@ -133,38 +140,49 @@ class Nccl(Library, frozen=True):
             return START + around
         return START + 2 * min(around, (local - 1) * TREE[0] + log2(nodes) * TREE[1])
 
-    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+    def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
         latencies = "latency: NCCL 2.2x, src/graph/tuning.cc"
         rates = "stas00/ml-engineering 744d01e, network/README.md; docs.alayanew.com, 2026-05-06"
-        return "NCCL", f"{latencies}; share of the link: nccl-tests ({rates})"
+        return LibrarySource("NCCL", f"{latencies}; share of the link: nccl-tests ({rates})")
 
 
 class EngineCollectives(Library, frozen=True):
-    """What serving engines replay in captured graphs, measured kernel by kernel (`Efficiency.links`): all-reduces of
-    their own within a node (TensorRT-LLM, vLLM and SGLang have one each), and NCCL for all else."""
+    """What serving engines send. Within a node they replay captured graphs, measured kernel by kernel
+    (`Efficiency.links`): all-reduces of their own (TensorRT-LLM, vLLM and SGLang have one each), and NCCL for all else.
+    Between nodes they call NCCL as any framework does: their own all-reduces write into each other's memory, which only
+    ranks of one node can.
+
+    Source   vLLM, distributed/device_communicators/custom_all_reduce.py: disabled for a group over several nodes
+    """
 
     def seconds(self, accelerator: Accelerator, message: Message) -> float:
+        if message.group.crosses:
+            return NCCL.seconds(accelerator, message)
         curve, ranks = accelerator.efficiency.transfer(message.kind), message.group.size
         rated = datasheet_seconds(accelerator, message)
-        # A transfer between nodes reaches the share of its link that one of equal duration reaches within a node.
-        share = curve.reached(rated * (accelerator.link or HOST), ranks)
-        return rated / share + curve.latency(ranks)
+        return rated / curve.reached(rated * (accelerator.link or HOST), ranks) + curve.latency(ranks)
 
-    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
+    def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
         cited = accelerator.efficiency.cited
+        if group.crosses:
+            return NCCL.source(accelerator, kind, group)
         if kind == "all_reduce":
-            return "all-reduce of the engine", cited["link.all_reduce"]
-        return "NCCL in captured graphs", cited["link.all_to_all"]
+            return LibrarySource("all-reduce of the engine", cited["link.all_reduce"])
+        return LibrarySource("NCCL in captured graphs", cited["link.all_to_all"])
 
 
 class Datasheet(Library, frozen=True):
-    """No library: every byte at the datasheet's rate, and nothing else."""
+    """No library but a lower bound: every byte at the datasheet's rate, of an all-reduce its message once, as a switch
+    that reduces can do."""
 
     def seconds(self, accelerator: Accelerator, message: Message) -> float:
-        return datasheet_seconds(accelerator, message)
+        if message.kind == "all_reduce":
+            size = message.group.size
+            message = message._replace(sent=message.sent * size / (2 * (size - 1)))
+        return datasheet_seconds(accelerator, message, least=True)
 
-    def source(self, accelerator: Accelerator, kind: str) -> tuple[str, str]:
-        return "none", "datasheet"
+    def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
+        return LibrarySource("none", "datasheet")
 
 
 NCCL, ENGINE_COLLECTIVES, DATASHEET = Nccl(), EngineCollectives(), Datasheet()

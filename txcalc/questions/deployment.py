@@ -10,8 +10,11 @@ from collections.abc import Callable, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
+from msgspec import field
+
 from txcalc.ledger import KINDS
 from txcalc.planning.layout import Layout
+from txcalc.planning.links import LibrarySource
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import HostMemory
 from txcalc.planning.serving.rank_memory import Caches
@@ -397,6 +400,7 @@ class Speed(_SpeedFirst, kw_only=True):
     floors          if a limit is missed: the lower bounds of one sequence on any layout of these GPUs
     running         sequences in the decode step of `achievable`
     layouts_compared   whose points `front` and `cheapest` are chosen from
+    libraries       the communication library of each kind of collective, and the source of its figures
     meets_limits    the load is sustained within the limits, by the pools where there are two
     capacity        if no load is given: as many users as fit within the limits; `below_capacity`: one user, and half
     """
@@ -420,6 +424,7 @@ class Speed(_SpeedFirst, kw_only=True):
     meets_limits: bool
     highest_rate: Point | None = None
     floors: LatencyLimits | None = None
+    libraries: dict[str, LibrarySource] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     capacity: Point | None = None
     below_capacity: tuple[Point, ...] = ()
@@ -633,6 +638,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         meets_limits=not serving.unmet,
         highest_rate=point(serving, most) if most else None,
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
+        libraries=serving.pace.libraries,
         notes=serving.notes,
         capacity=loads[-1] if loads else None,
         below_capacity=tuple(loads[:-1]),

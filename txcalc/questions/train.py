@@ -6,12 +6,15 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Self
 
+from msgspec import field
+
 from txcalc import hardware
 from txcalc.curves import PYTORCH
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, multiplied
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
+from txcalc.planning.links import LibrarySource
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
@@ -268,6 +271,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     rank       the requested one
     spent_s    seconds of the busiest stage by cause
     sent       bytes that a rank of that stage sends per step, by kind of collective
+    libraries  the communication library of each kind, and the source of its figures
     measured   whether the rate is a measured one
     fits_on    other accelerators
     """
@@ -296,6 +300,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     trained_params: int  # all, or the adapters'
     search: SearchSummary | None = None
     fits_on: tuple[OnAccelerator, ...] | None = None
+    libraries: dict[str, LibrarySource] = field(default_factory=dict)
     notes: tuple[str, ...]
 
     @property
@@ -459,6 +464,7 @@ def answer_of(
         utilisation=training.used,
         search=SearchSummary.of(searched) if searched else None,
         fits_on=None if others is None else tuple(others),
+        libraries=step.libraries if step else {},
         notes=(*notes, *notes_of(training, rates)),
         draw=lambda: picture(training, searched),
     )
@@ -492,7 +498,8 @@ def time_notes(training: Training, rates: str) -> list[str]:
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
     source = rates if accelerator.efficiency.has(PYTORCH) else ""
-    notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}"]
+    libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
+    notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]
     narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)
     if step.wide:
         sizes = ", ".join(f"{a:,} × {b:,}" for a, b in step.wide)

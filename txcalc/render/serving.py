@@ -446,6 +446,8 @@ def _definitions(answer: Deploy, speed: Speed) -> Table:
     dtype = answer.engine.compute_dtype
     products = f"{dtype} products {100 * values[f'matmul.{dtype}']:.0f} %"
     rows.append(("shares", f"{products}, {shares}; {starts} (--json has the sources)"))
+    if sent := speed.libraries:
+        rows.append(("links", ", ".join(f"{kind.replace('_', '-')}: {of.library}" for kind, of in sent.items())))
     if guess := speed.speculation:
         passes = "one over g" if guess.at_once else "g"
         cost = f" and {passes} of {guess.draft}" if guess.draft else "; drafts cost nothing"

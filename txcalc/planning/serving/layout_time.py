@@ -11,6 +11,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
+from txcalc.planning.links import LibrarySource
 from txcalc.planning.parallelism import KEPT, Sharding
 from txcalc.planning.serving.durations import BoundedTime, Cost, series, total
 from txcalc.planning.serving.engine import EngineConfig
@@ -68,6 +69,12 @@ class LayoutTime:
             total(stages).floor_bound,
             total(stages).bound,
         )
+
+    @property
+    def libraries(self) -> dict[str, LibrarySource]:
+        """The communication library of each kind of collective of a pass."""
+        work = self.decode(1, 1) if self.caching else self.model.workload(1, 1)
+        return {kind: source for rank in self.ranks for kind, source in rank.libraries(work).items()}
 
     def decode_parts(self, sequences: int, context: int, busy: float = 1.0) -> dict[str, Cost]:
         """A decode step by kind of part, all stages."""

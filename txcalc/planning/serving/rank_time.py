@@ -43,7 +43,7 @@ from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.links import ENGINE_COLLECTIVES, GATHERED, Message, datasheet_seconds
+from txcalc.planning.links import ENGINE_COLLECTIVES, GATHERED, LibrarySource, Message, datasheet_seconds
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
@@ -394,6 +394,14 @@ class RankTime:
         for sent in self.work.sends(work._replace(batch=1)):
             if head or sent.within != "head":
                 yield self.message_cost(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
+
+    def libraries(self, work: Workload) -> dict[str, LibrarySource]:
+        """The communication library of each kind of collective of a pass."""
+        library = self.kernels.machine.library
+        return {
+            sent.kind: library.source(self.accelerator, sent.kind, self.groups[sent.axis])
+            for sent in self.work.sends(work._replace(batch=1))
+        }
 
     def message_cost(self, kind: str, axis: str, message: float, sent: float) -> Cost:
         """The cost of a collective over an axis, from the bytes of its message and the bytes that one rank sends."""

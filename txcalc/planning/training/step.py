@@ -28,7 +28,7 @@ from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import flops_per_score, passes, scores
-from txcalc.planning.links import Message
+from txcalc.planning.links import LibrarySource, Message
 from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
@@ -80,6 +80,7 @@ class Step(Struct, frozen=True):
     floor, seconds   lower bound and achievable time
     spent            achievable seconds of the busiest rank by cause; their sum is `seconds`
     sent             bytes that the busiest rank sends per step, by kind of collective
+    libraries        what sends each of these kinds
     timeline         of the pipeline, without gradient exchange and optimizer
     unaligned        matrices (inputs, outputs) of that rank whose rows are not multiples of 16 bytes, with the measured
                      rate of their products over that of others; {} where it was not measured
@@ -91,6 +92,7 @@ class Step(Struct, frozen=True):
     seconds: float
     spent: dict[str, float]
     sent: dict[str, int]
+    libraries: dict[str, LibrarySource]
     timeline: timeline.Timeline
     tokens: int
     gpus: int
@@ -317,8 +319,21 @@ class StepTimer(Messages):
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
-        tokens = recipe.global_batch * recipe.tokens
-        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus, *self._odd(own))
+        sent = self.sent(own)
+        unaligned, wide = self._odd(own)
+        return Step(
+            floor=floor,
+            floor_bound=bound,
+            seconds=seconds,
+            spent=spent,
+            sent=sent,
+            libraries={kind: self.kernels.library.source(self.machine.accelerator, kind, self.copies) for kind in sent},
+            timeline=line,
+            tokens=recipe.global_batch * recipe.tokens,
+            gpus=layout.gpus,
+            unaligned=unaligned,
+            wide=wide,
+        )
 
     def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
         """Seconds per step in which a rank waits for the exchange of weights or gradients."""

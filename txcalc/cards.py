@@ -10,8 +10,13 @@ from pathlib import Path
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_bytes, parse_rate
 
-# What a short name means: the form that most people rent or hold.
+# What a short name means (the form that most people rent or hold), and the names that drivers print.
 SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+# Words of a driver's name for a card that a preset's name leaves out: "NVIDIA RTX 6000 Ada Generation".
+WITHOUT = re.compile(
+    r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct|tesla|generation|graphics|oam|"
+    r"(server|workstation) edition)\b"
+)
 _NUMBERS = r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?"
 
 
@@ -21,14 +26,14 @@ def named(text: str, known: Collection[str]) -> str:
         return text
     if SHORT.get(text) in known:
         return SHORT[text]
-    wanted = _bare(re.sub(r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct)\b", "", text.lower()))
+    wanted = bare(WITHOUT.sub("", text.lower()))
     meant = {**SHORT, **{name: name for name in known}}
     meant = {re.sub(r"^rt?x-", "", name): full for name, full in meant.items()} | meant
-    spelt = {_bare(name): full for name, full in meant.items() if full in known}
+    spelt = {bare(name): full for name, full in meant.items() if full in known}
     return spelt.get(wanted, text.strip())
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """A name without its hyphens, spaces and underscores."""
     return re.sub(r"[\s_-]+", "", name.lower())
 

@@ -21,6 +21,7 @@ import txcalc
 from txcalc import cards, hardware
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
+from txcalc.hardware import instances
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.questions.phrases import priced
@@ -53,7 +54,8 @@ def lint(name: str, found: Mapping[str, Any]) -> list[str]:
             faults.append(f"peaks are {one.peaks}, the datasheet has {peaks}")
         if one.bandwidth * of != sheet["bandwidth"] * 10**9:
             faults.append("bandwidth is not the datasheet's")
-        if one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
+        by_slot = sheet["link"] is None and "PCIe" in one.sources.get("link", "")  # a datasheet does not give it
+        if not by_slot and one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
             faults.append("link is not the datasheet's, one way")
         if (one.power and one.power * of) != sheet["power"]:
             faults.append("power is not the datasheet's")
@@ -128,7 +130,7 @@ def test_what_is_not_known_is_refused_when_it_is_needed() -> None:
     with pytest.raises(InputError, match=r"a100-80gb-sxm: dtype of the peak is 'fp8', expected one of fp32, tf32"):
         hardware.load("a100-80gb-sxm").peak("fp8")
     with pytest.raises(InputError, match="its peak is not known"):
-        hardware.load("a10g").peak("bf16")
+        hardware.load("24GB@600GB/s").peak("bf16")
     with pytest.raises(InputError, match="rtx-4090: its link is not known"):
         hardware.load("rtx-4090").needed("link")
     assert hardware.load("h100-sxm").needed("power") == 700
@@ -376,6 +378,21 @@ def test_a_broken_file_is_one_message(text: str, tmp_path: Path) -> None:
         ("H200", "h200"),
         ("v100", "v100-sxm-32gb"),
         ("p100", "p100-sxm-16gb"),
+        # As nvidia-smi, rocm-smi, hl-smi, macOS and JAX print them.
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb-sxm"),
+        ("NVIDIA A100 80GB PCIe", "a100-80gb-pcie"),
+        ("NVIDIA B300 SXM6 AC", "b300"),
+        ("Tesla V100-SXM2-32GB", "v100-sxm-32gb"),
+        ("Tesla P100-PCIE-16GB", "p100-pcie-16gb"),
+        ("NVIDIA RTX 6000 Ada Generation", "rtx-6000-ada"),
+        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "rtx-pro-6000"),
+        ("AMD Instinct MI300X OAM", "mi300x"),
+        ("AMD Radeon RX 7900 XTX", "rx-7900-xtx"),
+        ("AMD Radeon 8060S Graphics", "strix-halo"),
+        ("HL-225", "gaudi-2"),
+        ("Apple M4 Max", "m4-max"),
+        ("TPU v6 lite", "tpu-v6e"),
     ],
 )
 def test_names_that_people_use(text: str, name: str) -> None:
@@ -395,6 +412,31 @@ def test_an_xtx_is_no_number_of_cards() -> None:
 
 def test_every_short_name_is_of_a_preset() -> None:
     assert set(cards.SHORT.values()) <= set(hardware.names())
+
+
+def test_every_cloud_instance_has_the_accelerators_of_a_preset() -> None:
+    for name in instances.names():
+        instance, card = instances.find(name), hardware.load(name)
+        assert instance and (card.name, card.node) == (instance.accelerator, instance.gpus), name
+        assert card.link_between == instance.network
+        assert instance.gpus == 1 or card.link, name  # else its GPUs could not talk to each other
+    network = {name: hardware.load(name).link_between for name in ("p5.48xlarge", "standard_nd96amsr_a100_v4")}
+    assert network == {"p5.48xlarge": 50 * 10**9, "standard_nd96amsr_a100_v4": 25 * 10**9}
+
+
+def test_an_instance_is_all_its_gpus_and_its_price_is_of_them() -> None:
+    assert priced("p5.48xlarge@55") == ("p5.48xlarge", 8, 55 / 8)
+    assert priced("2xg5.12xlarge") == ("g5.12xlarge", 8, None)
+    with pytest.raises(UnknownName, match=r"p5\.48xlarge"):
+        hardware.load("p5.49xlarge")
+
+
+def test_a_link_that_is_given_is_taken() -> None:
+    with pytest.raises(InputError, match=r"--link 32GB/s"):
+        hardware.load("rtx-4090").needed("link")
+    assert hardware.load("rtx-4090").placed(link=25 * 10**9).needed("link") == 25 * 10**9
+    with pytest.raises(InputError, match="--link is 0, expected a rate above 0"):
+        hardware.load("rtx-4090").placed(link=0)
 
 
 def test_a_card_by_numbers() -> None:

@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from txcalc import cards
 from txcalc.curves import Curve, Efficiency, Link
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.hardware import instances
 from txcalc.units import ALIASES
 
 PLACES = ("link", "link_between", "node")
@@ -82,22 +83,27 @@ class Accelerator(Struct, frozen=True):
         """`link`, `link_between` or `power`. Errors: `InputError` where it is not known."""
         value: int | None = getattr(self, key)
         if value is None:
-            raise InputError(self.name, [f"its {key} is not known, and this needs it (a .toml of your own can say it)"])
+            mend = {"link": "--link 32GB/s", "link_between": "--network 50GB/s"}.get(key, "a .toml of your own")
+            raise InputError(self.name, [f"its {key} is not known, and this needs it ({mend} can say it)"])
         return value
 
-    def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
-        """The same in nodes of `node` accelerators, `network` bytes per second to other nodes; None: as it is sold.
+    def placed(self, node: int | None = None, network: int | None = None, link: int | None = None) -> Accelerator:
+        """The same in nodes of `node` accelerators, with `link` bytes per second one way to the others of its node and
+        `network` to other nodes; None: as it is sold.
 
-        Errors: `InputError` for a node of none or of more than it is sold in, and a network of nothing.
+        Errors: `InputError` for a node of none or of more than it is sold in, and a link or a network of nothing.
         """
-        if network is not None and network < 1:
-            raise InputError("--network", [Fault("--network", network, "a rate above 0")])
+        for flag, rate in (("--network", network), ("--link", link)):
+            if rate is not None and rate < 1:
+                raise InputError(flag, [Fault(flag, rate, "a rate above 0")])
         if node is not None and not 1 <= node <= 1 << 16:
             raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
         if node and self.node and node > self.node:
             expected = f"at most {self.node}, as {self.name} is sold"
             raise InputError("--node", [Fault("--node", node, expected, "a .toml file of its own says otherwise")])
-        return replace(self, node=node or self.node, link_between=network or self.link_between)
+        sources = {**self.sources, "link": "as given"} if link else self.sources
+        node, network, link = node or self.node, network or self.link_between, link or self.link
+        return replace(self, node=node, link_between=network, link=link, sources=sources)
 
 
 def names() -> list[str]:
@@ -106,8 +112,9 @@ def names() -> list[str]:
 
 
 def load(name: str | Path) -> Accelerator:
-    """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file; of
-    chips of unified memory with less than the most, too (`m4-pro-24gb`).
+    """The accelerator of a preset's name, a short one (`h100`) or its driver's (`NVIDIA H100 80GB HBM3`), of a cloud
+    instance (`p5.48xlarge`: nodes as those), of numbers (`16GB@500GB/s`), or of a .toml file; of chips of unified
+    memory with less than the most, too (`m4-pro-24gb`).
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -125,6 +132,9 @@ def load(name: str | Path) -> Accelerator:
         )
     files = _files()
     known = cards.named(text, files)
+    if known not in files and (instance := instances.find(text)):
+        title = f"{(card := load(instance.accelerator)).title} ({instance.name})"
+        return replace(card, title=title, node=instance.gpus, link_between=instance.network)
     if known not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
         if less and cards.named(less[1], files) in files and (chip := load(less[1])).unified:
@@ -136,7 +146,8 @@ def load(name: str | Path) -> Accelerator:
         if several and cards.named(one := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
             raise InputError("--gpu", [Fault("--gpu", text, "a number, an x and a name", f"{number}x{one}")])
-        raise UnknownName("--gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
+        names = [*sorted(files), *instances.names()]
+        raise UnknownName("--gpu", "accelerator", text, names, "txcalc presets --hardware lists them")
     path = files[known]
     return parse(read(path)[0], path.stem, str(path))
 

@@ -18,7 +18,7 @@ from txcalc.model import Model
 from txcalc.num import counted, whole
 from txcalc.questions.options import Argument, Length, Lengths, Names, Option, Options, declared, fields, keywords
 from txcalc.sources import load
-from txcalc.units import parse_count, parse_tokens
+from txcalc.units import parse_count, parse_rate, parse_tokens
 
 if TYPE_CHECKING:
     from txcalc.sources import Source
@@ -182,6 +182,11 @@ def count(value: Length | float, flag: str) -> int:
 def maybe(value: Any, flag: str, read: Callable[[Any, str], R]) -> R | None:
     """A value as `length` or `count` reads it; None stays None."""
     return None if value is None else read(value, flag)
+
+
+def bandwidth(value: int | str, flag: str) -> int:
+    """Bytes per second: `50GB/s`. Errors: `InputError`."""
+    return parse_rate(str(value), flag)
 
 
 def _number(value: Any, flag: str, parse: Any) -> int:

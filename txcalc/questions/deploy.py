@@ -21,7 +21,7 @@ from txcalc.planning.serving.sizing import arrange, capacity, fewer_users, renta
 from txcalc.planning.serving.speed import Serving, check_budget, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import checked, length, maybe, models
+from txcalc.questions.arguments import bandwidth, checked, length, maybe, models
 from txcalc.questions.deployment import (
     AcceleratorInfo,
     Degrees,
@@ -34,7 +34,7 @@ from txcalc.questions.deployment import (
     Workload,
 )
 from txcalc.questions.model_info import ModelInfo
-from txcalc.units import parse_rate, parse_seconds, three
+from txcalc.units import parse_seconds, three
 
 if TYPE_CHECKING:
     from txcalc.planning.serving.points import Request, Slo
@@ -72,6 +72,7 @@ class Parallelism(o.Options):
     ep: Annotated[int | str, o.Option("Expert parallel (a number, or auto).", "N|auto")] = "auto"
     etp: Annotated[int | None, o.Option("Ranks that split each expert, across --dp replicas too.", "N")] = None
     node: Annotated[int | None, o.NODE] = None
+    link: Annotated[o.Length | None, o.LINK] = None
     network: Annotated[o.Length | None, o.NETWORK] = None
 
     def given(self) -> dict[str, int]:
@@ -419,8 +420,8 @@ def deploy(
         simulation=simulation,
         detail=detail,
     )
-    network = None if layout.network is None else parse_rate(str(layout.network), "--network")
-    placed = [(kind.placed(layout.node, network), number, each) for kind, number, each in kinds]
+    network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
+    placed = [(kind.placed(layout.node, network, link), number, each) for kind, number, each in kinds]
     pairs = [(model, *kind) for model in loaded for kind in placed]
     if not pairs:
         raise InputError("deploy", ["expected one or more models and accelerators"])

@@ -174,7 +174,8 @@ TRAIN_TOKENS = Option("Training tokens: 15T.", "N", "Workload", parse=parse_coun
 COMPUTE = Option("Training FLOPs: 3.8e25.", "N", "Workload", parse=parse_count, aliases=("--flops",))
 
 GPU = Option(
-    "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), 16GB@500GB/s@60TFLOPS, or a .toml file.",
+    "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), a cloud instance (p5.48xlarge), "
+    "16GB@500GB/s@60TFLOPS, or a .toml file.",
     "NAME[:N]", "Engine", completes="accelerator",
 )  # fmt: skip
 LAYOUT = Option("Parallel layout: tp=8,pp=16,dp=64.", "AXIS=N,…", "Engine")
@@ -183,6 +184,7 @@ ENGINE = Option(
     "Engine", completes="engine",
 )  # fmt: skip
 NODE = Option("GPUs per node (default: as sold).", "N", "Engine")
+LINK = Option("Bandwidth per GPU within a node, one way: 32GB/s (default: as sold, or its slot's).", "RATE", "Engine")
 NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: as sold).", "RATE", "Engine")
 RAM = Option(
     "llama.cpp: host RAM for what does not fit on the GPUs, with its bandwidth: 64GB@80GB/s.", "SIZE[@RATE[@PEAK]]",

@@ -15,8 +15,9 @@ OWN = "mtp"  # the draft that a model's own prediction layers are
 
 
 def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
-    """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given."""
+    """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
     from txcalc.cards import many
+    from txcalc.hardware import instances
 
     first, name = many(text)
     number = first
@@ -31,13 +32,17 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
         raise InputError(flag, [Fault(flag, text, "one or more of it")])
     if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
         raise InputError(flag, [Fault(flag, text, "its number once", f"{first}x{name.rpartition(':')[0]}")])
+    if instance := instances.find(name):
+        number = (number or 1) * instance.gpus
     return name, number
 
 
 def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | None]:
-    """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given."""
+    """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given. That of an instance
+    (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
     from txcalc.cards import named, numbers
+    from txcalc.hardware import instances
 
     rest, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
@@ -52,7 +57,8 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
-    return name, number, float(price)
+    instance = instances.find(name)
+    return name, number, float(price) / (instance.gpus if instance else 1)
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:

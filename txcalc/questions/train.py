@@ -29,13 +29,13 @@ from txcalc.planning.training.search import FoundLayout, Searched
 from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Known, Result
-from txcalc.questions.arguments import count, length, maybe, names
+from txcalc.questions.arguments import bandwidth, count, length, maybe, names
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.phrases import adapters, one_price, priced
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.training_step import LayoutInfo
 from txcalc.sources import load
-from txcalc.units import bits_of, iec, parse_count, parse_rate
+from txcalc.units import bits_of, iec, parse_count
 
 MAX_SPANS = 4000  # of a pipeline that is drawn
 SPANS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}
@@ -100,6 +100,7 @@ class Cluster(o.Options):
 
     products: Annotated[str, PRODUCTS] = "bf16"
     node: Annotated[int | None, o.NODE] = None
+    link: Annotated[str | None, o.LINK] = None
     network: Annotated[str | None, o.NETWORK] = None
     host_link: Annotated[str | None, HOST_LINK] = None
     overlap: Annotated[bool, OVERLAP] = True
@@ -107,9 +108,10 @@ class Cluster(o.Options):
 
     def machine(self, accelerator: Accelerator) -> Machine:
         """Errors: `InputError`."""
-        network = None if self.network is None else parse_rate(self.network, "--network")
-        host = None if self.host_link is None else parse_rate(self.host_link, "--host-link")
-        return Machine.of(accelerator, self.node, network, self.products, self.overlap, host)
+        network, link = maybe(self.network, "--network", bandwidth), maybe(self.link, "--link", bandwidth)
+        host = maybe(self.host_link, "--host-link", bandwidth)
+        placed = accelerator.placed(self.node, network, link)
+        return Machine.of(placed, products=self.products, overlap=self.overlap, host=host)
 
 
 class Mfu(o.Options):

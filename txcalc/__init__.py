@@ -115,9 +115,9 @@ __version__ = "0.2.0"
 
 
 def _measured(module: Any) -> Model:
-    from txcalc.verification.measured import measured
+    from txcalc.verification.measured import measured_model
 
-    return measured(module)
+    return measured_model(module)
 
 
 sources.measured = _measured

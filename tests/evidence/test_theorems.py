@@ -207,7 +207,7 @@ def test_the_cases_of_a_length_leave_none_out() -> None:
     for case in cases(unit):
         if "B" in case.ones:
             continue
-        made = [1 if "T" in case.ones else case.made_of.get("T", tokens), case.made_of.get(str(rate), rate)]
+        made = [1 if "T" in case.ones else case.formulas.get("T", tokens), case.formulas.get(str(rate), rate)]
         letters = sorted(set().union(*(sympy.sympify(side).free_symbols for side in made)), key=str)
         sizes = sympy.lambdify(letters, made)
         met.update(tuple(sizes(*values)) for values in product(range(2, 30), repeat=len(letters)))
@@ -472,7 +472,7 @@ def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """A theorem is of parameters and of a prompt's FLOPs alone."""
     from txcalc.verification import steps
 
-    monkeypatch.setattr(steps, "shown", lambda unit: ({}, []))
+    monkeypatch.setattr(steps, "prove_further", lambda unit: ({}, []))
 
 
 @pytest.mark.slow

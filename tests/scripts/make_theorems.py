@@ -135,14 +135,14 @@ def lacking(unit: Unit) -> set[str]:
 def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verification.prove import prove
-    from txcalc.verification.steps import shown
+    from txcalc.verification.steps import prove_further
 
     _, unit, preset = wanted
     kept = theorems.theorems().get(unit.key)
     try:
         if kept is not None and not again and not theorems.obstacle(unit):
             held = {q: one for q, one in kept.further.items() if one.digest == theorems.digest(unit, q)}
-            further, rows = shown(unit, held)
+            further, rows = prove_further(unit, held)
             theorem = kept._replace(further={**held, **further})
         else:
             theorem, rows = prove(unit, preset or (kept is not None and bool(kept.further)))
@@ -210,7 +210,7 @@ def check(folders: list[Path], part: tuple[int, int], jobs: int) -> int:
 
 def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
     """Proves what lacks a theorem, or all."""
-    from txcalc.verification.prove import made_with
+    from txcalc.verification.prove import tracer_version
 
     wanted: dict[str, tuple[str, Unit, bool]] = {}
     for origin, model in models(folders):
@@ -227,7 +227,7 @@ def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
         for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
             print("proved" if theorem else "NOT", unit.key, name, unit.name, reason, flush=True)
             if theorem:
-                theorems.write(theorems.theorems_file(), {unit.key: theorem}, made_with())
+                theorems.write(theorems.theorems_file(), {unit.key: theorem}, tracer_version())
 
 
 def main() -> None:

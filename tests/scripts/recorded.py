@@ -164,8 +164,8 @@ Rows = dict[tuple[str, str, int], dict[str, Any]]
 
 def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[str, int]], bool]:
     """What runs in a forward pass, the weights that nothing run here names, and whether the length decides."""
-    with via._quietly(), via._offline():
-        net: Any = via._built(*via._chosen(via._transformers(), config, "a setting"), "a setting")
+    with via._quiet(), via._offline():
+        net: Any = via._build(*via._choose_class(via._transformers(), config, "a setting"), "a setting")
         inputs = inputs_of(net, BATCH, tokens, tokens)
         if isinstance(inputs, str):
             raise NotImplementedError(inputs)

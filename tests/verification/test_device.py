@@ -47,10 +47,18 @@ from txcalc import reference  # noqa: E402
 from txcalc.questions.calibrate import Calibrate  # noqa: E402
 from txcalc.verification import device, verify, workloads  # noqa: E402
 from txcalc.verification.calibrate import MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
-from txcalc.verification.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
+from txcalc.verification.measure import (  # noqa: E402
+    Clock,
+    measure_allocation,
+    measure_peak,
+    time_fresh,
+    time_once,
+    time_parts,
+    trace_peak,
+)
 from txcalc.verification.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
 from txcalc.verification.verdict import Measurement  # noqa: E402
-from txcalc.verification.workloads import DeviceModel, Load, common, crossing, peak_memory, times  # noqa: E402
+from txcalc.verification.workloads import DeviceModel, Load, common_loads, crossing, peak_memory, times  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICES = ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, gpu])]
@@ -125,7 +133,7 @@ def test_what_is_held_is_what_stays() -> None:
         torch.empty(10_000)
         return torch.empty(1000), [torch.empty(24)]
 
-    _, asked, given = held(make, "cpu")
+    _, asked, given = measure_allocation(make, "cpu")
     assert asked == given == 4 * 1024
 
 
@@ -165,7 +173,7 @@ def test_memory_that_no_one_foresaw_has_a_name() -> None:
         fake = type(x).__name__ == "FakeTensor"
         return lambda: (x @ x).sum() if fake else ((x @ x).cumsum(0), x @ x)
 
-    foreseen, found = traced(prepare, "cpu"), measured(prepare, "cpu")
+    foreseen, found = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
     assert foreseen.resident == found.resident == 4 * 64 * 64
     assert foreseen.peak < found.peak and "cumsum" in found.by_operator
 
@@ -180,7 +188,7 @@ def test_operands_that_a_product_copies_are_foreseen(form: Any, dtype: Any) -> N
         x = torch.ones(*weight.shape[:1], 8, weight.shape[1], dtype=dtype, device=where)
         return lambda: torch.bmm(x, weight)
 
-    foreseen, found = traced(prepare, "cpu"), measured(prepare, "cpu")
+    foreseen, found = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
     assert foreseen.by_operator.get("clone", 0) == found.by_operator.get("clone", 0)
     gap = found.peak - foreseen.peak
     assert 0 <= gap == found.by_operator["bmm"] - foreseen.by_operator["bmm"]  # oneDNN's own scratch space
@@ -189,9 +197,9 @@ def test_operands_that_a_product_copies_are_foreseen(form: Any, dtype: Any) -> N
 @pytest.mark.parametrize("rows", [1, 2, 300])
 def test_work_keeps_within_a_table_of_positions(rows: int) -> None:
     model = load(f"D=12 L=1 h=2 F=8 V=5 learned={rows}")
-    longest = [step.past + step.tokens for step in common(model, "cpu")]
+    longest = [step.past + step.tokens for step in common_loads(model, "cpu")]
     assert longest and max(longest) == min(rows, 256) and min(longest) > 0
-    assert peak_memory(DeviceModel(model, "cpu", torch.float32), common(model, "cpu")[0]).measured > 0
+    assert peak_memory(DeviceModel(model, "cpu", torch.float32), common_loads(model, "cpu")[0]).measured > 0
 
 
 def test_blocks_computed_again_hold_less() -> None:
@@ -212,7 +220,7 @@ def test_times_of_parts(where: str) -> None:
     assert all(
         f.measured > 0 and f.floor is not None and f.predicted is not None and f.floor <= f.predicted for f in figures
     )
-    assert len(seconds(lambda: lambda: None, where, 4)) == 4
+    assert len(time_fresh(lambda: lambda: None, where, 4)) == 4
 
 
 def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,10 +229,10 @@ def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> Non
         Load("prefill", 2, 16),
         hardware.load("l4"),
     )
-    monkeypatch.setattr(workloads, "seconds", lambda *_: [3.0, 1.0, 2.0])
-    monkeypatch.setattr(workloads, "part_seconds", lambda net, owners, *_: {kind: 0.5 for kind in set(owners.values())})
+    monkeypatch.setattr(workloads, "time_fresh", lambda *_: [3.0, 1.0, 2.0])
+    monkeypatch.setattr(workloads, "time_parts", lambda net, owners, *_: {kind: 0.5 for kind in set(owners.values())})
     whole, *parts = times(subject, work, gpu)
-    costs = workloads.rank(subject, gpu).parts(subject.model.workload(2, 16, logits="last"))
+    costs = workloads.rank_time(subject, gpu).parts(subject.model.workload(2, 16, logits="last"))
     assert (whole.measured, whole.floor) == (2.0, total(costs.values()).floor)
     assert 4 * subject.model.active / gpu.bandwidth < (whole.floor or 0) < 4 * subject.model.params / gpu.bandwidth * 2
     assert {p.part: (p.floor, p.predicted) for p in parts if p.part in costs} == {
@@ -268,14 +276,14 @@ def test_experts_take_turns() -> None:
 
 def test_a_part_is_timed_where_it_runs() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    found = part_seconds(net, {"0": "first", "1": "second"}, lambda: lambda: net(torch.ones(1, 8)), "cpu")
+    found = time_parts(net, {"0": "first", "1": "second"}, lambda: lambda: net(torch.ones(1, 8)), "cpu")
     assert found.keys() == {"first", "second"} and all(value > 0 for value in found.values())
 
 
 def test_the_clock_of_one_thread_does_not_count_waiting() -> None:
     import time
 
-    (slept,) = seconds(lambda: lambda: time.sleep(0.05), "cpu", 1, 0)
+    (slept,) = time_fresh(lambda: lambda: time.sleep(0.05), "cpu", 1, 0)
     assert slept < 0.04 and "one thread" in Clock("cpu").name
 
 
@@ -348,8 +356,8 @@ def test_a_short_kernel_is_repeated_between_two_events(monkeypatch: pytest.Monke
             return (end - start) * 10e-6 + 300e-6
 
     monkeypatch.setattr("txcalc.verification.measure.Clock", lambda device: Events())
-    assert once(lambda: done.append(None), "cuda") == pytest.approx(310e-6) and len(done) == 1
-    assert once(lambda: done.append(None), "cuda", repeat=True) == pytest.approx(10e-6, rel=0.03)  # 300 µs of 14 ms
+    assert time_once(lambda: done.append(None), "cuda") == pytest.approx(310e-6) and len(done) == 1
+    assert time_once(lambda: done.append(None), "cuda", repeat=True) == pytest.approx(10e-6, rel=0.03)  # 0.3 of 14 ms
     assert 1000 < len(done) < 3000
 
 

@@ -149,10 +149,10 @@ def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
     """Ranks have the columns of their own heads, and nothing is sent for it but FSDP's."""
     recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
     (piece,) = Pipeline(build(TINY["mpnet"], "mpnet"), recipe).pieces
-    (bias,) = (held for held in piece.leaves if held.entry.name == "relative_bias")
+    (bias,) = (leaf for leaf in piece.leaves if leaf.entry.name == "relative_bias")
     assert bias.split and not bias.on_residual
     found = collectives([piece], recipe, 32)
-    without = piece._replace(leaves=tuple(held for held in piece.leaves if held is not bias))
+    without = piece._replace(leaves=tuple(leaf for leaf in piece.leaves if leaf is not bias))
     assert found["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]
     assert found["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
 
@@ -185,7 +185,7 @@ def test_each_piece_holds_a_copy_of_what_several_read() -> None:
     from torch import nn
 
     from txcalc.reference import build as build_module
-    from txcalc.verification.parallel import held, stepper
+    from txcalc.verification.parallel import make_optimizer, rank_state_bytes
 
     albert = build({**TINY["albert"], "n_layers": 4}, "albert")
     tied = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 tied")
@@ -202,10 +202,10 @@ def test_each_piece_holds_a_copy_of_what_several_read() -> None:
             rank = nn.ModuleList(pieces)
             for parameter in rank.parameters():
                 parameter.grad = parameter.detach().clone()
-            optimizer = stepper(recipe, rank)
+            optimizer = make_optimizer(recipe, rank)
             optimizer.step()
             (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
-            assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
+            assert rank_state_bytes(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
 
 
 @pytest.mark.slow
@@ -304,10 +304,10 @@ def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
     name = {"interleaved": "Interleaved1F1B", "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
     if schedule in ("gpipe", "1f1b"):  # torch has no list of theirs
         from txcalc.planning.training import in_flight
-        from txcalc.verification.parallel import live
+        from txcalc.verification.parallel import micro_batches_in_flight
 
         recipe = Recipe(Layout(pp=3), accumulation=5, schedule=schedule)
-        assert live(recipe) == [in_flight(recipe, stage) for stage in range(3)]
+        assert micro_batches_in_flight(recipe) == [in_flight(recipe, stage) for stage in range(3)]
         return
     cls: Any = getattr(schedules, "Schedule" + name.get(schedule, "DualPipeV"))
     letters = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
@@ -367,15 +367,15 @@ def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, 
         theirs = transformers.AutoModelForCausalLM.from_config(config)
     if not getattr(theirs, "tp_plan", None):
         pytest.skip("this transformers has no tp_plan")
-    held = 0
+    elements = 0
     for name, weight in theirs.named_parameters():
         general = ".".join("*" if part.isdecimal() else part for part in name.split("."))
         style = theirs.tp_plan.get(general, theirs.tp_plan.get(general.rpartition(".")[0], ""))
         cut = "colwise" in style or ("rowwise" in style and not name.endswith("bias"))
-        held += weight.numel() // (2 if cut else 1)
+        elements += weight.numel() // (2 if cut else 1)
     recipe = Recipe(Layout(tp=2), framework="megatron", tokens=64)
     (piece,) = Pipeline(load(config), recipe).pieces
-    assert sum(tensor.size * tensor.copies for tensor in tensors(piece, recipe)) == held
+    assert sum(tensor.size * tensor.copies for tensor in tensors(piece, recipe)) == elements
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
-from txcalc.verification.real import RankResult, compared_rows, started, verify_real, whole_name
+from txcalc.verification.real import RankResult, compared_rows, start_processes, verify_real, whole_name
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     """Four processes for all layouts."""
-    with started(4) as processes:
+    with start_processes(4) as processes:
         yield processes
 
 

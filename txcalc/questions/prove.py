@@ -82,7 +82,7 @@ def prove(
         for unit in theorems.units(model):
             for part in [unit] if again else theorems.bearing(unit) or [unit]:
                 wanted.setdefault(part.key, (model.name, part))
-    from txcalc.verification.prove import made_with, prove as prove_unit
+    from txcalc.verification.prove import prove as prove_unit, tracer_version
 
     structures: list[Structure] = []
     path = theorems.own_file() if out is None else Path(out)
@@ -99,7 +99,7 @@ def prove(
         unequal = [row for row in rows if not row.equal]
         structures.append(structure(name, unit, None if unequal else theorem, unequal, new=True))
         if not unequal:
-            theorems.write(path, {unit.key: theorem}, made_with())
+            theorems.write(path, {unit.key: theorem}, tracer_version())
     written = any(each.new and each.proved for each in structures)
     ok = all(each.proved for each in structures)
     return Prove(ok=ok, structures=tuple(structures), file=str(path) if written else None)

@@ -183,7 +183,7 @@ def verify(
     from txcalc.verification.coverage import ZERO_COST
     from txcalc.verification.device import DTYPES
     from txcalc.verification.record import proofs, store
-    from txcalc.verification.witness import of_pieces
+    from txcalc.verification.witness import lists_leaves
     from txcalc.verification.workloads import DeviceModel, measure
 
     real = device != "meta"
@@ -204,7 +204,7 @@ def verify(
     # Models that are lists of leaves have no reference module: unless other oracles are requested, only transformers'
     # module is traced.
     only_transformers = bool(against) and not (wanted or real)
-    oracles_by_model = [["transformers"] if only_transformers and of_pieces(model) else chosen for model in models]
+    oracles_by_model = [["transformers"] if only_transformers and lists_leaves(model) else chosen for model in models]
     verify_one = partial(compare, lengths=lengths, device=device, dtype=DTYPES[dtype])
     verdicts = []
     with ExitStack() as stack:

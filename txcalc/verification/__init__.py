@@ -37,13 +37,14 @@ DEFAULT = ("parameters", "fvcore", "flops")
 
 def shortened(model: Model, layers: int) -> Model:
     """The model cut to the first `layers` layers of each stack, as its `layers_kept` says. Errors: `InputError`."""
-    most = devices.n_layers(model)
-    if not 1 <= layers <= most:
+    layer_count = devices.n_layers(model)
+    if not 1 <= layers <= layer_count:
         raise InputError(
-            "verify", [Fault("--layers", layers, f"a whole number from 1 to {most}, the layers of {model.name}")]
+            "verify", [Fault("--layers", layers, f"a whole number from 1 to {layer_count}, the layers of {model.name}")]
         )
     return replace(
-        cut(model, layers), layers_kept=f"only the first {layers} of {most} layers, as the layer pattern orders them"
+        cut(model, layers),
+        layers_kept=f"only the first {layers} of {layer_count} layers, as the layer pattern orders them",
     )
 
 
@@ -61,15 +62,15 @@ def verify(
     Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;
     `Refuted`, with the number of layers that would fit, where the device's memory does not suffice.
     """
-    wanted = oracles_of(oracles, ORACLES)
+    names = oracles_of(oracles, ORACLES)
     devices.check(device)
-    if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(wanted):
+    if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(names):
         raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
     devices.check_room(model, device, dtype)
     subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
     verdict = Verdict(model.name, notes=[model.layers_kept] if model.layers_kept else [])
     try:
-        for name in wanted:
+        for name in names:
             module, function, _ = ORACLES[name]
             chosen = fake if name in ON_FAKES else subject
             verdict.rows += getattr(import_module(f"txcalc.verification.{module}"), function)(chosen)
@@ -77,7 +78,7 @@ def verify(
         if not devices.ran_out(error):
             raise
         del subject, fake, chosen
-        raise devices.exhausted(error, model, device, dtype) from None
+        raise devices.out_of_memory(error, model, device, dtype) from None
     verdict.notes += [*subject.notes, *fake.notes]
     return verdict
 

@@ -11,7 +11,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Shown, Unit
 from txcalc.ledger import Entry
 from txcalc.reference import modules
-from txcalc.verification.sizes import inputs, refusing
+from txcalc.verification.sizes import inputs, refusing_symbols
 from txcalc.verification.symbolic import NotForAll
 from txcalc.verification.verdict import CheckedRow, compare
 
@@ -33,15 +33,15 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def shown(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def measure_active(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """At two sizes of everything: one token through the module, with its router's own choice."""
     if not any(entry.routed for entry in theorems.ledger(unit.over(unit.values), 1, 1, 1)):
         raise NotForAll("it has no experts: all its parameters are active")
     rows: list[CheckedRow] = []
     probe = theorems.probe(unit)
     for values in (probe, dict(zip(probe, reversed(probe.values()), strict=True))):
-        with refusing():
-            rows += _read(unit, _whole_groups(unit, values))
+        with refusing_symbols():
+            rows += _read_weights(unit, _whole_groups(unit, values))
     where = f"at {len({row.where for row in rows})} sizes"
     return {QUANTITY: Shown(theorems.digest(unit, QUANTITY), "measured", where, ())}, rows
 
@@ -55,22 +55,22 @@ def _whole_groups(unit: Unit, values: dict[str, int]) -> dict[str, int]:
     return {**values, **idle}
 
 
-def _read(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
+def _read_weights(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
     root = unit.over(values)
     net = modules(root, torch.device("cpu"), torch.float32)
     with torch.no_grad():
         for weight in net.parameters():
             weight.zero_()
-    given = [torch.zeros(ids.shape, dtype=ids.dtype) for ids in inputs(unit, values, (1, 1, 1), int)]
+    ids_read = [torch.zeros(ids.shape, dtype=ids.dtype) for ids in inputs(unit, values, (1, 1, 1), int)]
     with torch.no_grad(), _Reads() as reads:
-        net(*given)
-    found: dict[str, int] = {}
+        net(*ids_read)
+    active_params: dict[str, int] = {}
     for name, weight in net.named_parameters():
         if ".routed." in name and weight.untyped_storage()._cdata in reads.storages:
             path = name.rpartition(".")[0]
-            found[path] = found.get(path, 0) + weight.numel()
+            active_params[path] = active_params.get(path, 0) + weight.numel()
     where = ", ".join(f"{name} = {value}" for name, value in values.items() if "experts" in name or "top_k" in name)
-    return list(compare(theorems.ledger(root, 1, 1, 1), _active, found, QUANTITY, ORACLE, where))
+    return list(compare(theorems.ledger(root, 1, 1, 1), _active, active_params, QUANTITY, ORACLE, where))
 
 
 def _active(entry: Entry) -> Any:

@@ -37,15 +37,15 @@ class NoParallel(TxcalcError):
 
 
 @contextmanager
-def telling(where: str) -> Iterator[None]:
+def raising_no_parallel(where: str) -> Iterator[None]:
     """Makes a `NoParallel` of what torch raises within, which may not be told to another process."""
     try:
         yield
     except TxcalcError:
         raise
     except Exception as error:
-        said = str(error).strip().splitlines() or [""]
-        raise NoParallel(f"{where}: {type(error).__name__}: {said[0][:200]}") from None
+        lines = str(error).strip().splitlines() or [""]
+        raise NoParallel(f"{where}: {type(error).__name__}: {lines[0][:200]}") from None
 
 
 def paths(steps: Sequence[Any]) -> Iterator[str]:
@@ -57,9 +57,9 @@ def paths(steps: Sequence[Any]) -> Iterator[str]:
     return iter(names)
 
 
-def owners(held: RankLeaf) -> Iterator[str]:
+def owners(leaf: RankLeaf) -> Iterator[str]:
     """The modules of the branches that contain a leaf."""
-    return paths(held.branch)
+    return paths(leaf.branch)
 
 
 def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[RankLeaf]]:
@@ -69,41 +69,41 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     from torch.distributed.tensor.parallel import PrepareModuleInput
 
     styles: dict[str, Any] = {}
-    alone = without_tp_style(piece)
-    for held in piece.leaves:
-        made = None if held.branch in alone and not held.on_residual else _style(held, piece, recipe, between)
-        for path in paths(held.entry.steps) if made else ():
-            styles[path] = made
-        if made and held.widened and held.layers:
+    unstyled = without_tp_style(piece)
+    for leaf in piece.leaves:
+        style = None if leaf.branch in unstyled and not leaf.on_residual else _style(leaf, piece, recipe, between)
+        for path in paths(leaf.entry.steps) if style else ():
+            styles[path] = style
+        if style and leaf.widened and leaf.layers:
             ins, outs = (between, None), (Replicate(), None)
-            styles |= dict.fromkeys(owners(held), PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs))
-    return styles, [held for held in piece.leaves if held.branch in alone and not held.on_residual]
+            styles |= dict.fromkeys(owners(leaf), PrepareModuleInput(input_layouts=ins, desired_input_layouts=outs))
+    return styles, [leaf for leaf in piece.leaves if leaf.branch in unstyled and not leaf.on_residual]
 
 
-def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> Any:
+def _style(leaf: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> Any:
     """torch's parallel style for a leaf; None where there is none, or nothing to split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
-    axes = [axis for _, _, axis in held.axes()]
-    if held.on_residual and held.entry.leaf.matrix is None:
-        normed = axes and held.entry.leaf.role == "norm" and recipe.layout.sp > 1
+    axes = [axis for _, _, axis in leaf.axes()]
+    if leaf.on_residual and leaf.entry.leaf.matrix is None:
+        normed = axes and leaf.entry.leaf.role == "norm" and recipe.layout.sp > 1
         return SequenceParallel(use_local_output=True) if normed else None
-    if held.entry.leaf.role == "table" and axes == [0]:
-        outputs = Replicate() if any(held.summed_whole(join.entry) for join in piece.joins) else between
+    if leaf.entry.leaf.role == "table" and axes == [0]:
+        outputs = Replicate() if any(leaf.summed_whole(join.entry) for join in piece.joins) else between
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=outputs)
-    if held.entry.kind == "head" and held.widened:
+    if leaf.entry.kind == "head" and leaf.widened:
         local = not recipe.loss_parallel
         layouts = Replicate() if local else Shard(-1)
         return ColwiseParallel(input_layouts=between, output_layouts=layouts, use_local_output=local)
-    if held.widened and held.layers:
+    if leaf.widened and leaf.layers:
         return ColwiseParallel()
-    if axes[:1] == [1] and held.layers:
+    if axes[:1] == [1] and leaf.layers:
         return RowwiseParallel(output_layouts=between)
-    return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(held) else None
+    return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(leaf) else None
 
 
-def built(model: Model, recipe: Recipe, device: Any) -> nn.Module:
+def build_in_dtypes(model: Model, recipe: Recipe, device: Any) -> nn.Module:
     """The reference module of a model, in the parameters' dtype; adapters and the frozen weights beside them have
     dtypes of their own."""
     net = build(model, device=device, dtype=OF_BYTES[recipe.parameter_bytes])
@@ -121,10 +121,10 @@ def built(model: Model, recipe: Recipe, device: Any) -> nn.Module:
     return net
 
 
-def split(
+def split_branches(
     net: nn.Module,
     rank: Model,
-    apart: Sequence[RankLeaf],
+    leaves: Sequence[RankLeaf],
     recipe: Recipe,
     meshes: Mapping[Any, Any],
     between: object,
@@ -134,55 +134,55 @@ def split(
 
     Errors: `NoParallel` where a share is not one piece of every weight.
     """
-    shares = built(rank, recipe, next(net.parameters()).device)
+    shares = build_in_dtypes(rank, recipe, next(net.parameters()).device)
     mesh = meshes["tp"]
-    routed = {path for held in apart if held.entry.routed for path in owners(held)}
-    sent = {path for held in apart if held.dispatched for path in owners(held)}
-    every = dict.fromkeys(path for held in apart for path in owners(held))
-    for path in every:
+    routed = {path for leaf in leaves if leaf.entry.routed for path in owners(leaf)}
+    sent = {path for leaf in leaves if leaf.dispatched for path in owners(leaf)}
+    branch_paths = dict.fromkeys(path for leaf in leaves for path in owners(leaf))
+    for path in branch_paths:
         if path not in routed:  # experts are modules of their own, each as wide as its weights
             net.set_submodule(path, shares.get_submodule(path))
-    for held in apart:
-        if not held.entry.routed or "ep" not in meshes:
-            distributed(net, held, mesh)
-    inner = dict.fromkeys((net.get_submodule(path), how) for path, how in _inner(rank))
+    for leaf in leaves:
+        if not leaf.entry.routed or "ep" not in meshes:
+            distribute(net, leaf, mesh)
+    inner = dict.fromkeys((net.get_submodule(path), how) for path, how in _joined_modules(rank))
     for module, how in inner:
         if how == "statistics":
-            _normed(module, mesh)
-    branches = {net.get_submodule(path): path in sent for path in every}  # layers may share one
+            _use_split_norm(module, mesh)
+    branches = {net.get_submodule(path): path in sent for path in branch_paths}  # layers may share one
     for branch in branches:
         for module in branch.modules():
-            on_its_share(module)
+            use_local_shards(module)
     for module, how in inner:
         if how in ("heads", "positions"):
-            _gathered(module, mesh, -1 if how == "heads" else 1)
+            _gather_input(module, mesh, -1 if how == "heads" else 1)
         elif how == "sums":
-            _joined(module, mesh, None)
+            _join(module, mesh, None)
     for branch, sends in branches.items():
-        (_shared_out if sends else _joined)(branch, mesh, between)
+        (_share_positions if sends else _join)(branch, mesh, between)
 
 
-def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
+def shard_outside_branches(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
     """Modules outside the branches without a tensor-parallel style in torch: tables split by heads (a relative bias)
     and, with sequence parallelism, operations per position other than norms, and an embedding with added positions,
     whose output is sharded afterwards. Also sets which heads a core has."""
     from torch.distributed.tensor import Replicate
 
-    for held in piece.leaves:
-        if (own := held.entry.leaf.attended) and (whole := held.whole.attended) and own.heads < whole.heads:
-            for core in map(net.get_submodule, paths(held.entry.steps)):
-                core.n_heads, core.first = whole.heads, own.heads * mesh.get_local_rank()
-        biases = held.entry.leaf.role == "table" and [axis for _, _, axis in held.axes()] == [1]
-        beside = held.on_residual and held.entry.leaf.weights() and held.entry.leaf.role not in ("norm", "table")
-        if (biases and not held.layers) or (beside and between != Replicate()):
-            distributed(net, held, mesh)
-            for path in paths(held.entry.steps):
-                on_its_share(net.get_submodule(path))
-        elif between != Replicate() and any(held.summed_whole(join.entry) for join in piece.joins):
-            _taken(net.embedding, mesh, between)
+    for leaf in piece.leaves:
+        if (shard := leaf.entry.leaf.attended) and (full := leaf.whole.attended) and shard.heads < full.heads:
+            for core in map(net.get_submodule, paths(leaf.entry.steps)):
+                core.n_heads, core.first = full.heads, shard.heads * mesh.get_local_rank()
+        biases = leaf.entry.leaf.role == "table" and [axis for _, _, axis in leaf.axes()] == [1]
+        on_stream = leaf.on_residual and leaf.entry.leaf.weights() and leaf.entry.leaf.role not in ("norm", "table")
+        if (biases and not leaf.layers) or (on_stream and between != Replicate()):
+            distribute(net, leaf, mesh)
+            for path in paths(leaf.entry.steps):
+                use_local_shards(net.get_submodule(path))
+        elif between != Replicate() and any(leaf.summed_whole(join.entry) for join in piece.joins):
+            _keep_share(net.embedding, mesh, between)
 
 
-def _taken(module: nn.Module, mesh: Any, between: Any) -> None:
+def _keep_share(module: nn.Module, mesh: Any, between: Any) -> None:
     """Makes a rank's share of the result what comes out, a copy, beside which the whole is freed."""
     from torch.distributed.tensor import DTensor, Replicate
 
@@ -195,35 +195,35 @@ def _taken(module: nn.Module, mesh: Any, between: Any) -> None:
     module.forward = taken
 
 
-def distributed(net: nn.Module, held: RankLeaf, mesh: Any) -> None:
+def distribute(net: nn.Module, leaf: RankLeaf, mesh: Any) -> None:
     """Turns a leaf's weights into DTensors, sharded or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    for module, prefix, experts in _keepers(net, held):
-        for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
+    for module, prefix, experts in _weight_owners(net, leaf):
+        for weight, (local_shape, full_shape, axis) in zip(leaf.entry.leaf.weights(), leaf.axes(), strict=True):
             name = prefix + weight.name
             before = module._parameters[name]
             assert before is not None
-            values = torch.empty((*experts, *whole), dtype=before.dtype, device=before.device)
+            values = torch.empty((*experts, *full_shape), dtype=before.dtype, device=before.device)
             place = Replicate() if axis is None else Shard(axis + len(experts))
-            made: Any = distribute_tensor(values, mesh, [place], src_data_rank=None)
-            if made.to_local().shape != (*experts, *own):
-                raise NoParallel(f"{held.entry.name}: a rank's share is not one piece of it, which torch would cut")
-            module._parameters[name] = nn.Parameter(made, requires_grad=before.requires_grad)
-            if axis is None and 1 in [cut for _, _, cut in held.axes()]:
-                _apart(module, name, mesh.size())
+            tensor: Any = distribute_tensor(values, mesh, [place], src_data_rank=None)
+            if tensor.to_local().shape != (*experts, *local_shape):
+                raise NoParallel(f"{leaf.entry.name}: a rank's share is not one piece of it, which torch would cut")
+            module._parameters[name] = nn.Parameter(tensor, requires_grad=before.requires_grad)
+            if axis is None and 1 in [split_axis for _, _, split_axis in leaf.axes()]:
+                _divide_bias(module, name, mesh.size())
 
 
-def _keepers(net: nn.Module, held: RankLeaf) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
+def _weight_owners(net: nn.Module, leaf: RankLeaf) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
     """The modules that hold a leaf's weights, with what precedes their names and, of stacked experts, their number."""
-    if not held.entry.routed:
-        return [(module, "", ()) for module in dict.fromkeys(map(net.get_submodule, paths(held.entry.steps)))]
-    inner = "".join(f"{step.name}." for step in held.entry.steps[_expert(held.entry.steps) + 1 :])
-    found = list[tuple[nn.Module, str, tuple[int, ...]]]()
-    for path in paths(held.entry.steps[: _expert(held.entry.steps)]):
+    if not leaf.entry.routed:
+        return [(module, "", ()) for module in dict.fromkeys(map(net.get_submodule, paths(leaf.entry.steps)))]
+    inner = "".join(f"{step.name}." for step in leaf.entry.steps[_expert(leaf.entry.steps) + 1 :])
+    stacks = list[tuple[nn.Module, str, tuple[int, ...]]]()
+    for path in paths(leaf.entry.steps[: _expert(leaf.entry.steps)]):
         owner: Any = net.get_submodule(path)
-        found.append((owner, stacked_name(inner), (len(owner.routed),)))
-    return found
+        stacks.append((owner, stacked_name(inner), (len(owner.routed),)))
+    return stacks
 
 
 def _expert(steps: Sequence[Any]) -> int:
@@ -234,38 +234,38 @@ def stacked_name(name: str) -> str:
     return "routed_" + name.replace(".", "_")
 
 
-def _apart(module: nn.Module, name: str, ranks: int) -> None:
+def _divide_bias(module: nn.Module, name: str, ranks: int) -> None:
     """The bias of a row-parallel layer: every rank adds its share."""
     forward = module.forward
 
     def shared(*given: object) -> Any:
-        held = module._parameters[name]
-        assert held is not None
+        bias = module._parameters[name]
+        assert bias is not None
         try:
-            module._parameters[name] = held / ranks  # type: ignore[assignment]
+            module._parameters[name] = bias / ranks  # type: ignore[assignment]
             return forward(*given)
         finally:
-            module._parameters[name] = held
+            module._parameters[name] = bias
 
     module.forward = shared
 
 
-def on_its_share(module: nn.Module) -> None:
+def use_local_shards(module: nn.Module) -> None:
     """Makes forward read this rank's shards; the gradients of replicated weights are partial sums."""
     from torch.distributed.tensor import DTensor, Partial
 
     forward = module.forward
 
     def local(*given: object, **named: object) -> Any:
-        held = dict(module._parameters)
+        parameters = dict(module._parameters)
         try:
-            for name, p in held.items():
+            for name, p in parameters.items():
                 if isinstance(p, DTensor):
                     places = [Partial() if place.is_replicate() else place for place in p.placements]
                     module._parameters[name] = p.to_local(grad_placements=places)
             return forward(*given, **named)
         finally:
-            module._parameters.update(held)
+            module._parameters.update(parameters)
 
     module.forward = local
 
@@ -297,40 +297,40 @@ class _SplitNorm(torch.autograd.Function):
         inner = grad.float() if weight is None else grad.float() * weight
         sums = [(inner * normed).sum(-1), *([inner.sum(-1)] if mean else [])]
         along, *level = (ctx.total(torch.stack(sums, -1)) / ctx.width).split(1, -1)
-        own = scale * (inner - normed * along - (level[0] if level else 0))
+        x_grad = scale * (inner - normed * along - (level[0] if level else 0))
         of_weight = None if weight is None else (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
         of_bias = None if bias is None else grad.sum_to_size(bias.shape)
-        return own.to(x.dtype), of_weight, of_bias, None, None, None
+        return x_grad.to(x.dtype), of_weight, of_bias, None, None, None
 
 
-def _normed(module: Any, mesh: Any) -> None:
+def _use_split_norm(module: Any, mesh: Any) -> None:
     """A norm over columns that the ranks split."""
     from torch.distributed._functional_collectives import all_reduce
 
     def normed(x: Tensor) -> Tensor:
         weight = module.weight if module.weight is None or not module.offset else 1 + module.weight
         given = x, weight, module.bias, module, module.width * mesh.size(), lambda sums: all_reduce(sums, "sum", mesh)
-        made: Tensor = _SplitNorm.apply(*given)
-        return made
+        y: Tensor = _SplitNorm.apply(*given)
+        return y
 
     module.forward = normed
 
 
-def _gathered(module: nn.Module, mesh: Any, axis: int) -> None:
+def _gather_input(module: nn.Module, mesh: Any, axis: int) -> None:
     """A norm of what it gathers along an axis: positions (1), or heads (the last), of which a rank keeps its own."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     forward = module.forward
 
     def gathered(x: Tensor) -> Tensor:
-        own = DTensor.from_local(x, mesh, [Shard(axis % x.dim())], run_check=False)
-        normed: Tensor = forward(own.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
+        shard = DTensor.from_local(x, mesh, [Shard(axis % x.dim())], run_check=False)
+        normed: Tensor = forward(shard.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
         return normed if axis == 1 else normed.chunk(mesh.size(), axis)[mesh.get_local_rank()].contiguous()
 
     module.forward = gathered
 
 
-def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
+def _join(module: nn.Module, mesh: Any, between: Any) -> None:
     """Sums the outputs, and gathers the input stream of a replicated branch (`between`)."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
@@ -338,8 +338,8 @@ def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
 
     def joined(x: Tensor, *given: Any) -> Tensor:
         if between is not None:
-            every = DTensor.from_local(x, mesh, [between], run_check=False).redistribute(placements=[Replicate()])
-            x = every.to_local(grad_placements=[Partial()])
+            gathered = DTensor.from_local(x, mesh, [between], run_check=False).redistribute(placements=[Replicate()])
+            x = gathered.to_local(grad_placements=[Partial()])
         summand = DTensor.from_local(forward(x, *given), mesh, [Partial()], run_check=False)
         if between is None:
             return summand.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
@@ -348,22 +348,22 @@ def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
     module.forward = joined
 
 
-def _shared_out(module: Any, mesh: Any, between: Any) -> None:
+def _share_positions(module: Any, mesh: Any, between: Any) -> None:
     """Experts with token exchange: each tp rank works on its share of the positions, except for the shared experts,
     which are split as any feed-forward. A replicated stream is sliced before and gathered after."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-    forward, given = module.forward, list[Tensor]()
+    forward, inputs = module.forward, list[Tensor]()
     if between != Replicate():
         if module.shared is not None:
-            _joined(module.shared, mesh, between)
+            _join(module.shared, mesh, between)
         return
 
     def share(x: Tensor, *rest: Any) -> Tensor:
         whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
-        given.append(whole)
-        own = whole.chunk(mesh.size(), 1)[mesh.get_local_rank()].clone()
-        y = DTensor.from_local(forward(own, *rest), mesh, [Shard(1)], run_check=False)
+        inputs.append(whole)
+        local = whole.chunk(mesh.size(), 1)[mesh.get_local_rank()].clone()
+        y = DTensor.from_local(forward(local, *rest), mesh, [Shard(1)], run_check=False)
         return y.redistribute(placements=[Replicate()]).to_local()
 
     module.forward = share
@@ -371,13 +371,13 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
         inner = module.shared.forward
 
         def whole(_: Tensor, *rest: Any) -> Tensor:
-            summand = DTensor.from_local(inner(given.pop(), *rest), mesh, [Partial()], run_check=False)
+            summand = DTensor.from_local(inner(inputs.pop(), *rest), mesh, [Partial()], run_check=False)
             return summand.redistribute(placements=[Shard(1)]).to_local()
 
         module.shared.forward = whole
 
 
-def _inner(rank: Model) -> Iterator[tuple[str, str]]:
+def _joined_modules(rank: Model) -> Iterator[tuple[str, str]]:
     """The modules within a branch that ranks join, and how: their outputs are `sums`; they are norms of whose columns
     each rank has some, so that their `statistics` are sums; or norms that read the `heads` of all ranks, or the
     `positions`."""

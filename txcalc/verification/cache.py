@@ -48,24 +48,24 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     leaves = list(subject.model.root.leaves())
     windows = windows_of(leaves)
     if subject.device != "meta":
-        most = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
-        windows = {window for window in windows if window <= most}
+        longest_window = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
+        windows = {window for window in windows if window <= longest_window}
     longest = max(point.tokens for point in subject.points)
     short = max(min(5, longest - STEPS), 1)
     for prompt in sorted({short} | {window - 1 for window in windows if window > 1}):
         steps = min(STEPS, longest - short) if prompt == short else STEPS
         for mla in ("expanded", "absorbed") if subject.model.has_latents else ("expanded",):
-            yield from _decoded(subject, prompt, steps, mla)
+            yield from _compare_passes(subject, prompt, steps, mla)
 
 
-def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[CheckedRow]:
+def _compare_passes(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[CheckedRow]:
     sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
     with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
         passes = list(decode(subject.some, subject.inputs(sizes), prompt))
-    for past, tokens, held, cost in passes:
+    for past, tokens, elements, cost in passes:
         ledger = subject.model.ledger(BATCH, tokens, past, sizes.source, mla=mla)
         where = f"B = {BATCH}, {past} past, {tokens} new" + (f", MLA {mla}" if mla == "absorbed" else "")
-        yield from compare(ledger, lambda entry: entry.cache, subject.everywhere(held), "cache", ORACLE, where)
-        found = subject.everywhere(cost.by_module)
-        yield from compare(ledger, lambda entry: entry.flops, found, "flops with cache", FLOPS, where)
+        yield from compare(ledger, lambda entry: entry.cache, subject.everywhere(elements), "cache", ORACLE, where)
+        measured = subject.everywhere(cost.by_module)
+        yield from compare(ledger, lambda entry: entry.flops, measured, "flops with cache", FLOPS, where)
         yield from uncounted(subject.everywhere(cost.uncounted), FLOPS, where)

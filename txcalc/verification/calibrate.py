@@ -27,8 +27,8 @@ from txcalc.model import Model
 from txcalc.sources import load
 from txcalc.units import iec
 from txcalc.verification import device as devices
-from txcalc.verification.measure import Work, captured, once
-from txcalc.verification.workloads import DeviceModel, Load, rank, workload
+from txcalc.verification.measure import Work, time_captured, time_once
+from txcalc.verification.workloads import DeviceModel, Load, rank_time, workload
 
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
 ROUNDS, SECONDS = 9, 90.0
@@ -161,7 +161,7 @@ def calibrate(
     """
     devices.check(device)
     try:
-        return _measured(device, name, like, sizes, rounds, limit, progress)
+        return _run_rounds(device, name, like, sizes, rounds, limit, progress)
     except RuntimeError as error:
         if not devices.ran_out(error):
             raise
@@ -171,7 +171,7 @@ def calibrate(
         ) from None
 
 
-def _measured(
+def _run_rounds(
     device: str,
     name: str,
     like: Accelerator | None,
@@ -182,87 +182,87 @@ def _measured(
 ) -> Calibration:
     sizes = sizes or (CUDA if devices.is_cuda(device) else CPU)
     start = time.monotonic()
-    every = [(kernel, _refused(kernel)) for kernel in kernels_to_measure(device, sizes)]
-    kernels = [kernel for kernel, reason in every if not reason]
-    absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in every if reason}
+    attempts = [(kernel, _why_refused(kernel)) for kernel in kernels_to_measure(device, sizes)]
+    kernels = [kernel for kernel, reason in attempts if not reason]
+    absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in attempts if reason}
     wide = "bf16" if devices.is_cuda(device) else "fp32"
     subject, tiny = (DeviceModel(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
     works = [kernel.make() for kernel in kernels]
     steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
-    fresh = [who.stepping(step) for who, step in steps]
-    taken_of: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
+    fresh = [owner.stepping(step) for owner, step in steps]
+    timings: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
     done, clocks = 0, [devices.clocks(device)]
     devices.warm(device, 1.0)
     for done in range(1, rounds + 1):
         for i, work in enumerate([*works, *(make() for make in fresh)]):
-            taken_of[i].append(once(work, device, repeat=i < len(works)))
+            timings[i].append(time_once(work, device, repeat=i < len(works)))
         spent = time.monotonic() - start
         progress(max(done / rounds, spent / limit))
         if done > 1 and spent * (done + 1) / done > limit:
             break
     clocks.append(devices.clocks(device))
-    best = [median(taken) if devices.is_cuda(device) else min(taken) for taken in taken_of]
+    best = [median(step_seconds) if devices.is_cuda(device) else min(step_seconds) for step_seconds in timings]
     rates = [TimedRate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
-    *taken, of_tiny = best[len(works) :]
+    *step_seconds, tiny_seconds = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
     starts = _starts(tiny, plain)
-    start, host = of_tiny / starts, 0.0
+    start, host = tiny_seconds / starts, 0.0
     if devices.is_cuda(device):
         try:
-            start, host = median(captured(fresh[-1], device)) / starts, start
+            start, host = median(time_captured(fresh[-1], device)) / starts, start
         except RuntimeError as error:
             absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
     known = like.efficiency.without(PYTORCH) if like else None
-    found = replace(plain, calibration=_efficiency(plain, rates, start, host, wide, known), notes=notes)
+    calibrated = replace(plain, calibration=_efficiency(plain, rates, start, host, wide, known), notes=notes)
     uncalibrated = replace(plain, calibration=known)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
-    after = [expected(subject, step, found) for step in sizes.steps]
-    checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
-    return Calibration(found, rates, subject.model, wide, checks, done, [c for c in clocks if c])
+    after = [expected(subject, step, calibrated) for step in sizes.steps]
+    checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, step_seconds, strict=True)]
+    return Calibration(calibrated, rates, subject.model, wide, checks, done, [c for c in clocks if c])
 
 
 def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
     """Achievable seconds."""
-    return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
+    return rank_time(subject, accelerator).cost(workload(subject.model, step)).achievable
 
 
 def kernels_to_measure(device: str, sizes: MeasuredSizes) -> list[Kernel]:
-    found = []
+    kernels = []
     for dtype in sizes.dtypes:
         for rows, d_in, d_out in sizes.products:
             make = _product(device, dtype, rows, d_in, d_out)
-            found.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
+            kernels.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
         for row, products in sizes.unaligned.items() if TORCH[dtype].itemsize == 2 else ():
             for rows, d_in, d_out in products:
                 make = _product(device, dtype, rows, d_in, d_out)
-                said, flops = f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out
-                found.append(Kernel(UNALIGNED.format(row), dtype, said, flops, make))
+                shape, flops = f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out
+                kernels.append(Kernel(UNALIGNED.format(row), dtype, shape, flops, make))
     for size in sizes.moved:
-        found.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
+        kernels.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
     wide = "bf16" if devices.is_cuda(device) else "fp32"
     width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5) // 128 * 128
     for rows in NARROW:
         make = _product(device, wide, rows, side, side)
-        found.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
-    every = sizes.heads[0] * sizes.heads[1]
+        kernels.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
+    channels = sizes.heads[0] * sizes.heads[1]
     for tokens in sizes.prompts:
-        flops, make = 2.0 * every * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
-        found.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
+        flops, make = 2.0 * channels * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
+        kernels.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
         back = Curve().backward * flops, _attention(device, wide, sizes.heads, 1, tokens, tokens, backward=True)
-        found.append(Kernel("attention, backward", wide, f"{tokens} tokens", *back))
+        kernels.append(Kernel("attention, backward", wide, f"{tokens} tokens", *back))
     for keys in sizes.contexts:
-        read, make = 2.0 * 8 * keys * every * width, _attention(device, wide, sizes.heads, 8, 1, keys)
-        found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, make))
+        bytes_read, make = 2.0 * 8 * keys * channels * width, _attention(device, wide, sizes.heads, 8, 1, keys)
+        kernels.append(Kernel("attention, decode", wide, f"8 × {keys} keys", bytes_read, make))
     side, number = sizes.updated
     for dtype in ("fp32", "bf16"):
         moved = float(MOVED * TORCH[dtype].itemsize * number * side**2)
         make = _update(device, dtype, side, number)
-        found.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
-    return found
+        kernels.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
+    return kernels
 
 
-def _refused(kernel: Kernel) -> str:
+def _why_refused(kernel: Kernel) -> str:
     """Why the device has it not, or "": not each multiplies every dtype."""
     try:
         kernel.make()()
@@ -277,10 +277,10 @@ def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Calla
     def make() -> Work:
         x, weight = torch.randn(rows, d_in, device=device), torch.randn(d_out, d_in, device=device)
         if dtype == "fp8":
-            one = torch.ones((), device=device)
+            scale = torch.ones((), device=device)
             a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
             form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
-            return lambda: form(a, b, scale_a=one, scale_b=one)
+            return lambda: form(a, b, scale_a=scale, scale_b=scale)
         x, weight = x.to(TORCH[dtype]), weight.to(TORCH[dtype])
         return lambda: F.linear(x, weight)
 
@@ -329,17 +329,17 @@ def _update(device: str, dtype: str, side: int, number: int) -> Callable[[], Wor
 def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[TimedRate]) -> Accelerator:
     """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
     facts = devices.describe(device)
-    made = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
+    source = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
     memory = int(str(facts["memory_bytes"]))
     if like is not None:
-        sources = {**like.sources, "memory.driver": made}
+        sources = {**like.sources, "memory.driver": source}
         return replace(like, name=name, memory=memory, sources=sources, calibration=None)
     peaks: dict[str, int] = {}
     for rate in rates:
         if rate.kind == "matmul":
             peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
     moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode", "AdamW")]
-    sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), made)
+    sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), source)
     notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
     title = str(facts["name"])
     return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
@@ -347,9 +347,11 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[T
 
 def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
     """Launch times, from a tiny model's step."""
-    one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
-    counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
-    return counted.launch / one.launch_s
+    unit_launch = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
+    counted = rank_time(tiny, replace(accelerator, calibration=unit_launch)).cost(
+        workload(tiny.model, Load("decode", 1, 1, 8))
+    )
+    return counted.launch / unit_launch.launch_s
 
 
 def _efficiency(
@@ -359,7 +361,7 @@ def _efficiency(
     attention how many times as long backward takes, by the median length. Of an accelerator of which servers' kernels
     are `known` they are PyTorch's, beside those."""
     by = _by_kind(rates)
-    made = accelerator.sources["memory.driver"]
+    source = accelerator.sources["memory.driver"]
     products = {
         dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
         for dtype in accelerator.peaks
@@ -373,20 +375,20 @@ def _efficiency(
     measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
     flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
     flat |= {"host_s": host} if host else {}
-    cited, owner = dict.fromkeys(flat, made), f"{PYTORCH}." if known else ""
-    found = (
+    cited, owner = dict.fromkeys(flat, source), f"{PYTORCH}." if known else ""
+    efficiency = (
         known.with_kernels(PYTORCH, flat, cited)
         if known
         else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
     )
-    curves = dict(found.curves)
+    curves = dict(efficiency.curves)
     for dtype in products:
         for row in (2, 4):
             if reached := by.get((UNALIGNED.format(row), dtype)):
                 key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
                 curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
-    alone = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
-    slower = median(Curve().backward * forward / back for forward, back in alone)
+    pairs = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
+    slower = median(Curve().backward * forward / back for forward, back in pairs)
     for key in (f"{owner}attention.prefill", f"{owner}attention.latent_prefill"):
         if key in curves:
             curves[key] = curves[key]._replace(backward=slower)
@@ -395,11 +397,11 @@ def _efficiency(
         for (kind, dtype), (rate, *_) in by.items()
         if kind == "AdamW"
     }
-    return replace(found, curves=curves | updates, cited={**found.cited, **dict.fromkeys(updates, made)})
+    return replace(efficiency, curves=curves | updates, cited={**efficiency.cited, **dict.fromkeys(updates, source)})
 
 
 def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:
-    found: dict[tuple[str, str], list[float]] = {}
+    by_kind: dict[tuple[str, str], list[float]] = {}
     for rate in rates:
-        found.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
-    return found
+        by_kind.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
+    return by_kind

@@ -51,7 +51,7 @@ def _check(config: Any, data: Mapping[str, Any], path: str, places: Sequence[str
     """Checks one object; `path` is where it stands in the file, `places` its names in the table of ignored keys."""
     sub_configs: dict[str, Any] = {name: getattr(config, name, None) for name in type(config).sub_configs}
     parts = {name: part for name, part in sub_configs.items() if hasattr(part, "to_dict")}
-    moved = {name: _moved(part, config, data) for name, part in parts.items() if data.get(name) is None}
+    moved = {name: _moved_keys(part, config, data) for name, part in parts.items() if data.get(name) is None}
     read_by_part = {key for keys in moved.values() for key in keys}
     unread = {
         key: value for key, value in data.items() if key not in read_by_part and _is_unread(config, key, data, places)
@@ -115,10 +115,12 @@ def _defaults(cls: Any) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
 
 
-def _moved(part: object, config: object, data: Mapping[str, Any]) -> list[str]:
+def _moved_keys(part: object, config: object, data: Mapping[str, Any]) -> list[str]:
     """Keys of a part that a file without an object for it has at its own level, where the class moves them."""
-    known, named = _defaults(type(part)), _defaults(type(config))
-    return [key for key in data if key in known and key not in named and getattr(part, key, None) == data[key]]
+    part_keys, config_keys = _defaults(type(part)), _defaults(type(config))
+    return [
+        key for key in data if key in part_keys and key not in config_keys and getattr(part, key, None) == data[key]
+    ]
 
 
 def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[str]) -> bool:
@@ -138,12 +140,12 @@ def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[
 def _repeats(config: Any, key: str, value: Any, data: Mapping[str, Any]) -> bool:
     """Whether a key of the class that means the same, or shares a word, has the same value in this file."""
     words = set(key.split("_")) - COMMON_WORDS
-    same = next((set(names) for names in SPELLINGS if key in names), set[str]())
-    known = _defaults(type(config)).keys() | type(config).attribute_map.keys()
+    synonyms = next((set(names) for names in SPELLINGS if key in names), set[str]())
+    class_keys = _defaults(type(config)).keys() | type(config).attribute_map.keys()
     return any(
-        other in known and type(data[other]) is type(value) and data[other] == value
-        for other in data
-        if other in same or words & set(other.split("_"))
+        other_key in class_keys and type(data[other_key]) is type(value) and data[other_key] == value
+        for other_key in data
+        if other_key in synonyms or words & set(other_key.split("_"))
     )
 
 
@@ -165,7 +167,7 @@ def _is_structural(key: str, value: object) -> bool:
 
 def _suggestion(key: str, path: str, absent: Sequence[str]) -> str:
     """The key that the file lacks and that this one may stand for."""
-    same = next((names for names in SPELLINGS if key in names), ())
-    near = [name for name in same if name in absent] or difflib.get_close_matches(key, absent, 1, 0.6)
+    synonyms = next((names for names in SPELLINGS if key in names), ())
+    near = [name for name in synonyms if name in absent] or difflib.get_close_matches(key, absent, 1, 0.6)
     ignore = f"--ignore {path}{key} if it changes no size"
     return f"did you mean {near[0]}? {ignore}" if near else ignore

@@ -67,7 +67,7 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
     width = k.shape[-1]
     both = torch.cat((k, v), -1)
     for step in range(1, ways):
-        both = _swapped(both, [turn + 1, turn - 1], ways, group)
+        both = _swap(both, [turn + 1, turn - 1], ways, group)
         if step <= turn:
             new, more = _attend(q, both[..., :width], both[..., width:], scale, False)
             joined = torch.logaddexp(sums, more)
@@ -78,13 +78,13 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
 
 
 def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: object) -> Tensor:
-    q, k, v = (_swapped(x.unflatten(2, (ways, -1)).movedim(2, 0), None, ways, group) for x in (q, k, v))
+    q, k, v = (_swap(x.unflatten(2, (ways, -1)).movedim(2, 0), None, ways, group) for x in (q, k, v))
     q, k, v = (x.movedim(0, 1).flatten(1, 2) for x in (q, k, v))
     y, _ = _attend(q, k, v, scale, True)
-    return _swapped(y.unflatten(1, (ways, -1)).movedim(1, 0), None, ways, group).movedim(0, 2).flatten(2, 3)
+    return _swap(y.unflatten(1, (ways, -1)).movedim(1, 0), None, ways, group).movedim(0, 2).flatten(2, 3)
 
 
-def _swapped(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> Tensor:
+def _swap(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> Tensor:
     """Sends all of `x` to the first of two neighbours and receives from the second; or an equal share of its rows to
     every rank."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
@@ -95,19 +95,19 @@ def _swapped(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> 
     return all_to_all_single_autograd(x.contiguous(), come, to, group)
 
 
-def exchanged(piece: StagePiece, recipe: Recipe) -> Counter[str]:
+def exchanged_bytes(piece: StagePiece, recipe: Recipe) -> Counter[str]:
     """All-to-alls of one micro-batch, forward and backward, and their bytes."""
-    found: Counter[str] = Counter()
-    for held in piece.leaves:
-        attended = held.entry.leaf.attended
-        if recipe.context == "allgather" or attended is None or held.entry.kind != "attention_core":
+    counts: Counter[str] = Counter()
+    for leaf in piece.leaves:
+        attended = leaf.entry.leaf.attended
+        if recipe.context == "allgather" or attended is None or leaf.entry.kind != "attention_core":
             continue
-        both, rows, around = 2 * len(held.layers), piece.work.positions, recipe.layout.cp - 1
+        both, rows, around = 2 * len(leaf.layers), piece.work.positions, recipe.layout.cp - 1
         ring = recipe.context == "ring"
         keys = rows * attended.groups * (attended.d_qk + attended.d_v)
-        found["all_to_all"] += both * (around if ring else 4)
-        found["all_to_all bytes"] += both * recipe.compute_bytes * (around * keys if ring else attended.crossing(rows))
-    return found
+        counts["all_to_all"] += both * (around if ring else 4)
+        counts["all_to_all bytes"] += both * recipe.compute_bytes * (around * keys if ring else attended.crossing(rows))
+    return counts
 
 
 def faults(model: Model, recipe: Recipe) -> Iterator[str]:
@@ -115,11 +115,11 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     layout = recipe.layout
     if layout.gpus > layout.fsdp * layout.cp:
         yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2 or cp=4"
-    found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
-    if not all(leaf.exchanges and leaf.breakpoints == () for leaf in found):
+    cores: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
+    if not all(leaf.exchanges and leaf.breakpoints == () for leaf in cores):
         yield "cp is run with attention of a softmax over all keys"
     elif recipe.context != "allgather" and not all(
-        leaf.plain and leaf.masked and leaf.span.causal and leaf.span.cache_kind == "tokens" for leaf in found
+        leaf.plain and leaf.masked and leaf.span.causal and leaf.span.cache_kind == "tokens" for leaf in cores
     ):
         yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
     if any(entry.kind == "recurrent" for entry in model.ledger()):

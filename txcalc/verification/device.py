@@ -60,17 +60,21 @@ def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
 def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working: bool = False) -> Refuted:
     """The refusal for a model whose weights do not fit in `free` bytes; `working`: they fit but left no memory to
     compute, so twice their size is required."""
-    fitting, most, room = 0, n_layers(model), free // 2 if working else free
-    while fitting < most and _weights(cut(model, fitting + 1), dtype) + SPARE <= room:
+    fitting, total_layers, room = 0, n_layers(model), free // 2 if working else free
+    while fitting < total_layers and _weights(cut(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
-    fits = f"its first {fitting} layers of {most} fit (--layers {fitting})" if fitting else "not one of its layers fits"
-    beside = ", half of that to work in" if working else ""
+    fits = (
+        f"its first {fitting} layers of {total_layers} fit (--layers {fitting})"
+        if fitting
+        else "not one of its layers fits"
+    )
+    note = ", half of that to work in" if working else ""
     return Refuted(
-        f"{model.name}: its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{beside}: {fits}"
+        f"{model.name}: its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{note}: {fits}"
     )
 
 
-def exhausted(error: BaseException, model: Model, device: str, dtype: torch.dtype) -> Refuted:
+def out_of_memory(error: BaseException, model: Model, device: str, dtype: torch.dtype) -> Refuted:
     """The refusal for a model that ran out of memory while computing; the memory of the failed work is freed first."""
     error.__traceback__ = None  # its frames hold the modules
     tidy(device)
@@ -80,9 +84,9 @@ def exhausted(error: BaseException, model: Model, device: str, dtype: torch.dtyp
 def free_bytes(device: str) -> int:
     """Bytes that can still be allocated."""
     if is_cuda(device):
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by PyTorch for reuse
-        return torch.cuda.mem_get_info(device)[0] + kept
-    for size in _said("/proc/meminfo", "MemAvailable"):
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by PyTorch for reuse
+        return torch.cuda.mem_get_info(device)[0] + reusable
+    for size in _file_values("/proc/meminfo", "MemAvailable"):
         return 1024 * int(size.split()[0])
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
@@ -104,11 +108,11 @@ def describe(device: str) -> dict[str, str | int | None]:
     """A device's kind, name, driver, memory in bytes and PyTorch version; on the CPU, the number of threads."""
     facts: dict[str, str | int | None] = {"kind": torch.device(device).type, "torch": torch.__version__}
     if is_cuda(device):
-        found = torch.cuda.get_device_properties(device)
-        capability = f"{found.major}.{found.minor}"
-        facts |= {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}
+        properties = torch.cuda.get_device_properties(device)
+        capability = f"{properties.major}.{properties.minor}"
+        facts |= {"name": properties.name, "memory_bytes": properties.total_memory, "capability": capability}
         return {**facts, **nvidia_settings(device), "cuda": torch.version.cuda}
-    name = next(iter(_said("/proc/cpuinfo", "model name")), "") or platform.processor() or platform.machine()
+    name = next(iter(_file_values("/proc/cpuinfo", "model name")), "") or platform.processor() or platform.machine()
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     instructions = torch.backends.cpu.get_cpu_capability()
     threads = torch.get_num_threads()
@@ -119,14 +123,14 @@ def describe(device: str) -> dict[str, str | int | None]:
 KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
 
 
-def same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def same_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
     """Whether two devices, described by `describe`, may share a file of measurements."""
-    return all(one.get(key) == other.get(key) for key in KIND)
+    return all(first.get(key) == second.get(key) for key in KIND)
 
 
 def nvidia_settings(device: str) -> dict[str, str | int | None]:
     """What decides an NVIDIA device's speed beside its name: the driver's settings, and PyTorch's."""
-    said = _asked(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
+    values = _query_nvidia_smi(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
     names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")
     kernels = {
         "flash": torch.backends.cuda.flash_sdp_enabled(),
@@ -134,7 +138,7 @@ def nvidia_settings(device: str) -> dict[str, str | int | None]:
         "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
     }
     return {
-        **{name: said[i] if said else None for i, name in enumerate(names)},
+        **{name: values[i] if values else None for i, name in enumerate(names)},
         "tf32": "on" if torch.backends.cuda.matmul.allow_tf32 else "off",
         "attention": ", ".join(name for name, on in kernels.items() if on),
         "cudnn": torch.backends.cudnn.version(),
@@ -144,11 +148,11 @@ def nvidia_settings(device: str) -> dict[str, str | int | None]:
 def clocks(device: str) -> dict[str, str]:
     """An NVIDIA device's current clocks in MHz, temperature, watts and reasons for throttling; {} on others."""
     keys = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
-    said = _asked(device, ",".join(keys)) if is_cuda(device) else []
-    return dict(zip(keys, said, strict=True)) if said else {}
+    values = _query_nvidia_smi(device, ",".join(keys)) if is_cuda(device) else []
+    return dict(zip(keys, values, strict=True)) if values else {}
 
 
-def _asked(device: str, keys: str) -> list[str]:
+def _query_nvidia_smi(device: str, keys: str) -> list[str]:
     """Output of nvidia-smi; [] if it fails."""
     index = torch.device(device).index or 0
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
@@ -163,8 +167,8 @@ def _asked(device: str, keys: str) -> list[str]:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    found = [word.strip() for word in answer.splitlines()[0].split(",")] if answer.strip() else []
-    return found if len(found) == len(keys.split(",")) else []
+    values = [word.strip() for word in answer.splitlines()[0].split(",")] if answer.strip() else []
+    return values if len(values) == len(keys.split(",")) else []
 
 
 def warm(device: str, seconds: float = 0.3) -> None:
@@ -178,7 +182,7 @@ def warm(device: str, seconds: float = 0.3) -> None:
         torch.cuda.synchronize(device)
 
 
-def _said(file: str, key: str) -> list[str]:
+def _file_values(file: str, key: str) -> list[str]:
     """The values after `key: ` in a system file, line by line."""
     try:
         lines = Path(file).read_text("utf-8").splitlines()

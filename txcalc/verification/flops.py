@@ -72,9 +72,9 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
 def training_rows(subject: Subject) -> Iterator[CheckedRow]:
     """FLOPs of forward and backward, without and with recomputation of blocks."""
-    plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
+    plain, recomputed = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
     yield from _rows(subject, "training flops", plain, forward_and_backward, checkpoint=False)
-    yield from _rows(subject, "training flops, blocks recomputed", again, forward_and_backward, checkpoint=True)
+    yield from _rows(subject, "training flops, blocks recomputed", recomputed, forward_and_backward, checkpoint=True)
 
 
 def forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
@@ -107,22 +107,26 @@ def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoin
             if subject.lengths == "symbolic":
                 raise
             subject.notes.append(f"{quantity} at points: {refusal}")
-    for point, net, whole in subject.measured():
+    for point, net, all_layers in subject.measured():
         with tracing(static=subject.device == "meta", checkpoint=checkpoint):
             counter = count(net, partial(work, net, subject.inputs(point)))
-        found, skipped = counter.by_module, counter.uncounted
-        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
-        yield from compare(subject.ledger(point), figure, found, quantity, ORACLE, str(point))
+        measured, skipped = counter.by_module, counter.uncounted
+        measured, skipped = (
+            (measured, skipped) if all_layers else (subject.everywhere(measured), subject.everywhere(skipped))
+        )
+        yield from compare(subject.ledger(point), figure, measured, quantity, ORACLE, str(point))
         yield from uncounted(skipped, ORACLE, str(point))
 
 
 def _symbolic(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
-    symbols, every = subject.symbols(), subject.lengths == "symbolic"
-    net = subject.net if every else subject.some
+    symbols, all_layers = subject.symbols(), subject.lengths == "symbolic"
+    net = subject.net if all_layers else subject.some
     with tracing(checkpoint=checkpoint), symbols.mode:
         counter = count(net, partial(work, net, symbols.inputs))
     where = symbols.domain()
-    found = {path: symbols.read(value) for path, value in counter.by_module.items()}
-    found, skipped = (found, counter.uncounted) if every else map(subject.everywhere, (found, counter.uncounted))
-    yield from compare(subject.ledger(subject.letters), figure, found, quantity, ORACLE, where, for_all=True)
+    measured = {path: symbols.read(value) for path, value in counter.by_module.items()}
+    measured, skipped = (
+        (measured, counter.uncounted) if all_layers else map(subject.everywhere, (measured, counter.uncounted))
+    )
+    yield from compare(subject.ledger(subject.letters), figure, measured, quantity, ORACLE, where, for_all=True)
     yield from uncounted(skipped, ORACLE, where)

@@ -27,28 +27,31 @@ class ModelInput(NamedTuple):
 
 def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[ModelInput, ...] | str:
     """The model's inputs; or the reason why there are none."""
-    config, taken = net.config, inspect.signature(net.forward).parameters
+    config, parameters = net.config, inspect.signature(net.forward).parameters
     if config.model_type in KERNEL_ALONE:
         return "its attention is a CUDA kernel, without which its code computes none"
     if (
         net.main_input_name == "pixel_values"
         or hasattr(config, "crop_size")
-        or ("pixel_values" in taken and "input_ids" not in taken)
+        or ("pixel_values" in parameters and "input_ids" not in parameters)
     ):
-        seen = _pictures(getattr(config, "encoder", config), batch)
-        joined = "decoder_input_ids" in taken and not isinstance(seen, str)
-        return (*seen, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
+        pictures = _pictures(getattr(config, "encoder", config), batch)
+        joined = "decoder_input_ids" in parameters and not isinstance(pictures, str)
+        return (*pictures, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else pictures
     if hasattr(config, "speech_decoder_prenet_units"):
-        return _spoken(config, taken, batch, tokens, tokens if source is None else source)
+        return _spoken(config, parameters, batch, tokens, tokens if source is None else source)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (ModelInput("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
-    if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
+    if net.main_input_name == "input_features" and (bands := _bands(config, batch, tokens, source)):
         joined = getattr(config, "is_encoder_decoder", False)
-        return (heard, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * joined))
+        return (bands, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * joined))
     if net.main_input_name == "flattened_patches":  # each with its row and column before it
         wide = getattr(config, "vision_config", config).patch_embed_hidden_size + 2
         patches = ModelInput("flattened_patches", (batch, tokens if source is None else source, wide), (B, T_SRC, None))
-        return (patches, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * ("decoder_input_ids" in taken)))
+        return (
+            patches,
+            *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * ("decoder_input_ids" in parameters)),
+        )
     if net.main_input_name == "states":
         wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
         acts = (ModelInput(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
@@ -61,16 +64,18 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
         return (ModelInput("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
         words = ModelInput("input_ids", (batch, tokens), (B, T))
-        if "lang_ids" in taken:  # the first language for every token
+        if "lang_ids" in parameters:  # the first language for every token
             return (words, ModelInput("lang_ids", (batch,), (B,)))
-        if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
-            longer = (ModelInput("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
-            return (words, heard, *longer)
-        whole = getattr(net, net.base_model_prefix, net)
-        if "pixel_values" not in taken or not (hasattr(whole, "logit_scale") or config.model_type == "vilt"):
+        if "input_features" in parameters and (
+            bands := _bands(getattr(config, "audio_config", None), batch, tokens, None)
+        ):
+            longer = (ModelInput("is_longer", (batch, 1), (B, None)),) if "is_longer" in parameters else ()
+            return (words, bands, *longer)
+        base = getattr(net, net.base_model_prefix, net)
+        if "pixel_values" not in parameters or not (hasattr(base, "logit_scale") or config.model_type == "vilt"):
             return (words,)
-        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
-        return seen if isinstance(seen, str) else (words, *seen)
+        pictures = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
+        return pictures if isinstance(pictures, str) else (words, *pictures)
     length = tokens if source is None else source
     return (
         ModelInput("input_ids", (batch, length), (B, T_SRC)),
@@ -86,14 +91,16 @@ def _samples(config: Any, positions: int) -> int:
     return samples
 
 
-def _spoken(config: Any, taken: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
+def _spoken(config: Any, parameters: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
     """SpeechT5's text or sound, and the text or the frames before the next, with the speaker's vector."""
     text = ModelInput("input_ids", (batch, source), (B, T_SRC))
-    read = text if "input_ids" in taken else ModelInput("input_values", (batch, _samples(config, source)), (B, None))
-    if "decoder_input_ids" in taken:
-        return (read, ModelInput("decoder_input_ids", (batch, tokens), (B, T)))
+    encoder_input = (
+        text if "input_ids" in parameters else ModelInput("input_values", (batch, _samples(config, source)), (B, None))
+    )
+    if "decoder_input_ids" in parameters:
+        return (encoder_input, ModelInput("decoder_input_ids", (batch, tokens), (B, T)))
     frames = ModelInput("decoder_input_values", (batch, tokens, config.num_mel_bins), (B, T, None))
-    return (read, frames, ModelInput("speaker_embeddings", (batch, config.speaker_embedding_dim), (B, None)))
+    return (encoder_input, frames, ModelInput("speaker_embeddings", (batch, config.speaker_embedding_dim), (B, None)))
 
 
 def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInput | None:
@@ -111,11 +118,11 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInp
         frames, wide = 2**config.num_conv_layers, width * config.input_channels
         shape = (batch, (tokens if source is None else source) * frames, wide)
         return ModelInput("input_features", shape, (B, T_SRC, None), frames)
-    heard = getattr(config, "encoder_config", config)
-    if factor := getattr(heard, "subsampling_factor", 0):
-        frames = heard.subsampling_conv_stride ** (factor.bit_length() - 1)
+    encoder = getattr(config, "encoder_config", config)
+    if factor := getattr(encoder, "subsampling_factor", 0):
+        frames = encoder.subsampling_conv_stride ** (factor.bit_length() - 1)
         length, letter = (tokens, T) if source is None and not config.is_encoder_decoder else (source or tokens, T_SRC)
-        return ModelInput("input_features", (batch, length * frames, heard.num_mel_bins), (B, letter, None), frames)
+        return ModelInput("input_features", (batch, length * frames, encoder.num_mel_bins), (B, letter, None), frames)
     if side := getattr(config, "spec_size", 0):  # bands and frames form a square image
         crops = 4 if getattr(config, "enable_fusion", False) else 1
         bands = config.num_mel_bins
@@ -139,8 +146,8 @@ def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
     return (ModelInput("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)
 
 
-def blank(one: ModelInput, shape: tuple[int, ...]) -> Tensor:
-    real = one.name.endswith(
+def blank(spec: ModelInput, shape: tuple[int, ...]) -> Tensor:
+    real = spec.name.endswith(
         ("_values", "_features", "_embeddings", "_patches", "_videos", "states", "actions", "_to_go")
     )
     kind = torch.float32 if real else torch.long

@@ -20,7 +20,7 @@ FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; 
 MOST = 12  # the slowest kernels, which are named
 
 
-class Ran(NamedTuple):
+class PassKernels(NamedTuple):
     """Operators of a pass that launch products and attention, with their counts, and on CUDA the slowest kernels: name,
     count, microseconds."""
 
@@ -30,11 +30,11 @@ class Ran(NamedTuple):
 
     def described(self) -> dict[str, Any]:
         """For JSON."""
-        found = {"products": dict(self.products), "attention": dict(self.attention)}
-        return {**found, **({"kernels": [list(kernel) for kernel in self.kernels]} if self.kernels else {})}
+        counts = {"products": dict(self.products), "attention": dict(self.attention)}
+        return {**counts, **({"kernels": [list(kernel) for kernel in self.kernels]} if self.kernels else {})}
 
 
-def ran(work: Work, device: str) -> Ran:
+def profile_kernels(work: Work, device: str) -> PassKernels:
     """What one piece of work ran; it must have run once before, so that set-up is not recorded."""
     cuda = devices.is_cuda(device)
     activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
@@ -56,12 +56,12 @@ def ran(work: Work, device: str) -> Ran:
     kernels: list[tuple[str, int, float]] = []
     if cuda:
         of_device = (event for event in profile.key_averages() if event.device_type.name == "CUDA")
-        found = [(event.key, event.count, event.self_device_time_total) for event in of_device]
-        kernels = sorted(found, key=lambda kernel: -kernel[2])[:MOST]
-    return Ran(products, attention, kernels)
+        timings = [(event.key, event.count, event.self_device_time_total) for event in of_device]
+        kernels = sorted(timings, key=lambda kernel: -kernel[2])[:MOST]
+    return PassKernels(products, attention, kernels)
 
 
-def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[Measurement]:
+def figures(ledger: Ledger, load: str, training: bool, kernels: PassKernels) -> Iterator[Measurement]:
     """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
     products = attention = 0
     for entry in ledger:
@@ -69,6 +69,6 @@ def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[M
             attention += int(entry.runs) * (1 + (training and entry.gradient != "none"))
         elif any(isinstance(op, MatMul) for op in entry.operations):
             products += int(entry.times) * (passes(entry) if training else 1)
-    for part, counted, seen in (("products", products, found.products), ("attention", attention, found.attention)):
-        beside = {name: float(number) for name, number in seen.items()}
-        yield Measurement("kernels", load, part, "launches", None, counted, sum(seen.values()), {}, beside)
+    for part, counted, runs in (("products", products, kernels.products), ("attention", attention, kernels.attention)):
+        by_name = {name: float(number) for name, number in runs.items()}
+        yield Measurement("kernels", load, part, "launches", None, counted, sum(runs.values()), {}, by_name)

@@ -20,7 +20,7 @@ from txcalc.planning.training.collectives import KINDS, without_tp_style
 from txcalc.planning.training.memory import RankPeak, Ranks, figures
 from txcalc.planning.training.stages import Pipeline
 from txcalc.units import bits_of
-from txcalc.verification.parallel import RankJob, check, folded, live, measure
+from txcalc.verification.parallel import RankJob, check, measure, micro_batches_in_flight, with_layer_counts
 from txcalc.verification.saved import claims
 from txcalc.verification.verdict import CheckedRow, Verdict
 
@@ -48,14 +48,16 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
     pipeline = Pipeline(model, recipe)
     verdict = Verdict(f"{model.name}, {recipe.layout}")
     for stage in range(recipe.layout.pp):
-        all_of_them = [rank for rank in plan.ranks if rank.stage == stage]
-        few = (
-            all_of_them if ranks is None or len(all_of_them) <= ranks else [*all_of_them[: ranks - 1], all_of_them[-1]]
+        ranks_of_stage = [rank for rank in plan.ranks if rank.stage == stage]
+        chosen = (
+            ranks_of_stage
+            if ranks is None or len(ranks_of_stage) <= ranks
+            else [*ranks_of_stage[: ranks - 1], ranks_of_stage[-1]]
         )
-        for rank in few:
-            verdict.rows += _rows(model, recipe, pipeline, rank, affine=affine and rank is few[0] and stage == 0)
+        for rank in chosen:
+            verdict.rows += _rows(model, recipe, pipeline, rank, affine=affine and rank is chosen[0] and stage == 0)
     if recipe.layout.pp > 1:
-        verdict.rows += _in_flight(recipe)
+        verdict.rows += _in_flight_rows(recipe)
     verdict.notes += _notes(model, recipe, plan)
     return verdict
 
@@ -84,8 +86,8 @@ def _provable(model: Model, recipe: Recipe) -> None:
             "and sum the gradient of the first one's result for every projection that reads it; fsdp=N is proved"
         )
     faults += _of_experts(model, recipe)
-    if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
-        faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")
+    if recipe.layout.sp > 1 and (reader := _whole_positions(model)):
+        faults.append(f"sp = {recipe.layout.sp}: {reader} all positions at once, which is modelled: sp=1")
     dtypes = {name: getattr(recipe, name) for name in ("parameter", "gradient", "compute", "reduce", "adapter")}
     faults += [
         f"{name}={dtype}: weights and gradients of other than 16 or 32 bits are modelled"
@@ -104,11 +106,11 @@ def _provable(model: Model, recipe: Recipe) -> None:
 
 def _widths(model: Model, recipe: Recipe) -> set[int]:
     """Bytes per element of weights, and of what is computed with them."""
-    made = {recipe.compute_bytes, recipe.parameter_bytes}
+    widths = {recipe.compute_bytes, recipe.parameter_bytes}
     if any(entry.kind == "adapters" for entry in model.ledger()):
-        made = {recipe.compute_bytes, recipe.adapter_bytes}
-        made.add(bits_of(recipe.frozen) // 8 if recipe.frozen else recipe.parameter_bytes)
-    return made
+        widths = {recipe.compute_bytes, recipe.adapter_bytes}
+        widths.add(bits_of(recipe.frozen) // 8 if recipe.frozen else recipe.parameter_bytes)
+    return widths
 
 
 def _whole_positions(model: Model) -> str:
@@ -137,36 +139,42 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
 def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affine: bool) -> Iterator[CheckedRow]:
     pieces = pipeline.of_stage(rank.stage)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
-    apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
-    points = [p for n, one in models.items() for p in (_points(n, one, affine) if apart else [_Point(n, ())])]
+    foldable = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
+    points = [
+        p
+        for n, piece_model in models.items()
+        for p in (_points(n, piece_model, affine) if foldable else [_Point(n, ())])
+    ]
     local = replace(recipe, accumulation=max(1, recipe.accumulation))
-    jobs = [RankJob(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
-    (found,) = measure([jobs])
-    measured = dict(zip(points, found, strict=True))
-    each = {number: _whole(number, one, measured) for number, one in models.items()}
+    jobs = [RankJob(with_layer_counts(models[p.piece], p.counts), local, rank.rank) for p in points]
+    (results,) = measure([jobs])
+    measured = dict(zip(points, results, strict=True))
+    totals = {number: _sum_layers(number, piece_model, measured) for number, piece_model in models.items()}
     where, path = f"{recipe.layout}", f"rank {rank.rank}"
     total: Counter[str] = Counter()
-    for table in each.values():
+    for table in totals.values():
         total.update(table)
-    total["saved again"] = max(table["saved again"] for table in each.values())
-    want = figures(model, recipe, pipeline, rank)
-    for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
+    total["saved again"] = max(table["saved again"] for table in totals.values())
+    predicted = figures(model, recipe, pipeline, rank)
+    for name in [*COMPARED, *sorted((predicted.keys() | total.keys()) - {*COMPARED})]:
         if name == "saved to route":
             continue
-        if name in ("saved", "saved again") and not all(_claimed(one, recipe) for one in models.values()):
+        if name in ("saved", "saved again") and not all(
+            _claimed(piece_model, recipe) for piece_model in models.values()
+        ):
             continue
-        if want[name] or total[name]:
+        if predicted[name] or total[name]:
             unit = "" if name in KINDS else ", bytes"
             quantity = name.removesuffix(" bytes") + unit
             yield CheckedRow(
-                path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count
+                path, quantity, predicted[name], total[name], predicted[name] == total[name], FAKE, where, rank.count
             )
     yield from _affine(measured) if affine else ()
 
 
 def _claimed(model: Model, recipe: Recipe) -> bool:
     """Whether all saved activations are claimed, except what experts save for routing."""
-    return claims(_ledger(model, recipe), beside=("experts",))
+    return claims(_ledger(model, recipe), ignored=("experts",))
 
 
 def _ledger(model: Model, recipe: Recipe) -> Any:
@@ -180,19 +188,19 @@ def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
     if root is None:
         yield _Point(number, ())
         return
-    most = [group.count for group in root.groups]
+    counts = [group.count for group in root.groups]
     if any(group.shared for group in root.groups):
-        yield _Point(number, tuple(most))
+        yield _Point(number, tuple(counts))
         return
-    one = tuple(min(1, n) for n in most)
-    yield _Point(number, one)
-    for i, n in enumerate(most):
+    single = tuple(min(1, n) for n in counts)
+    yield _Point(number, single)
+    for i, n in enumerate(counts):
         for more in (2, 3) if affine else (2,):
             if n >= more:
-                yield _Point(number, (*one[:i], more, *one[i + 1 :]))
+                yield _Point(number, (*single[:i], more, *single[i + 1 :]))
 
 
-def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int]]) -> Counter[str]:
+def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int]]) -> Counter[str]:
     """The total over all layers of a piece."""
     points = [point for point in measured if point.piece == number]
     base = measured[points[0]]
@@ -209,29 +217,35 @@ def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int
 
 def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[CheckedRow]:
     """Whether a third layer adds as much as the second."""
-    for point, found in measured.items():
+    for point, third in measured.items():
         if 3 in point.counts:
             i = point.counts.index(3)
             fewer = [point._replace(counts=(*point.counts[:i], n, *point.counts[i + 1 :])) for n in (1, 2)]
-            if not all(each in measured for each in fewer):  # layers that share weights are run all at once
+            if not all(smaller in measured for smaller in fewer):  # layers that share weights are run all at once
                 continue
-            one, two = (measured[each] for each in fewer)
-            names = {*one, *two, *found}
-            want = sum(2 * two.get(name, 0) - one.get(name, 0) for name in names)
-            got = sum(found.get(name, 0) for name in names)
-            same = all(found.get(n, 0) - two.get(n, 0) == two.get(n, 0) - one.get(n, 0) for n in names)
+            first, second = (measured[smaller] for smaller in fewer)
+            names = {*first, *second, *third}
+            predicted = sum(2 * second.get(name, 0) - first.get(name, 0) for name in names)
+            total = sum(third.get(name, 0) for name in names)
+            linear = all(third.get(n, 0) - second.get(n, 0) == second.get(n, 0) - first.get(n, 0) for n in names)
             yield CheckedRow(
-                "a third layer", "sum of all of these", want, got, same, FAKE, "a layer of each kind and two more"
+                "a third layer",
+                "sum of all of these",
+                predicted,
+                total,
+                linear,
+                FAKE,
+                "a layer of each kind and two more",
             )
 
 
-def _in_flight(recipe: Recipe) -> Iterator[CheckedRow]:
-    for stage, found in enumerate(live(recipe)):
-        want = tuple(sorted(in_flight(recipe, stage)))
+def _in_flight_rows(recipe: Recipe) -> Iterator[CheckedRow]:
+    for stage, counted in enumerate(micro_batches_in_flight(recipe)):
+        expected = tuple(sorted(in_flight(recipe, stage)))
         where = f"{recipe.accumulation} micro-batches, {recipe.schedule}"
-        predicted, measured = (max(map(sum, held)) for held in (want, found))
+        predicted, measured = (max(map(sum, micro_batches)) for micro_batches in (expected, counted))
         yield CheckedRow(
-            f"stage {stage}", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where
+            f"stage {stage}", "micro-batches in flight", predicted, measured, expected == counted, SCHEDULE, where
         )
 
 

@@ -26,7 +26,7 @@ from txcalc.reference.mixers.pieces import SingleLeaf
 from txcalc.reference.run import TensorOptions
 from txcalc.verification import flops
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import SizeSymbols, refusing, simple
+from txcalc.verification.sizes import SizeSymbols, refusing_symbols, simplify
 from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
@@ -36,70 +36,70 @@ LIST = "the list of leaves"
 
 def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
-    found: list[CheckedRow] = []
+    result: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
         symbols = SizeSymbols(unit.values, ones, lengths=(B, T, T_SRC))
         root = unit.over({name: symbols.letters[name] for name in unit.values})
-        more, cost = _alone(root.pieces[0], symbols, ones)
-        found += more
+        leaf_rows, cost = _trace_leaf(root.pieces[0], symbols, ones)
+        result += leaf_rows
         assumed, lengths = symbols.conditions()
         if lengths:
             raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
         conditions |= dict.fromkeys(assumed)
         if not ones:
-            there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _where(root.pieces[0]))
-            costs = {root.pieces[0]["name"]: simple(there)}
-            found += compare(_walked(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
-    return found, list(conditions)
+            there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
+            costs = {root.pieces[0]["name"]: simplify(there)}
+            result += compare(_ledger(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
+    return result, list(conditions)
 
 
-def _alone(piece: Table, symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
+def _trace_leaf(piece: Table, symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
     """Rows of a leaf at the positions asked for, and its FLOPs there."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
     if piece["form"] == "windows":  # attention within each window
         plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
     root = Pieces(pieces=(plain,))
     (leaf,) = root.leaves()
-    predicted, name = _walked(root, *symbols.asked), piece["name"]
-    with refusing(), tracing(), symbols.mode, torch.no_grad():
+    predicted, name = _ledger(root, *symbols.asked), piece["name"]
+    with refusing_symbols(), tracing(), symbols.mode, torch.no_grad():
         net = nn.Module()
-        alone = SingleLeaf(
+        single = SingleLeaf(
             symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in BORROWED
         )
-        net.add_module(name, alone.leaf)
-        counter = flops.count(net, lambda: alone(*symbols.sides))
-    where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
+        net.add_module(name, single.leaf)
+        counter = flops.count(net, lambda: single(*symbols.sides))
+    where = ", ".join(f"{length} = 1" for length in ones) or "all ≥ 2"
     costs = {name: sum((symbols.read(value) for value in counter.by_module.values()), sympy.Integer(0))}
-    weights = {name: sum((symbols.read(w.numel()) for w in alone.leaf.parameters()), sympy.Integer(0))}
-    made = [
+    weights = {name: sum((symbols.read(w.numel()) for w in single.leaf.parameters()), sympy.Integer(0))}
+    result = [
         *compare(predicted, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True),
         *compare(predicted, _cost, costs, "flops", flops.ORACLE, where, for_all=True),
         *uncounted(counter.uncounted, flops.ORACLE, where),
     ]
-    return made, costs[name]
+    return result, costs[name]
 
 
-def _walked(root: Pieces, batch: Expression, tokens: Expression, source: Any) -> Ledger:
+def _ledger(root: Pieces, batch: Expression, tokens: Expression, source: Any) -> Ledger:
     return walk(root, Workload(batch, tokens, 0, source))
 
 
 def _cost(entry: Any) -> Any:
-    return simple(entry.flops)
+    return simplify(entry.flops)
 
 
-def _where(piece: Table) -> list[dict[Any, Any]]:
+def _positions(piece: Table) -> list[dict[Any, Any]]:
     """A leaf's B, T and T_src, from those of the text; with windows, those of the full windows and of the last one."""
     batch, tokens, source = B, T, T_SRC
     at, keys = piece["at"], piece["keys"]
     if keys == "batch":
         batch, tokens, source = sympy.Integer(1), B, B
     elif keys is not None:
-        source = _number(keys)
+        source = _length(keys)
     if at == "source":
         tokens = T_SRC
     elif at is not None:
-        tokens = _number(at)
+        tokens = _length(at)
     if piece["shared"]:
         batch = sympy.Integer(1)
     if piece["form"] != "windows":
@@ -109,7 +109,7 @@ def _where(piece: Table) -> list[dict[Any, Any]]:
     return [{B: batch * full, T: window, T_SRC: source}, {B: batch, T: tokens - full * window, T_SRC: source}]
 
 
-def _number(at: Any) -> Any:
+def _length(at: Any) -> Any:
     """m·⌈(a·T + b)/c⌉, where a·T + b ≥ 0."""
     a, b, c, m = (*at, 1)[:4]
     reached = a * T + b

@@ -30,7 +30,7 @@ FLOPS_PER_MAC = 2
 HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
 
 
-class _Alone(JitModelAnalysis):  # type: ignore[misc]
+class _InnermostAnalysis(JitModelAnalysis):  # type: ignore[misc]
     """Charges an operator to the innermost module alone; only operators on our list are free."""
 
     def __init__(self, net: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -46,7 +46,7 @@ class _Alone(JitModelAnalysis):  # type: ignore[misc]
 def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
     """FLOPs of each module without its children (twice fvcore's multiply-adds), and the operators without a count, by
     module."""
-    stats = _Alone(net, inputs)._analyze()
+    stats = _InnermostAnalysis(net, inputs)._analyze()
     flops = {path: FLOPS_PER_MAC * sum(macs.values()) for path, macs in stats.counts.items() if macs}
     skipped = {
         path: Counter({name: times for name, times in operators.items() if not costs_nothing(name)})
@@ -57,10 +57,12 @@ def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Forward FLOPs at every point, and operators without a count."""
-    for point, net, whole in subject.measured():
+    for point, net, all_layers in subject.measured():
         static = subject.device == "meta"
         with tracing(static=static), torch.no_grad(), at_work(net) if static else nullcontext():
-            found, skipped = count(net, subject.inputs(point))
-        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
-        yield from compare(subject.ledger(point), lambda entry: entry.flops, found, "flops", ORACLE, str(point))
+            measured, skipped = count(net, subject.inputs(point))
+        measured, skipped = (
+            (measured, skipped) if all_layers else (subject.everywhere(measured), subject.everywhere(skipped))
+        )
+        yield from compare(subject.ledger(point), lambda entry: entry.flops, measured, "flops", ORACLE, str(point))
         yield from uncounted(skipped, ORACLE, str(point))

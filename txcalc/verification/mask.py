@@ -33,41 +33,41 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):
         subject.notes.append(NO_MASK)
         return
-    one = SizePoint(1, 1, None if subject.points[0].source is None else 1)
-    cores = counted(subject.some, subject.inputs(one), _cores(subject, one, 0))
+    single_token = SizePoint(1, 1, None if subject.points[0].source is None else 1)
+    cores = pair_costs(subject.some, subject.inputs(single_token), _cores(subject, single_token, 0))
     for tokens, past in _sizes(subject, leaves):
-        masked = _cores(subject, SizePoint(BATCH, tokens, None if one.source is None else 3), past)
-        source = "" if one.source is None else ", T_src = 3"
+        masked = _cores(subject, SizePoint(BATCH, tokens, None if single_token.source is None else 3), past)
+        source = "" if single_token.source is None else ", T_src = 3"
         where = f"B = {BATCH}, {past} past, {tokens} new{source}"
-        shown = subject.everywhere(left(cores, masked))
+        shown = subject.everywhere(visible_flops(cores, masked))
         yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
 
 
 Cores = dict[str, tuple[Core, Fraction]]
 
 
-def counted(net: nn.Module, given: tuple[Tensor, ...], alone: Ledger) -> Cores:
+def pair_costs(net: nn.Module, inputs: tuple[Tensor, ...], ledger: Ledger) -> Cores:
     """The attention cores by path, with the FLOPs of one pair: PyTorch's count of each at one position, whose ledger is
     `alone`."""
     with tracing(), torch.no_grad():
-        found = count(net, lambda: net(*given)).by_module
-    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in found}
-    return {path: (core, Fraction(found[path], prod(_sides(_entry(alone, path))))) for path, core in cores.items()}
+        costs = count(net, lambda: net(*inputs)).by_module
+    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in costs}
+    return {path: (core, Fraction(costs[path], prod(_sides(_entry(ledger, path))))) for path, core in cores.items()}
 
 
-def left(cores: Cores, masked: Ledger) -> dict[str, int]:
+def visible_flops(cores: Cores, masked: Ledger) -> dict[str, int]:
     """FLOPs of each core if only the visible pairs are multiplied."""
     pairs = {path: _pairs(core, _entry(masked, path)) for path, (core, _) in cores.items()}
     return {path: int(masked.work.batch * cores[path][1] * number) for path, number in pairs.items() if number}
 
 
-def working(ledger: Ledger) -> Ledger:
+def running_cores(ledger: Ledger) -> Ledger:
     """The attention cores that run; other products of an attention, as ConvBERT's convolution, have no pairs."""
     return ledger.where(lambda entry: entry.leaf.mask_span is not None and entry.work is not None)
 
 
 def _cores(subject: Subject, point: SizePoint, past: int) -> Ledger:
-    return working(subject.model.ledger(point.batch, point.tokens, past, point.source))
+    return running_cores(subject.model.ledger(point.batch, point.tokens, past, point.source))
 
 
 def _entry(cores: Ledger, path: str) -> Entry | None:
@@ -104,7 +104,7 @@ def windows_of(leaves: Iterable[Leaf]) -> set[int]:
 def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
     """New and past tokens: small numbers, and those that put each window's end before, within and after the new
     tokens."""
-    most = subject.longest
+    longest = subject.longest
     windows = windows_of(leaves)
     caches = subject.model.decodes
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
@@ -112,4 +112,4 @@ def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
     for window in windows:
         sizes |= {(window + more, 0) for more in (-1, 0, 2)} if window <= WHOLE else set()
         sizes |= {(3, max(window - 2, 0)), (3, window + 5), (1, window - 1), (1, 2 * window + 1)} if caches else set()
-    return sorted(size for size in sizes if size[0] > 0 and (most is None or sum(size) <= most))
+    return sorted(size for size in sizes if size[0] > 0 and (longest is None or sum(size) <= longest))

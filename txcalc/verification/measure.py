@@ -40,7 +40,7 @@ MARK = "txcalc: measured"
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells stderr when it starts and stops
 
 Work = Callable[[], Any]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
 @dataclass
@@ -138,7 +138,7 @@ def _in_lines(matrix: Tensor) -> bool:
     return matrix.stride(-1) == 1 and matrix.stride(-2) >= max(1, matrix.shape[-1])
 
 
-def traced(prepare: Callable[[str], Work], device: str) -> Peak:
+def trace_peak(prepare: Callable[[str], Work], device: str) -> Peak:
     """The peak of `prepare(device)()` on fake tensors: nothing is computed or allocated (a PyTorch that was built with
     the device's library is needed all the same).
 
@@ -156,7 +156,7 @@ def traced(prepare: Callable[[str], Work], device: str) -> Peak:
     return tally.found
 
 
-def measured(prepare: Callable[[str], Work], device: str) -> Peak:
+def measure_peak(prepare: Callable[[str], Work], device: str) -> Peak:
     """The peak of the same work on the device, by its allocator, after it has run once.
 
     On CUDA it runs once more before anything counts: the workspaces that libraries take at their first call, for each
@@ -176,18 +176,18 @@ def measured(prepare: Callable[[str], Work], device: str) -> Peak:
             work()
             after = _cuda_bytes(device) if cuda else {}
         del work
-    found = _replayed(_blocks(profile, device))
+    peak = _replay(_blocks(profile, device))
     if cuda:
-        given, asked = start["allocated_bytes.all.current"], start["requested_bytes.all.current"]
-        found.resident = before["allocated_bytes.all.current"] - given
-        found.peak = after["allocated_bytes.all.peak"] - given
-        found.requested = after["requested_bytes.all.peak"] - asked
+        allocated, requested = start["allocated_bytes.all.current"], start["requested_bytes.all.current"]
+        peak.resident = before["allocated_bytes.all.current"] - allocated
+        peak.peak = after["allocated_bytes.all.peak"] - allocated
+        peak.requested = after["requested_bytes.all.peak"] - requested
         # Less what others hold, not what was reserved for them: a segment with room in it is this work's to fill.
-        found.reserved = after["reserved_bytes.all.peak"] - given
-    return found
+        peak.reserved = after["reserved_bytes.all.peak"] - allocated
+    return peak
 
 
-def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
+def measure_allocation(make: Callable[[], Result], device: str) -> tuple[Result, int, int]:
     """What `make` returns, and what the device's allocator holds for it afterwards: bytes asked for, bytes given.
 
     It is made twice, and the first dropped: a library's workspace of its first call is no part of it.
@@ -196,18 +196,18 @@ def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
     devices.tidy(device)
     if devices.is_cuda(device):
         before = _cuda_bytes(device)
-        made = make()
+        result = make()
         gc.collect()
         after = _cuda_bytes(device)
-        asked, given = (
+        requested, allocated = (
             after[key] - before[key] for key in ("requested_bytes.all.current", "allocated_bytes.all.current")
         )
-        return made, asked, given
+        return result, requested, allocated
     with _profile() as profile:
-        made = make()
+        result = make()
         gc.collect()
     size = sum(block.size for block in _blocks(profile, device))
-    return made, size, size
+    return result, size, size
 
 
 def _profile() -> Any:
@@ -237,7 +237,7 @@ class Allocation(NamedTuple):
 
 def _blocks(profile: Any, device: str) -> list[Allocation]:
     """What the profiler saw of one kind of device's allocator, in the order of time."""
-    kind, found, start = torch.device(device).type, list[Allocation](), 0
+    kind, allocations, start = torch.device(device).type, list[Allocation](), 0
     waiting = [(event, "") for event in profile.profiler.kineto_results.experimental_event_tree()]
     while waiting:
         event, operator = waiting.pop()
@@ -246,33 +246,35 @@ def _blocks(profile: Any, device: str) -> list[Allocation]:
         if event.tag == torch._C._profiler._EventType.Allocation:
             fields = event.extra_fields
             if fields.device.type == kind:
-                found.append(Allocation(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False))
+                allocations.append(
+                    Allocation(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False)
+                )
         elif event.name.startswith("aten::") and event.name.partition("::")[2] not in HELPERS:
             operator = event.name.partition("::")[2]
         waiting += [(child, operator) for child in event.children]
-    found.sort(key=lambda block: block.when)
-    return [block._replace(counts=block.when >= start) for block in found]
+    allocations.sort(key=lambda block: block.when)
+    return [block._replace(counts=block.when >= start) for block in allocations]
 
 
-def _replayed(blocks: list[Allocation]) -> Peak:
+def _replay(blocks: list[Allocation]) -> Peak:
     """The most that was live from the mark on, and who had it."""
     owner: dict[int, str] = {}
     live: Counter[str] = Counter()
     total = 0
-    found: Peak | None = None
+    peak: Peak | None = None
     for block in blocks:
-        if block.counts and found is None:
-            found = Peak(total, total, dict(live))
+        if block.counts and peak is None:
+            peak = Peak(total, total, dict(live))
         operator = block.operator if block.size > 0 else owner.pop(block.address, block.operator)
         if block.size > 0:
             owner[block.address] = operator
         live[operator] += block.size
         total += block.size
-        if found is not None and total > found.peak:
-            found.peak, found.by_operator = total, dict(live)
-    found = found or Peak(total, total, dict(live))
-    found.by_operator = {name: size for name, size in found.by_operator.items() if size}
-    return found
+        if peak is not None and total > peak.peak:
+            peak.peak, peak.by_operator = total, dict(live)
+    peak = peak or Peak(total, total, dict(live))
+    peak.by_operator = {name: size for name, size in peak.by_operator.items() if size}
+    return peak
 
 
 class Clock:
@@ -311,7 +313,7 @@ SPAN = 20e-3  # seconds: what is shorter is repeated for about as long between t
 # product of 0.10 ms done once: the host starts it after the first event
 
 
-def once(work: Work, device: str, repeat: bool = False) -> float:
+def time_once(work: Work, device: str, repeat: bool = False) -> float:
     """Seconds of a piece of work; `repeat`: it may be done again, and where it is short on CUDA, is done again and
     again between two events, which are no part of it then; the host is, where it takes longer than the device."""
     clock = Clock(device)
@@ -325,30 +327,30 @@ def once(work: Work, device: str, repeat: bool = False) -> float:
         clock.wait()
         return clock.between(start, end) / number
 
-    number, taken = 1, timed(1)
-    while repeat and clock.cuda and taken * number < SPAN / 2:
-        number = math.ceil(SPAN / max(taken, SPAN / 10_000))
-        taken = timed(number)
+    number, elapsed = 1, timed(1)
+    while repeat and clock.cuda and elapsed * number < SPAN / 2:
+        number = math.ceil(SPAN / max(elapsed, SPAN / 10_000))
+        elapsed = timed(number)
         if number >= 10_000:
             break
-    return taken
+    return elapsed
 
 
-def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
+def time_fresh(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
     """How long the work takes, each time on fresh data, made by `fresh` outside the clock; first unclocked runs, and
     on CUDA work that brings the clock up."""
-    found: list[float] = []
+    times: list[float] = []
     for _ in range(warm_up):
         fresh()()
     devices.warm(device)
     for _ in range(repeats):
         work = fresh()
-        found.append(once(work, device))
+        times.append(time_once(work, device))
         del work  # before the next one's data is made
-    return found
+    return times
 
 
-def captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[float]:
+def time_captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[float]:
     """How long the work takes as one graph that CUDA replays: the accelerator's own time, without the host's. The work
     is done twice before: once as it is, once to be captured. Errors: `RuntimeError` where it cannot be captured."""
     work, stream = fresh(), torch.cuda.Stream(device)
@@ -361,10 +363,10 @@ def captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[f
         work()
     devices.warm(device)
     graph.replay()
-    return [once(graph.replay, device, repeat=True) for _ in range(repeats)]
+    return [time_once(graph.replay, device, repeat=True) for _ in range(repeats)]
 
 
-def part_seconds(
+def time_parts(
     net: nn.Module, owners: Mapping[str, str], fresh: Callable[[], Work], device: str, repeats: int = 3
 ) -> dict[str, float]:
     """The median seconds of each part in a run of the whole; `owners` says to which part a module's path belongs.

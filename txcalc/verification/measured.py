@@ -18,14 +18,14 @@ from txcalc.num import Num, whole
 from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verification import flops
-from txcalc.verification.parameters import owned
-from txcalc.verification.trace import MOST, Input, made_of, module, run_on, taken, user_code
+from txcalc.verification.parameters import sizes_by_module
+from txcalc.verification.trace import MOST, Input, accepted_inputs, module, run_module, user_code, zeros_for
 
 
-def measured(source: nn.Module) -> Model:
+def measured_model(source: nn.Module) -> Model:
     """The model of a module that takes token ids or vectors. Errors: `InputError`, `Refuted` where data decides."""
     net = module(source)
-    (takes,) = taken(net)
+    (takes,) = accepted_inputs(net)
     name = type(source).__name__
     nothing = NoDescription(name)
     note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
@@ -112,7 +112,7 @@ class MeasuredModel(Model, frozen=True):
     def _owned(self) -> Mapping[str, int]:
         """The parameters of every module that has any, a shared one once."""
         assert self.net is not None
-        return owned(self.net)
+        return sizes_by_module(self.net)
 
     @cached_property
     def params(self) -> int:
@@ -138,16 +138,16 @@ class MeasuredModel(Model, frozen=True):
             raise InputError(self.name, faults)
         if work != Workload(batch, tokens, 0, tokens):
             raise NoDescription(self.name).refused()
-        given = made_of(self.takes, {"B": batch, "T": tokens}, "meta")
+        tensor = zeros_for(self.takes, {"B": batch, "T": tokens}, "meta")
         with torch.no_grad(), user_code():
-            found = flops.count(self.net, partial(run_on, self.name, self.net, [self.takes], [given]))
-        if found.uncounted:
-            names = ", ".join(sorted({name for names in found.uncounted.values() for name in names}))
+            counter = flops.count(self.net, partial(run_module, self.name, self.net, [self.takes], [tensor]))
+        if counter.uncounted:
+            names = ", ".join(sorted({name for names in counter.uncounted.values() for name in names}))
             raise InputError(
                 self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
             )
-        paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or found.by_module.get(path)]
-        return MeasuredLedger([self._entry(path, int(found.by_module.get(path, 0)), work) for path in paths], work)
+        paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or counter.by_module.get(path)]
+        return MeasuredLedger([self._entry(path, int(counter.by_module.get(path, 0)), work) for path in paths], work)
 
     def _entry(self, path: str, cost: int, work: Workload) -> Entry:
         steps = tuple(PathStep(name, None, 1, 1) for name in path.split(".") if name)

@@ -76,10 +76,10 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         ("optimizer state", "optimizer step"): state,
     }
     if claims(ledger):
-        predicted["activations", "forward"] = saved + _beside(subject, point) + width  # and the loss
+        predicted["activations", "forward"] = saved + _left_out_bytes(subject, point) + width  # and the loss
     for (category, phase), size in predicted.items():
-        found = phases[phase].get(category, 0)
-        yield CheckedRow("", f"{category}, bytes", size, found, size == found, ORACLE, f"{point}, after {phase}")
+        measured = phases[phase].get(category, 0)
+        yield CheckedRow("", f"{category}, bytes", size, measured, size == measured, ORACLE, f"{point}, after {phase}")
     ends = {"forward": weights + saved, "backward": weights + learned, "optimizer step": weights + learned + state}
     largest = max(ends, key=ends.__getitem__)
     peak = phases["peak"]
@@ -91,12 +91,12 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     )
 
 
-def _beside(subject: Subject, point: SizePoint) -> int:
+def _left_out_bytes(subject: Subject, point: SizePoint) -> int:
     """Bytes that autograd saves and the ledger leaves out: masks, tables, ids and statistics."""
     symbols = subject.symbols("cpu")
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:
         net = build(subject.model, device="cpu", dtype=subject.dtype)
-        kept = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
+        elements = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
     sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
-    return sum(int(bytes_.subs(sizes)) for reason, bytes_ in kept.apart.items() if reason != WEIGHTS)
+    return sum(int(bytes_.subs(sizes)) for reason, bytes_ in elements.apart.items() if reason != WEIGHTS)

@@ -71,19 +71,19 @@ class MovedElements(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
-        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
-        before = {self._address(x) for x in given}
-        if all(self._address(x) in before for x in made):
+        inputs = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
+        outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        before = {self._address(x) for x in inputs}
+        if all(self._address(x) in before for x in outputs):
             return result  # a view
         name, path = func.overloadpacket.__name__, self.tracker.path
-        looked_up = made if name == "embedding" else None
-        for x in given:
+        looked_up = outputs if name == "embedding" else None
+        for x in inputs:
             self._reads(path, x, looked_up)
-        for x in made:
+        for x in outputs:
             self._made[self._address(x)] = path, self.calls[path]
         computed = self.computed.setdefault(path, {})
-        computed[name] = computed.get(name, 0) + self._cost(name, (args, kwargs or {}), given, made)
+        computed[name] = computed.get(name, 0) + self._cost(name, (args, kwargs or {}), inputs, outputs)
         return result
 
     def _address(self, x: Tensor) -> int:
@@ -110,26 +110,26 @@ class MovedElements(TorchDispatchMode):
         if not (weight or elements.has(B)):
             self.tables |= {path} if elements != 1 else set()
             return
-        found = self.read.setdefault(path, {})
+        reads = self.read.setdefault(path, {})
         place = address, call, str(x.storage_offset())  # two slices of one tensor count as two
-        if not (found.setdefault(place, elements) - elements).is_nonnegative:
-            found[place] = elements
+        if not (reads.setdefault(place, elements) - elements).is_nonnegative:
+            reads[place] = elements
 
     def _enters(self, module: nn.Module, _: object) -> None:
         self.calls[self.names.get(module, "")] += 1
 
     def _leaves(self, module: nn.Module, _: object, output: object) -> None:
         path = self.names.get(module, "")
-        own = path, self.calls[path]
+        call = path, self.calls[path]
         for x in tree_leaves(output):
-            if isinstance(x, Tensor) and self._made.get(self._address(x)) == own:
-                self.written.setdefault(path, {})[self._address(x), own[1]] = self._elements(x)
+            if isinstance(x, Tensor) and self._made.get(self._address(x)) == call:
+                self.written.setdefault(path, {})[self._address(x), call[1]] = self._elements(x)
 
-    def _cost(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> Any:
+    def _cost(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Any:
         """FLOPs; 0 for one result per row, and for results shared by all sequences."""
         name = name.removesuffix("_") if name != "_softmax" else name
-        elements = self._elements(given[0] if name in READ and given else made[0])
-        row = isinstance(made[0].shape[-1], int) and made[0].shape[-1] == 1 if made[0].dim() else True
+        elements = self._elements(inputs[0] if name in READ and inputs else outputs[0])
+        row = isinstance(outputs[0].shape[-1], int) and outputs[0].shape[-1] == 1 if outputs[0].dim() else True
         if not elements.has(B) or (row and name not in READ):
             return 0
         if name == "native_layer_norm":  # mean, subtract, square, mean, scale, and those of its weights
@@ -147,11 +147,11 @@ class MovedElements(TorchDispatchMode):
 
 def traffic_of(entry: Entry) -> Any:
     """Elements that one kernel for a leaf reads and writes; None where the module as written does not show them."""
-    if entry.work is None or not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
+    if entry.work is None or not entry.leaf.traffic_exact or _partly_rotated(entry.leaf):
         return None
     moved = entry.traffic
-    own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs
-    return own if entry.routed else moved.weights + own
+    streamed = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs
+    return streamed if entry.routed else moved.weights + streamed
 
 
 def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
@@ -160,12 +160,12 @@ def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
     if entry.leaf.operators_exact == "softmax":
         softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
         return sum(softmax) * entry.runs, lambda name: name == "_softmax"
-    if entry.leaf.operators_exact != "all" or _partly_turned(entry.leaf):
+    if entry.leaf.operators_exact != "all" or _partly_rotated(entry.leaf):
         return None
     return entry.flops_other, lambda _: True
 
 
-def _partly_turned(leaf: Leaf) -> bool:
+def _partly_rotated(leaf: Leaf) -> bool:
     return bool(
         leaf.rotated_dims and (leaf.rotated_dims[0] != leaf.rotated_dims[1] or leaf.rotated_dims[0] % 2)
     )  # one channel of an odd width is not rotated
@@ -182,7 +182,7 @@ def other_rows(subject: Subject) -> Iterator[CheckedRow]:
 
 
 @lru_cache(maxsize=1)  # both oracles use the same trace
-def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
+def _trace(subject: Subject) -> tuple[Ledger, MovedElements]:
     """The reads, writes and FLOPs of every operator of a pass, and the ledger at its sizes."""
 
     def trace(symbols: Symbols | OneSize, letters: SizePoint) -> tuple[Ledger, MovedElements]:
@@ -197,15 +197,15 @@ def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
 
 
 def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
-    ledger, moved = _traced(subject)
+    ledger, moved = _trace(subject)
     net, symbols = subject.some, moved.symbols
-    said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
-    claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
-    found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
+    claims = {entry: figure(entry) if _comparable(entry, ledger, net, moved) else (None, None) for entry in ledger}
+    claimed = Ledger((entry for entry, (value, _) in claims.items() if value is not None), ledger.work)
+    measured = moved.traffic() if quantity == "traffic" else _flops_of_operators(claimed, claims, moved.computed)
     paths = {path for entry in claimed for path in module_paths(entry, True)}
-    found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
+    measured = {path: value for path, value in subject.everywhere(measured).items() if path in paths}
     where, for_all = symbols.domain(), symbols.for_all
-    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all):
+    for row in compare(claimed, lambda entry: claims[entry][0], measured, quantity, ORACLE, where, for_all):
         if row.path:  # the total is not claimed
             yield row
     kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
@@ -213,7 +213,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
         subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
 
 
-def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
+def _comparable(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
     """Whether a leaf processes each sequence's own data, and its module does what the part describes: a sum may replace
     a scale, or an addition without a module of its own."""
     leaf = entry.leaf
@@ -225,16 +225,18 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:
         return False
-    made = dict(net.named_modules()).get(path)
-    added = isinstance(made, SumModule) and made.scale is None
+    module = dict(net.named_modules()).get(path)
+    added = isinstance(module, SumModule) and module.scale is None
     return entry.leaf.additions is None or (added and moved.calls[path] == entry.leaf.additions)
 
 
-def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def _flops_of_operators(
+    ledger: Ledger, claims: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
     """FLOPs of a leaf's operators, of those asked for."""
-    found = {}
+    flops = {}
     for entry in ledger:
         for path in module_paths(entry, True):
-            own = computed.get(path, {})
-            found[path] = sympy.expand(sum(value for name, value in own.items() if said[entry][1](name)))
-    return found
+            by_operator = computed.get(path, {})
+            flops[path] = sympy.expand(sum(value for name, value in by_operator.items() if claims[entry][1](name)))
+    return flops

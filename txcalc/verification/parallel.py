@@ -32,9 +32,18 @@ from txcalc.model import Model
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import inputs, mode
-from txcalc.verification.branches import OF_BYTES, NoParallel, built, outside, paths, plan, split, telling
-from txcalc.verification.experts import spread, stacked
-from txcalc.verification.recorded import Collectives, SavedStorages, held_bytes
+from txcalc.verification.branches import (
+    OF_BYTES,
+    NoParallel,
+    build_in_dtypes,
+    paths,
+    plan,
+    raising_no_parallel,
+    shard_outside_branches,
+    split_branches,
+)
+from txcalc.verification.experts import distribute_experts, stack_experts
+from txcalc.verification.recorded import Collectives, SavedStorages, shard_bytes
 
 Context = Callable[[nn.Module], AbstractContextManager[Any]]
 
@@ -69,9 +78,9 @@ def check() -> None:
     missing = []
     for module, name in PRIVATE:
         try:
-            found: Any = import_module(module)
+            value: Any = import_module(module)
             for part in name.split("."):
-                found = getattr(found, part)
+                value = getattr(value, part)
         except (ImportError, AttributeError):
             missing.append(f"{module}.{name}")
     if missing or not dist.is_available():
@@ -81,15 +90,15 @@ def check() -> None:
 
 def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[dict[str, int]]]:
     """What each job's rank holds and sends in one micro-batch and a step; the jobs of one list share a process."""
-    return [_alone(_run, list(some)) for some in jobs]
+    return [_in_process(_run, list(some)) for some in jobs]
 
 
-def live(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
+def micro_batches_in_flight(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
     """The micro-batches in flight on each stage's rank, by piece, counted under torch's own schedule."""
-    return [_alone(_live, recipe, stage) for stage in range(recipe.layout.pp)]
+    return [_in_process(_count_in_flight, recipe, stage) for stage in range(recipe.layout.pp)]
 
 
-def _alone(work: Callable[..., Any], *given: object) -> Any:
+def _in_process(work: Callable[..., Any], *given: object) -> Any:
     """The result of work in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verification.parallel"])
@@ -108,9 +117,9 @@ def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # of collectives that real ranks would take long for
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
-    with telling(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}"):
+    with raising_no_parallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}"):
         mesh = meshes(jobs[0].recipe)
-        return [_measured(job, mesh) for job in jobs]
+        return [_measure_rank(job, mesh) for job in jobs]
 
 
 def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
@@ -121,24 +130,24 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     layout = recipe.layout
     sizes = (layout.pp, layout.dp, layout.fsdp * layout.cp, layout.tp)
     mesh: Any = init_device_mesh(device, sizes, mesh_dim_names=("pp", "dp", "fsdp", "tp"))
-    found = {name: mesh[name] for name in ("pp", "dp", "fsdp", "tp", ("dp", "fsdp"))}
+    by_axis = {name: mesh[name] for name in ("pp", "dp", "fsdp", "tp", ("dp", "fsdp"))}
     if layout.ep > 1 or layout.exchanges:
         ranks = sizes[2] * sizes[3] // layout.expert_group
         names = ("pp", "dp", "beside", "ep", "etp")
-        spread: Any = init_device_mesh(
+        expert_mesh: Any = init_device_mesh(
             device, (layout.pp, layout.dp, ranks, layout.ep, layout.expert_ways), mesh_dim_names=names
         )
-        found |= {name: spread[name] for name in ("beside", "ep", "etp", ("dp", "beside"))}
-    return found
+        by_axis |= {name: expert_mesh[name] for name in ("beside", "ep", "etp", ("dp", "beside"))}
+    return by_axis
 
 
-def _measured(job: RankJob, mesh: object) -> dict[str, int]:
+def _measure_rank(job: RankJob, mesh: object) -> dict[str, int]:
     """Bytes of parameters, gradients, optimizer state and saved tensors; number and bytes of collectives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model, recipe = job.model, job.recipe
     saved, collectives = SavedStorages(), Collectives()
-    net = sharded(model, recipe, mesh, recomputed=saved.recomputed)
+    net = build_sharded(model, recipe, mesh, recomputed=saved.recomputed)
     saved.watch(net)
     shares = recipe.layout.sp
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
@@ -146,25 +155,25 @@ def _measured(job: RankJob, mesh: object) -> dict[str, int]:
         stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores, even=True))
         net.to_empty(device="cpu")
         _tie(net, model)
-        given = _inputs(model, recipe)
+        tensors = _inputs(model, recipe)
         with collectives, saved.recording(), loss_parallel(recipe):
-            backward(net(*given), model)
-        optimizer = stepper(recipe, net)
+            backward(net(*tensors), model)
+        optimizer = make_optimizer(recipe, net)
         optimizer.step()
-    found = {**saved.bytes, "saved again": max(saved.again.values(), default=0)}
-    return dict(held(net, optimizer) + Counter(found) + Counter(collectives.found))
+    sizes = {**saved.bytes, "saved again": max(saved.again.values(), default=0)}
+    return dict(rank_state_bytes(net, optimizer) + Counter(sizes) + Counter(collectives.found))
 
 
-def held(net: nn.Module, optimizer: Any) -> Counter[str]:
+def rank_state_bytes(net: nn.Module, optimizer: Any) -> Counter[str]:
     """Bytes of parameters, gradients and optimizer state of a rank after a step."""
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     frozen = not all(parameter.requires_grad for parameter in net.parameters())
     for parameter in net.parameters():
-        found["adapters" if frozen and parameter.requires_grad else "parameters"] += held_bytes(parameter)
-        found["gradients"] += 0 if parameter.grad is None else held_bytes(parameter.grad)
+        sizes["adapters" if frozen and parameter.requires_grad else "parameters"] += shard_bytes(parameter)
+        sizes["gradients"] += 0 if parameter.grad is None else shard_bytes(parameter.grad)
         state = optimizer.state.get(parameter, {})
-        found["optimizer"] += sum(held_bytes(value) for name, value in state.items() if name != "step" and value.dim())
-    return found
+        sizes["optimizer"] += sum(shard_bytes(value) for name, value in state.items() if name != "step" and value.dim())
+    return sizes
 
 
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
@@ -196,20 +205,22 @@ def _dtype(recipe: Recipe) -> torch.dtype:
     return OF_BYTES[recipe.compute_bytes]
 
 
-def stepper(recipe: Recipe, net: nn.Module) -> Any:
+def make_optimizer(recipe: Recipe, net: nn.Module) -> Any:
     """PyTorch's optimizer of that name, one per tensor (DTensors of two meshes cannot be stepped together)."""
-    made: dict[str, Any] = {
+    optimizers: dict[str, Any] = {
         "adamw": lambda p: torch.optim.AdamW(p, foreach=False),
         "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
         "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
-        "muon": lambda _: MuonBesideAdamW(net),
+        "muon": lambda _: MuonWithAdamW(net),
     }
-    if recipe.optimizer not in made:
-        raise NoParallel(f"{recipe.optimizer}: its state is modelled; {', '.join(made)} are stepped on sharded tensors")
-    return made[recipe.optimizer](net.parameters())
+    if recipe.optimizer not in optimizers:
+        raise NoParallel(
+            f"{recipe.optimizer}: its state is modelled; {', '.join(optimizers)} are stepped on sharded tensors"
+        )
+    return optimizers[recipe.optimizer](net.parameters())
 
 
-class MuonBesideAdamW:
+class MuonWithAdamW:
     """PyTorch's Muon for the blocks' matrices, which it steps alone, and AdamW for all else."""
 
     def __init__(self, net: nn.Module) -> None:
@@ -220,18 +231,18 @@ class MuonBesideAdamW:
         for name, p in learning:
             (hidden if ".layers." in name and p.dim() == 2 else others).append(p)
         muon, adamw = cast(Any, torch.optim.Muon), partial(torch.optim.AdamW, foreach=False)
-        self.each = [made(some) for made, some in ((muon, hidden), (adamw, others)) if some]
+        self.each = [optimizer(weights) for optimizer, weights in ((muon, hidden), (adamw, others)) if weights]
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        return {p: kept for one in self.each for p, kept in one.state.items()}
+        return {p: state for optimizer in self.each for p, state in optimizer.state.items()}
 
     def step(self) -> None:
-        for one in self.each:
-            one.step()
+        for optimizer in self.each:
+            optimizer.step()
 
 
-def sharded(
+def build_sharded(
     model: Model, recipe: Recipe, mesh: Any, device: str = "meta", recomputed: Context = nullcontext
 ) -> nn.Module:
     """The reference module of a model (all of it, or a piece of a pipeline), sharded by torch; recomputation in
@@ -241,33 +252,33 @@ def sharded(
     from torch.distributed.tensor.parallel import parallelize_module
 
     layout = recipe.layout
-    net: Any = built(model, recipe, device)
-    stacked(net)
-    alone = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
-    pipeline = Pipeline(model, replace(alone, recompute="none"))  # layers are numbered in the whole model
+    net: Any = build_in_dtypes(model, recipe, device)
+    stack_experts(net)
+    single_stage = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
+    pipeline = Pipeline(model, replace(single_stage, recompute="none"))  # layers are numbered in the whole model
     (piece,) = pipeline.pieces
     if layout.tp > 1:
         between: Any = Shard(1) if layout.sp > 1 else Replicate()
-        styles, apart = plan(piece, recipe, between)
-        if apart:
-            split(net, replace(model, root=pipeline.rank), apart, recipe, mesh, between)
+        styles, unstyled = plan(piece, recipe, between)
+        if unstyled:
+            split_branches(net, replace(model, root=pipeline.rank), unstyled, recipe, mesh, between)
         frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
-        outside(net, piece, mesh["tp"], between)
+        shard_outside_branches(net, piece, mesh["tp"], between)
         for name in frozen:  # SequenceParallel replaces a norm's parameters by trainable ones
             net.get_parameter(name).requires_grad_(False)
         _tie(net, model)
     if "ep" in mesh:
-        spread(net, piece, mesh)
+        distribute_experts(net, piece, mesh)
     for part in _recomputed_modules(net, model, recipe):
-        _checkpointed(part, recomputed)
+        _checkpoint(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), OF_BYTES[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
-        placed = _of_experts(net, recipe, mesh)
+        placed = _expert_placement(net, recipe, mesh)
         for part in (*_blocks(net), net):
-            again = None if part is net else recipe.reshard
-            fully_shard(part, mesh=ways, mp_policy=policy, reshard_after_forward=again, shard_placement_fn=placed)
+            reshard = None if part is net else recipe.reshard
+            fully_shard(part, mesh=ways, mp_policy=policy, reshard_after_forward=reshard, shard_placement_fn=placed)
             # Gradients of experts, of which the first group has none, are averaged over all ranks.
             for group in part._get_fsdp_state()._fsdp_param_groups[1:]:
                 group.gradient_divide_factor = float(recipe.shards * layout.dp)
@@ -276,7 +287,7 @@ def sharded(
     return net  # type: ignore[no-any-return]
 
 
-def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
+def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
     """How FSDP shards experts, as in torchtitan (distributed/fsdp.py, apply_fsdp_to_decoder): with ep over the ranks
     that hold the same ones; whole experts or, over more ranks than experts, rows of each where they divide."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
@@ -284,15 +295,15 @@ def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Param
     from torch.distributed.tensor import Shard
 
     axis = "beside" if "ep" in mesh else "fsdp"
-    those: Any = _get_mesh_info(mesh["dp", axis] if recipe.layout.dp > 1 else mesh[axis])
+    mesh_info: Any = _get_mesh_info(mesh["dp", axis] if recipe.layout.dp > 1 else mesh[axis])
     experts = {owner.get_parameter(name) for owner in net.modules() for name in getattr(owner, "stacked", ())}
 
     def placed(weight: nn.Parameter) -> Any:
         if weight not in experts:
             return None
         ways = mesh[axis].size()
-        cut = Shard(int(ways > weight.shape[0] and weight.shape[1] % ways == 0))
-        return ShardPlacementResult(cut, those) if "ep" in mesh else cut
+        shard = Shard(int(ways > weight.shape[0] and weight.shape[1] % ways == 0))
+        return ShardPlacementResult(shard, mesh_info) if "ep" in mesh else shard
 
     return placed
 
@@ -309,11 +320,11 @@ def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterato
             home, number, inner = (*path.split(".", 2), "")[:3]
             yield layers[int(number)].get_submodule(inner) if home == "layers" else net.get_submodule(path)
     else:
-        again = recipe.recomputed(max(numbers, default=0) + 1)
-        yield from dict.fromkeys(layer for i, layer in layers.items() if i in again)
+        recomputed = recipe.recomputed(max(numbers, default=0) + 1)
+        yield from dict.fromkeys(layer for i, layer in layers.items() if i in recomputed)
 
 
-def _checkpointed(module: nn.Module, recomputed: Context) -> None:
+def _checkpoint(module: nn.Module, recomputed: Context) -> None:
     """Activation checkpointing: forward saves only its input."""
     forward = module.forward
 
@@ -331,10 +342,10 @@ def _blocks(net: nn.Module) -> Iterator[nn.Module]:
 
 def _tie(net: Any, model: Model) -> None:
     """Ties a matrix again after both its modules got new parameters."""
-    half, own = model.root.stacks[-1], net.decoder if len(model.root.stacks) > 1 else net
+    half, stack_net = model.root.stacks[-1], net.decoder if len(model.root.stacks) > 1 else net
     head = half.head
     if half.embedding and head and head.projection and head.projection.tied:
-        own.head.projection.weight = own.embedding.tokens.weight
+        stack_net.head.projection.weight = stack_net.embedding.tokens.weight
 
 
 @contextmanager
@@ -348,7 +359,7 @@ def loss_parallel(recipe: Recipe) -> Iterator[None]:
         yield
 
 
-def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
+def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
     """Runs torch's schedule on a stage of small linear layers, and counts the micro-batches in flight."""
     from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining.stage import PipelineStage
@@ -361,11 +372,11 @@ def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
     total, v_shaped = layout.pp * pieces, recipe.schedule in ("zbv", "dualpipev")
     numbers = [stage, total - 1 - stage] if v_shaped else list(range(stage, total, layout.pp))
     x = torch.zeros(1, 4)
-    now, found = Counter[int](), list[tuple[int, ...]]()
+    now, history = Counter[int](), list[tuple[int, ...]]()
 
     def note(stage: Any, change: int) -> None:
         now[numbers.index(stage.stage_index)] += change
-        found.append(tuple(now[i] for i in range(pieces)))
+        history.append(tuple(now[i] for i in range(pieces)))
 
     class Counting(PipelineStage):
         def forward_one_chunk(self, *args: Any, **kwargs: Any) -> Any:
@@ -383,23 +394,23 @@ def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
             return result
 
     def static(self: Any, stages: Any, *rest: Any, **more: Any) -> None:
-        for one in stages:
-            one._inference_mode = modes.STATIC
+        for virtual_stage in stages:
+            virtual_stage._inference_mode = modes.STATIC
 
     schedules._PipelineSchedule._warmup_p2p = static  # type: ignore[method-assign]
     like = x.clone().requires_grad_()
-    made = [
+    rank_stages = [
         Counting(
             nn.Linear(4, 4), i, total, torch.device("cpu"),
             input_args=(like if i else x,), output_args=(like,), input_grads=(x if i else None,), output_grads=(x,),
         )
         for i in numbers
     ]  # fmt: skip
-    schedule = scheduled(recipe, made, lambda y, target: (y - target).sum())
+    schedule = make_schedule(recipe, rank_stages, lambda y, target: (y - target).sum())
     batch = torch.zeros(recipe.accumulation, 4)
     schedule.step(*((batch,) if 0 in numbers else ()), **({"target": batch} if total - 1 in numbers else {}))
     fullest = [
-        a for a in set(found) if not any(b != a and all(p >= q for p, q in zip(b, a, strict=True)) for b in found)
+        a for a in set(history) if not any(b != a and all(p >= q for p, q in zip(b, a, strict=True)) for b in history)
     ]
     return tuple(sorted(fullest))
 
@@ -411,7 +422,7 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def scheduled(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor], Any]) -> Any:
+def make_schedule(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor], Any]) -> Any:
     """torch's own schedule over this rank's stages."""
     from torch.distributed.pipelining import schedules
 
@@ -419,7 +430,7 @@ def scheduled(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor
     return getattr(schedules, SCHEDULES[recipe.schedule])(given, recipe.accumulation, loss_fn=loss)
 
 
-def folded(model: Model, counts: Sequence[int]) -> Model:
+def with_layer_counts(model: Model, counts: Sequence[int]) -> Model:
     """The model with the given number of layers of each kind."""
     root: Any = model.root
     groups, number = [], 0

@@ -14,26 +14,26 @@ from txcalc.verification.verdict import CheckedRow, compare, module_paths
 ORACLE = "torch.nn"
 
 
-def owned(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Counter[str]:
+def sizes_by_module(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Counter[str]:
     """Path → elements (or a size) of every module's own weights, a shared one once."""
-    found: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
     for name, weight in net.named_parameters():
-        found[name.rpartition(".")[0]] += size(weight)
-    return found
+        sizes[name.rpartition(".")[0]] += size(weight)
+    return sizes
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Elements by part; and a row for every weight that has another shape, is missing, or is not described."""
-    found = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
+    shapes = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
     ledger = subject.model.ledger()
-    yield from compare(ledger, lambda entry: entry.params, owned(subject.net), "params", ORACLE, for_all=True)
+    yield from compare(ledger, lambda entry: entry.params, sizes_by_module(subject.net), "params", ORACLE, for_all=True)
     described = {
         f"{path}.{weight.name}": weight.shape
         for entry in ledger
         for path in module_paths(entry, experts=True)
         for weight in entry.leaf.weights()
     }
-    for name in [*described, *(name for name in found if name not in described)]:
-        want, got = described.get(name, "nothing"), found.get(name, "nothing")
-        if want != got:
-            yield CheckedRow(name, "shape", str(want), str(got), False, ORACLE)
+    for name in [*described, *(name for name in shapes if name not in described)]:
+        expected, actual = described.get(name, "nothing"), shapes.get(name, "nothing")
+        if expected != actual:
+            yield CheckedRow(name, "shape", str(expected), str(actual), False, ORACLE)

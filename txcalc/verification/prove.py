@@ -17,8 +17,8 @@ from txcalc.evidence.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
 from txcalc.verification import flops, leaves, steps
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing, simple
-from txcalc.verification.symbolic import unlogged
+from txcalc.verification.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing_symbols, simplify
+from txcalc.verification.symbolic import without_logs
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
@@ -30,7 +30,7 @@ def prove(unit: Unit, further: bool = True) -> tuple[Theorem, list[CheckedRow]]:
     Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
     operator that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
     """
-    with unlogged():
+    with without_logs():
         return _prove(unit, further)
 
 
@@ -43,40 +43,40 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
     for case in cases(unit):
-        found, assumed, domain = prove_at(unit, case)
+        case_rows, assumed, domain = prove_at(unit, case)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
-        rows += found
+        rows += case_rows
     domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
-    shown, more = steps.shown(unit) if further and all(row.equal for row in rows) else ({}, [])
+    shown, more = steps.prove_further(unit) if further and all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
 def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
-    symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
+    symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     predicted = theorems.ledger(root, *symbols.asked)
-    with refusing(), tracing(), symbols.mode, torch.no_grad():
+    with refusing_symbols(), tracing(), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), torch.device("meta"), torch.float32)
-        given = inputs(unit, symbols.letters, symbols.sides, symbols.of)
-        counter = flops.count(net, lambda: net(*given))
+        arguments = inputs(unit, symbols.letters, symbols.sides, symbols.of)
+        counter = flops.count(net, lambda: net(*arguments))
     conditions, lengths = symbols.conditions()
-    known = {*case.ones, *case.made_of}
-    others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in known)
+    fixed = {*case.ones, *case.formulas}
+    others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
     where = ", ".join([*case.said(), *others, *lengths])
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
-    found = [
+    rows = [
         *compare(predicted, lambda entry: entry.params, _weights(net, symbols), "params", WEIGHTS, for_all=True),
-        *compare(predicted, lambda entry: simple(entry.flops), costs, "flops", flops.ORACLE, where, for_all=True),
+        *compare(predicted, lambda entry: simplify(entry.flops), costs, "flops", flops.ORACLE, where, for_all=True),
         *uncounted(counter.uncounted, flops.ORACLE, where),
     ]
-    return found, conditions, where if lengths else ""
+    return rows, conditions, where if lengths else ""
 
 
 def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
     """Elements by module; with symbols one expert stands for all, and its weights are multiplied by their number."""
-    found: dict[str, Any] = {}
+    sizes: dict[str, Any] = {}
     number = {path: part.experts for path, part in net.named_modules() if hasattr(part, "experts")}
     for name, weight in net.named_parameters():
         path = name.rpartition(".")[0]
@@ -84,10 +84,10 @@ def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
         for above, experts in number.items():
             if path.startswith(f"{above}.routed."):
                 size = sympy.expand(size * symbols.read(experts))
-        found[path] = found.get(path, 0) + size
-    return found
+        sizes[path] = sizes.get(path, 0) + size
+    return sizes
 
 
-def made_with() -> dict[str, str]:
+def tracer_version() -> dict[str, str]:
     """The version of the tracer."""
     return {"torch": torch.__version__}

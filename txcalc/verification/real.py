@@ -38,8 +38,16 @@ from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
 from txcalc.verification import context
-from txcalc.verification.branches import NoParallel, telling
-from txcalc.verification.parallel import check, held, loss_parallel, meshes, scheduled, sharded, stepper
+from txcalc.verification.branches import NoParallel, raising_no_parallel
+from txcalc.verification.parallel import (
+    build_sharded,
+    check,
+    loss_parallel,
+    make_optimizer,
+    make_schedule,
+    meshes,
+    rank_state_bytes,
+)
 from txcalc.verification.recorded import Collectives
 from txcalc.verification.verdict import CheckedRow, Verdict
 
@@ -47,14 +55,14 @@ TIMEOUT = 300  # seconds; longer means a deadlock
 ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
 TOLERANCE = 2e-5  # of the largest element: fp32 rounds to 6e-8, and sums of some hundred terms change their order
 LARGEST = 200_000_000  # parameters: every process also holds the whole model
-AGAIN = "modules computed again"
+RECOMPUTED = "modules computed again"
 
 
-class Again:
+class RecomputeMarker:
     """What a module is computed again within; a schedule may do so twice, for the gradients of its weights later."""
 
-    def __init__(self, seen: set[nn.Module], module: nn.Module) -> None:
-        self.seen, self.module = seen, module
+    def __init__(self, modules: set[nn.Module], module: nn.Module) -> None:
+        self.seen, self.module = modules, module
 
     def __enter__(self) -> None:
         self.seen.add(self.module)
@@ -73,7 +81,7 @@ class RankResult(NamedTuple):
     bytes: dict[str, int]
 
 
-def started(processes: int) -> Pool:
+def start_processes(processes: int) -> Pool:
     """A context with processes that run ranks, reusable for several runs, and ended on exit."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # imports are shared
@@ -93,18 +101,20 @@ def verify_real(
     recipe.check()
     _runnable(model, recipe, processes)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        every = _work(model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True)
-        return _verdict(model, recipe, every) if every else None
+        gathered = _run_on_rank(
+            model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True
+        )
+        return _verdict(model, recipe, gathered) if gathered else None
     port = _free_port()
-    with nullcontext(pool) if pool else started(processes) as ranks:
+    with nullcontext(pool) if pool else start_processes(processes) as ranks:
         every_rank = range(processes)
-        jobs = [ranks.apply_async(_one, (model, recipe, rank, processes, port, device)) for rank in every_rank]
+        jobs = [ranks.apply_async(_run_rank, (model, recipe, rank, processes, port, device)) for rank in every_rank]
         try:
-            found = [job.get(TIMEOUT) for job in jobs]
+            results = [job.get(TIMEOUT) for job in jobs]
         except multiprocessing.TimeoutError:
             ranks.terminate()
             raise NoParallel(f"{recipe.layout}: after {TIMEOUT} s ranks still wait for each other") from None
-    return _verdict(model, recipe, found)
+    return _verdict(model, recipe, results)
 
 
 def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
@@ -144,18 +154,20 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
 
 
 def _free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        return int(server.getsockname()[1])
 
 
-def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> RankResult:
+def _run_rank(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> RankResult:
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
-    (found,) = _work(model, recipe, rank, world, device)
-    return found
+    (result,) = _run_on_rank(model, recipe, rank, world, device)
+    return result
 
 
-def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[RankResult]:
+def _run_on_rank(
+    model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False
+) -> list[RankResult]:
     """This rank's share of a step, and the whole step alone; with `gather`, all ranks' results on the first, []
     elsewhere."""
     torch.set_num_threads(1)
@@ -166,13 +178,13 @@ def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gath
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
     try:
-        with telling(f"rank {rank} of {recipe.layout}"):
-            found = _step(model, recipe, rank, place)
+        with raising_no_parallel(f"rank {rank} of {recipe.layout}"):
+            result = _step(model, recipe, rank, place)
             if not gather:
-                return [found]
-            every: list[Any] | None = [None] * world if rank == 0 else None
-            dist.gather_object(found, every)
-            return every or []
+                return [result]
+            results: list[Any] | None = [None] * world if rank == 0 else None
+            dist.gather_object(result, results)
+            return results or []
     finally:
         dist.destroy_process_group()
 
@@ -180,54 +192,57 @@ def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gath
 def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> RankResult:
     layout = recipe.layout
     torch.manual_seed(0)
-    whole = build(model, device=device)
+    full_net = build(model, device=device)
     (ids,) = inputs(model, recipe.global_batch, recipe.tokens, device=device)
     labels = torch.randint(model.spec["stacks"][""]["vocab_size"], ids.shape, device=device)
     mesh = meshes(recipe, device.type)
-    alone = _loss(whole(ids), labels)
-    alone.backward()
-    truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in whole.named_parameters()}
-    each, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
+    full_loss = _loss(full_net(ids), labels)
+    full_loss.backward()
+    truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in full_net.named_parameters()}
+    per_copy, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
     turn %= layout.copies
-    mine = slice(each * turn, each * (turn + 1)), slice(own := recipe.local_tokens * place, own + recipe.local_tokens)
+    share = (
+        slice(per_copy * turn, per_copy * (turn + 1)),
+        slice(start := recipe.local_tokens * place, start + recipe.local_tokens),
+    )
     group = _sequence(layout, rank) if layout.cp > 1 else None
-    counted, seen = Collectives(), set[nn.Module]()
-    again = partial(Again, seen)
+    counted, recomputed = Collectives(), set[nn.Module]()
+    marker = partial(RecomputeMarker, recomputed)
     if layout.pp > 1:
-        nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device, again)
+        nets, loss = _pipelined(model, recipe, full_net, mesh, rank, ids[share], labels[share], device, marker)
     else:
-        net = sharded(model, recipe, mesh, str(device), again)
-        _fill(net, dict(whole.named_parameters()))
+        net = build_sharded(model, recipe, mesh, str(device), marker)
+        _fill(net, dict(full_net.named_parameters()))
         nets = {"": net}
         if group:
             context.exchange(net, recipe, place, group)
         with mode(shares=layout.sp), counted, loss_parallel(recipe):
             total = torch.zeros((), device=device)
-            for part, said in zip(
-                ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
+            for part, targets in zip(
+                ids[share].split(recipe.micro_batch), labels[share].split(recipe.micro_batch), strict=True
             ):
                 gather = recipe.context == "allgather"
                 shared = {"cache": context.RankCache(place, recipe.local_tokens, group, gather)} if group else {}
-                made = _loss(net(part, **shared), said) / recipe.accumulation
-                made.backward()
-                total += _plain(made.detach())
+                part_loss = _loss(net(part, **shared), targets) / recipe.accumulation
+                part_loss.backward()
+                total += _full_tensor(part_loss.detach())
         loss = float(total)
-    bytes_ = Counter({AGAIN: len(seen)})
+    bytes_ = Counter({RECOMPUTED: len(recomputed)})
     worst: dict[str, float] = {}
     for prefix, net in nets.items():
-        optimizer = stepper(recipe, net)
-        least = ROUNDING / TOLERANCE * max(float(each.abs().max()) for each in truth.values())
+        optimizer = make_optimizer(recipe, net)
+        floor = ROUNDING / TOLERANCE * max(float(per_copy.abs().max()) for per_copy in truth.values())
         for name, p in net.named_parameters():
             if p.grad is not None:
-                given, want = _plain(p.grad), _value(net, name, truth, prefix)
-                size = max(float(want.abs().max()), least)  # of a key's bias, which softmax ignores, rounding is left
+                given, want = _full_tensor(p.grad), _value(net, name, truth, prefix)
+                size = max(float(want.abs().max()), floor)  # of a key's bias, which softmax ignores, rounding is left
                 worst[whole_name(name, prefix)] = float((given - want).abs().max()) / size
         optimizer.step()
-        bytes_ += held(net, optimizer)
+        bytes_ += rank_state_bytes(net, optimizer)
     if recipe.accumulation == 1:
         bytes_.update(counted.found)
-    whole_loss = None if loss is None else _mean(loss, recipe, mesh, device)
-    return RankResult(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
+    whole_loss = None if loss is None else _mean_loss(loss, recipe, mesh, device)
+    return RankResult(rank, float(full_loss.detach()), whole_loss, worst, dict(bytes_))
 
 
 def _sequence(layout: Layout, rank: int) -> Any:
@@ -236,7 +251,7 @@ def _sequence(layout: Layout, rank: int) -> Any:
     return groups[rank // layout.cp]
 
 
-def _mean(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
+def _mean_loss(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
     """The mean over the data-parallel ranks."""
     tensor = torch.tensor(loss, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
     for axis in ("dp", "fsdp"):
@@ -250,7 +265,7 @@ def _loss(y: Any, labels: Tensor) -> Tensor:
     return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 
-def _plain(tensor: Tensor) -> Tensor:
+def _full_tensor(tensor: Tensor) -> Tensor:
     """The full tensor, gathered from its shards."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -263,12 +278,16 @@ def _fill(net: nn.Module, values: Mapping[str, Tensor], prefix: str = "") -> Non
     for name, p in net.named_parameters():
         value = _value(net, name, values, prefix).detach()
         if isinstance(p, DTensor):
-            cuts = [p.device_mesh.size(i) for i, cut in enumerate(p.placements) if getattr(cut, "dim", None) == 0]
+            cuts = [
+                p.device_mesh.size(i)
+                for i, placement in enumerate(p.placements)
+                if getattr(placement, "dim", None) == 0
+            ]
             if len(cuts) > 1 and p.shape[0] % (ranks := prod(cuts)):
-                said = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
-                raise NoParallel(f"{said}: torch's distribute_tensor deals out no such")
-            own = distribute_tensor(value.clone(), p.device_mesh, p.placements)
-            p.to_local().copy_(own.to_local())
+                reason = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
+                raise NoParallel(f"{reason}: torch's distribute_tensor deals out no such")
+            shards = distribute_tensor(value.clone(), p.device_mesh, p.placements)
+            p.to_local().copy_(shards.to_local())
         else:
             p.copy_(value)
 
@@ -295,13 +314,13 @@ def whole_name(name: str, first: str) -> str:
 def _pipelined(
     model: Model,
     recipe: Recipe,
-    whole: nn.Module,
+    full_net: nn.Module,
     mesh: Any,
     rank: int,
     ids: Tensor,
     labels: Tensor,
     device: Any,
-    again: Callable[[nn.Module], Again],
+    marker: Callable[[nn.Module], RecomputeMarker],
 ) -> tuple[dict[str, nn.Module], float | None]:
     """Runs each piece of this rank under torch's own schedule; the loss on the rank of the last piece."""
     from torch.distributed.pipelining.stage import PipelineStage
@@ -309,26 +328,28 @@ def _pipelined(
     pipeline, layout = Pipeline(model, recipe), recipe.layout
     stage, total = rank // (layout.copies * layout.tp), layout.pp * recipe.pieces
     nets: dict[str, nn.Module] = {}
-    made = []
+    stages = []
     for piece in range(recipe.pieces):
-        own = number(recipe, stage, piece)
-        first = str(sum(pipeline.sizes[:own]))
-        one = replace(model, root=pipeline.root(own))
-        net = sharded(one, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device), again)
-        _fill(net, dict(whole.named_parameters()), first)
+        index = number(recipe, stage, piece)
+        first = str(sum(pipeline.sizes[:index]))
+        piece_model = replace(model, root=pipeline.root(index))
+        net = build_sharded(
+            piece_model, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device), marker
+        )
+        _fill(net, dict(full_net.named_parameters()), first)
         nets[first] = net
-        made.append(PipelineStage(net, own, total, device, group=mesh["pp"].get_group()))
-    schedule = scheduled(recipe, made, _loss)
-    last = any(stage.is_last for stage in made)
+        stages.append(PipelineStage(net, index, total, device, group=mesh["pp"].get_group()))
+    schedule = make_schedule(recipe, stages, _loss)
+    last = any(stage.is_last for stage in stages)
     losses: list[Tensor] = []
-    given = (ids,) if any(stage.is_first for stage in made) else ()
+    given = (ids,) if any(stage.is_first for stage in stages) else ()
     schedule.step(*given, **({"target": labels, "losses": losses} if last else {}))
     return nets, float(torch.stack([loss.detach() for loss in losses]).mean()) if last else None
 
 
-def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
-    verdict = Verdict(f"{model.name}, {recipe.layout}, {len(every)} processes")
-    verdict.rows += [row for found in every for row in compared_rows(model, recipe, found)]
+def _verdict(model: Model, recipe: Recipe, results: list[RankResult]) -> Verdict:
+    verdict = Verdict(f"{model.name}, {recipe.layout}, {len(results)} processes")
+    verdict.rows += [row for result in results for row in compared_rows(model, recipe, result)]
     verdict.notes += [
         f"values: losses and gradients in fp32, equal to one process to {TOLERANCE:g} of the largest element",
         "every rank's step came to its end: no collective and no schedule waited for itself",
@@ -338,49 +359,49 @@ def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
     return verdict
 
 
-def compared_rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRow]:
-    where, path = f"{recipe.layout}", f"rank {found.rank}"
+def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[CheckedRow]:
+    where, path = f"{recipe.layout}", f"rank {result.rank}"
     oracle = "torch on real processes"
-    if found.loss is not None:
-        near = abs(found.loss - found.alone) <= TOLERANCE * abs(found.alone)
-        yield CheckedRow(path, "loss", f"{found.alone:.6f}", f"{found.loss:.6f}", near, oracle, where)
-    for name, difference in found.gradients.items():
+    if result.loss is not None:
+        near = abs(result.loss - result.alone) <= TOLERANCE * abs(result.alone)
+        yield CheckedRow(path, "loss", f"{result.alone:.6f}", f"{result.loss:.6f}", near, oracle, where)
+    for name, difference in result.gradients.items():
         if difference > TOLERANCE:
             yield CheckedRow(
                 f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where
             )
-    right = sum(difference <= TOLERANCE for difference in found.gradients.values())
-    whole = len(found.gradients)
-    yield CheckedRow(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
-    want: Counter[str] = Counter(rank_of(model, recipe, found.rank).state._asdict())
-    want[AGAIN] = _again(model, recipe, found.rank)
+    right = sum(difference <= TOLERANCE for difference in result.gradients.values())
+    count = len(result.gradients)
+    yield CheckedRow(path, "gradients equal to one process's", count, right, count == right > 0, oracle, where)
+    want: Counter[str] = Counter(rank_of(model, recipe, result.rank).state._asdict())
+    want[RECOMPUTED] = _count_recomputed(model, recipe, result.rank)
     if recipe.layout.pp == 1 and recipe.accumulation == 1:
         pieces = Pipeline(model, recipe).of_stage(0)
-        for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
+        for kind, sent in collectives(pieces, recipe, width_of(model), result.rank % recipe.layout.tp).items():
             want[kind], want[f"{kind} bytes"] = sent
         if recipe.layout.cp > 1:
-            want.update(context.exchanged(pieces[0], recipe))
+            want.update(context.exchanged_bytes(pieces[0], recipe))
     routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # depends on the router, not even
-    for name in sorted((want.keys() | found.bytes.keys()) - routed):
-        if want[name] or found.bytes.get(name, 0):
-            unit = "" if name in (*KINDS, AGAIN) else ", bytes"
-            got = found.bytes.get(name, 0)
+    for name in sorted((want.keys() | result.bytes.keys()) - routed):
+        if want[name] or result.bytes.get(name, 0):
+            unit = "" if name in (*KINDS, RECOMPUTED) else ", bytes"
+            got = result.bytes.get(name, 0)
             yield CheckedRow(
                 path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where
             )
 
 
-def _again(model: Model, recipe: Recipe, rank: int) -> int:
+def _count_recomputed(model: Model, recipe: Recipe, rank: int) -> int:
     """Blocks or attention cores of a rank that backward computes again; those that layers share are one."""
     pieces = Pipeline(model, recipe).of_stage(rank // (recipe.layout.gpus // recipe.layout.pp))
     sharing = [set(group.indices) for group in model.root.alone.groups if group.shared] if model.root.alone else []
 
     def modules(layers: set[int]) -> int:
-        return len(layers.difference(*sharing)) + sum(not one.isdisjoint(layers) for one in sharing)
+        return len(layers.difference(*sharing)) + sum(not shared.isdisjoint(layers) for shared in sharing)
 
     if recipe.recompute == "core":
-        cores = [held for piece in pieces for held in piece.leaves if held.entry.kind == "attention_core"]
-        return sum(modules({*held.layers}) for held in cores)
-    each = [{i for held in piece.leaves for i in held.layers} for piece in pieces]
-    again = recipe.recomputed(1 + max((i for layers in each for i in layers), default=-1))
-    return sum(modules(layers & again) for layers in each)
+        cores = [leaf for piece in pieces for leaf in piece.leaves if leaf.entry.kind == "attention_core"]
+        return sum(modules({*leaf.layers}) for leaf in cores)
+    layers_by_piece = [{i for leaf in piece.leaves for i in leaf.layers} for piece in pieces]
+    recomputed = recipe.recomputed(1 + max((i for layers in layers_by_piece for i in layers), default=-1))
+    return sum(modules(layers & recomputed) for layers in layers_by_piece)

@@ -17,12 +17,12 @@ from txcalc.verification.verdict import CheckedRow, Verdict, equal
 
 def proofs(model: Model, verdict: Verdict) -> dict[str, Shown | None]:
     """A verdict's evidence for each quantity of a whole model; None where it was tested and not shown."""
-    asked = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
-    shown = {name: verdict.known[name] for name, row in asked.items() if verdict.ok and _complete(model, row)}
+    totals = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
+    shown = {name: verdict.known[name] for name, row in totals.items() if verdict.ok and _complete(model, row)}
     formulas = Formulas(sized(model))
     return {
         name: Shown(formulas.digest(name), *shown[name], ()) if name in shown else None  # of its sizes: no conditions
-        for name in asked
+        for name in totals
     }
 
 
@@ -35,21 +35,21 @@ def _complete(model: Model, row: CheckedRow) -> bool:
     return equal(ledger.total("saved"), row.predicted)
 
 
-def store(found: Mapping[str, tuple[Model, Mapping[str, Shown | None]]]) -> None:
+def store(results: Mapping[str, tuple[Model, Mapping[str, Shown | None]]]) -> None:
     """Keeps the evidence found of models, by name, and removes what was not shown; what theorems of structures show as
     surely is left out."""
     path = theorems_file()
     with files.locked(path):
-        kept = read(path)
-        for name, (model, shown) in found.items():
+        theorems = read(path)
+        for name, (model, shown) in results.items():
             key = sized(model).key
-            before = kept.pop(key).further if key in kept else {}
-            surely = by_structure([Formulas(unit) for unit in pieces(model)], tuple(shown))
+            before = theorems.pop(key).further if key in theorems else {}
+            by_theorem = by_structure([Formulas(unit) for unit in pieces(model)], tuple(shown))
             further = {
-                quantity: one
-                for quantity, one in {**before, **shown}.items()
-                if one is not None and surely.get(quantity, ("",))[0] not in ("proved", one.how)
+                quantity: evidence
+                for quantity, evidence in {**before, **shown}.items()
+                if evidence is not None and by_theorem.get(quantity, ("",))[0] not in ("proved", evidence.how)
             }
             if further:
-                kept[key] = Theorem(name, {}, "", (), further)
-        save(path, kept, {package: version(package) for package in ("torch", "fvcore")})
+                theorems[key] = Theorem(name, {}, "", (), further)
+        save(path, theorems, {package: version(package) for package in ("torch", "fvcore")})

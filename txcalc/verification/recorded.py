@@ -30,12 +30,12 @@ COLLECTIVES = {
 }
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
 
 
-def held_bytes(tensor: Tensor) -> int:
-    return local(tensor).numel() * tensor.dtype.itemsize
+def shard_bytes(tensor: Tensor) -> int:
+    return local_shard(tensor).numel() * tensor.dtype.itemsize
 
 
 class SavedStorages:
@@ -68,16 +68,16 @@ class SavedStorages:
 
     def _new(self, tensor: Tensor) -> tuple[str, int]:
         """The running module, and the bytes not saved before."""
-        mine, path = local(tensor), self.tracker.path
-        storage = mine.untyped_storage()
+        shard, path = local_shard(tensor), self.tracker.path
+        storage = shard.untyped_storage()
         if storage._cdata in self._seen:
             return path, 0
         self._seen[storage._cdata] = storage
-        own = (local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
-        kept = mine.dtype.is_floating_point and mine.dim() > 1
-        if not kept or storage._cdata in self._tables or storage._cdata in own:
+        weights = (local_shard(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
+        counts = shard.dtype.is_floating_point and shard.dim() > 1
+        if not counts or storage._cdata in self._tables or storage._cdata in weights:
             return path, 0
-        narrow = hasattr(self._modules[path], "eps") and mine.shape[-1] == 1 and mine.dtype.itemsize < 4
+        narrow = hasattr(self._modules[path], "eps") and shard.shape[-1] == 1 and shard.dtype.itemsize < 4
         return path, storage.nbytes() * (2 if narrow else 1)
 
     @contextmanager

@@ -23,7 +23,7 @@ from txcalc.verification.sizes import SizeSymbols
 from txcalc.verification.subject import SizePoint, Subject
 from txcalc.verification.symbolic import B, NotForAll, OneSize, Symbols
 from txcalc.verification.tracker import Tracker
-from txcalc.verification.verdict import CheckedRow, compare, module_paths, spread
+from txcalc.verification.verdict import CheckedRow, compare, figures_by_module, module_paths
 
 ORACLE = "saved_tensors_hooks"
 WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one per row"
@@ -53,8 +53,8 @@ class SavedElements:
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
         self.found: dict[str, Any] = {}
         self.apart: dict[str, Any] = {}
-        held = (*net.parameters(), *net.buffers())
-        self._weights = {tensor.untyped_storage()._cdata for tensor in held}
+        tensors = (*net.parameters(), *net.buffers())
+        self._weights = {tensor.untyped_storage()._cdata for tensor in tensors}
         # Storages by address; held, since the address of a freed one could be reused.
         self._seen = dict[int, Any]()
         # Those charged to an idle path, or as statistics (with the bytes of each), until another module saves them.
@@ -91,10 +91,10 @@ class SavedElements:
         """Whether the size of what a path saves as its `number`-th tensor does not depend on B."""
         if self.tables is None:
             return not sympy.sympify(self.symbols.read(storage.nbytes())).has(B)
-        known = self.tables.get(self.tracker.path, ())
-        if number >= len(known):
+        flags = self.tables.get(self.tracker.path, ())
+        if number >= len(flags):
             raise NotForAll(f"{self.tracker.path} saves other tensors where the batch is 1")
-        return known[number]
+        return flags[number]
 
     def _lends(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
@@ -106,8 +106,8 @@ class SavedElements:
             return IDS
         if self.packed[self.tracker.path][-1]:
             return TABLES
-        whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
-        return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
+        all_heads = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
+        return STATISTICS if not all_heads and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
 
     def during(self, work: Callable[[], Any]) -> SavedElements:
         """Records while `work` runs."""
@@ -126,8 +126,8 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for entry in ledger:
         work = entry.work
-        if work is not None and not absent(each := entry.leaf.rows_kept(work)):
-            rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
+        if work is not None and not absent(per_position := entry.leaf.rows_kept(work)):
+            rows |= dict.fromkeys(figures_by_module(Ledger([entry], work), lambda _: 0), work.positions * per_position)
     return rows
 
 
@@ -147,7 +147,7 @@ MODELLED = {
 READERS = ("gate", "inner_norm", "o", "o.lora_a", "mask_proj")  # modules that read a core's output or its values
 
 
-def saved_differs(leaf: Leaf, work: Workload) -> str:
+def why_saved_differs(leaf: Leaf, work: Workload) -> str:
     """Why the reference module cannot save what the ledger says of a leaf in one of the two traces, or ""."""
     if reason := leaf.saved_differs(work):
         return reason
@@ -171,15 +171,15 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     for keep_scores in (True, False):
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
         trace = partial(_traced, subject, keep_scores)
-        ledger, kept, symbols = subject.traced(trace, quantity, "meta" if keep_scores else "cpu")
-        found = subject.everywhere(kept)
-        reasons = _modelled(ledger, found)
+        ledger, elements, symbols = subject.traced(trace, quantity, "meta" if keep_scores else "cpu")
+        measured = subject.everywhere(elements)
+        reasons = _modelled_parts(ledger, measured)
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
         claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
-        found = {path: value for path, value in found.items() if path not in reasons}
+        measured = {path: value for path, value in measured.items() if path not in reasons}
         where, for_all = symbols.domain(), symbols.for_all
-        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, where, for_all)
-        subject.notes += _published(subject, ledger) if keep_scores and for_all else []
+        yield from compare(claimed, lambda entry: entry.saved, measured, quantity, ORACLE, where, for_all)
+        subject.notes += _published_note(subject, ledger) if keep_scores and for_all else []
 
 
 def _traced(
@@ -189,34 +189,36 @@ def _traced(
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
         net = subject.some if keep_scores else subject.build_thin("cpu")
-        idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
-        kept = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+        idle = {
+            path for path, (_, amount) in figures_by_module(ledger, lambda entry: entry.saved).items() if amount == 0
+        }
+        elements = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
     symbols.domain()
-    return ledger, kept.found, symbols
+    return ledger, elements.found, symbols
 
 
-def _published(subject: Subject, ledger: Ledger) -> list[str]:
+def _published_note(subject: Subject, ledger: Ledger) -> list[str]:
     """The published count, where it describes the model, and each of its terms that ours lacks."""
     try:
-        found = korthikanti(subject.model, ledger)
+        comparison = korthikanti(subject.model, ledger)
     except InputError:
         return []
-    terms = [f"{write(tidy(t.theirs - t.ours))} B {t.name} ({t.why})" for t in found.terms if t.why]
-    theirs, ours = write(tidy(found.theirs)), write(tidy(found.ours))
-    return [f"{found.source}: {theirs} B of the layers, ours {ours}; theirs has " + "; ".join(terms)]
+    terms = [f"{write(tidy(t.theirs - t.ours))} B {t.name} ({t.why})" for t in comparison.terms if t.why]
+    published, counted = write(tidy(comparison.theirs)), write(tidy(comparison.ours))
+    return [f"{comparison.source}: {published} B of the layers, ours {counted}; theirs has " + "; ".join(terms)]
 
 
-def claims(ledger: Ledger, beside: Collection[str] = ()) -> bool:
+def claims(ledger: Ledger, ignored: Collection[str] = ()) -> bool:
     """Whether the ledger's total of saved elements is claimed for all parts under its workload, except those of
     `MODELLED` in `beside`."""
-    return {*_modelled(ledger, {}).values()} <= {MODELLED[name] for name in beside}
+    return {*_modelled_parts(ledger, {}).values()} <= {MODELLED[name] for name in ignored}
 
 
-def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
+def _modelled_parts(ledger: Ledger, measured: Mapping[str, Any]) -> dict[str, str]:
     """The parts whose figure is only modelled, by path, and why."""
     reasons: dict[str, str] = {}
     for entry in ledger:
-        reason = saved_differs(entry.leaf, entry.work or ledger.work)
+        reason = why_saved_differs(entry.leaf, entry.work or ledger.work)
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
             reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
@@ -224,7 +226,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
         for path in module_paths(entry):
             mixer, routed, _ = path.partition(".routed")
             reasons |= {mixer.rpartition(".")[0]: MODELLED["experts"]} if routed else {}
-    for path in {*found, *spread(ledger, lambda _: 0)}:
+    for path in {*measured, *figures_by_module(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):
             reasons[path] = MODELLED[name]
     return reasons

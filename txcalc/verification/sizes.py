@@ -23,7 +23,7 @@ from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToF
 from txcalc.evidence.theorems import Condition, Size, Unit
 from txcalc.notation import Expression
 from txcalc.parts.model import Stack
-from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
+from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, user_line
 
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
 N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
@@ -31,14 +31,14 @@ N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
 class SizeSymbols:
     """A PyTorch symbol for every parameter of a structure and every length, except those that are 1 and those that
-    follow from others (`made_of`, by name: a formula in letters); `read` converts expressions back."""
+    follow from others (`formulas`, by name: a formula in letters); `read` converts expressions back."""
 
     def __init__(
         self,
         names: Iterable[str],
         ones: Collection[str] = (),
         lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
-        made_of: Mapping[str, Expression] | None = None,
+        formulas: Mapping[str, Expression] | None = None,
     ) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
@@ -46,11 +46,13 @@ class SizeSymbols:
         self.letters: dict[str, Expression] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
         self.lengths = frozenset(lengths)
         self.letters |= {str(letter): letter for letter in lengths}
-        made_of = made_of or {}
-        own = [name for name in self.letters if name not in made_of]
-        self.made: dict[str, Expression] = {name: 1 if name in ones else self._made(name, next(primes)) for name in own}
-        self._back = {self.made[name].node.expr: self.letters[name] for name in own if name not in ones}
-        for name, formula in made_of.items():
+        formulas = formulas or {}
+        independent = [name for name in self.letters if name not in formulas]
+        self.made: dict[str, Expression] = {
+            name: 1 if name in ones else self._made(name, next(primes)) for name in independent
+        }
+        self._back = {self.made[name].node.expr: self.letters[name] for name in independent if name not in ones}
+        for name, formula in formulas.items():
             self.letters[name], self.made[name] = formula, self.of(formula)
         self.letters |= dict.fromkeys(ones, 1)
 
@@ -75,12 +77,12 @@ class SizeSymbols:
         """A measured expression, in letters."""
         if isinstance(value, int):
             return sympy.Integer(value)
-        found = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
-        found = simple(found) if found.has(FloorDiv) else found
-        found = found.replace(Min, sympy.Min)  # PyTorch has its own class
-        if unknown := found.free_symbols - set(self._back.values()):
+        formula = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
+        formula = simplify(formula) if formula.has(FloorDiv) else formula
+        formula = formula.replace(Min, sympy.Min)  # PyTorch has its own class
+        if unknown := formula.free_symbols - set(self._back.values()):
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
-        return sympy.expand(found)
+        return sympy.expand(formula)
 
     @property
     def sides(self) -> tuple[Expression, Expression, Expression]:
@@ -98,35 +100,35 @@ class SizeSymbols:
         Errors: `NotForAll` for an assumption that is no inequality of polynomials."""
         for symbol, value in self.env.replacements.items():
             if symbol in self._back:
-                one, other = self._back[symbol], sympy.sympify(value).xreplace(self._back)
-                raise NotForAll(f"the trace holds only where {one} = {other}{self.env.line(symbol)}")
+                letter, replacement = self._back[symbol], sympy.sympify(value).xreplace(self._back)
+                raise NotForAll(f"the trace holds only where {letter} = {replacement}{self.env.line(symbol)}")
         sizes: dict[Condition, None] = {}
         lengths: dict[str, None] = {}
         for guard in self.env.guards:
-            said = guard.expr.xreplace(self._back)
-            if always(said):
+            assumption = guard.expr.xreplace(self._back)
+            if always(assumption):
                 continue
-            condition = _condition(said)
+            condition = _condition(assumption)
             if condition is None:
-                raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
+                raise NotForAll(f"the trace holds only where {assumption}{self.env.line(guard.expr)}")
             polynomial, relation = condition
             if polynomial.free_symbols & self.lengths:
                 if not polynomial.free_symbols <= self.lengths:
-                    raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
+                    raise NotForAll(f"the trace holds only where {assumption}{self.env.line(guard.expr)}")
                 lengths[f"{polynomial} {'≠' if relation == '!=' else '≥'} 0"] = None
             else:
                 sizes[Condition(_size(polynomial), relation)] = None
         return list(sizes), list(lengths)
 
 
-def _shifted(polynomial: Expression) -> Expression:
+def _shift(polynomial: Expression) -> Expression:
     """With every letter replaced by 2 plus a nonnegative integer, so that the coefficients show the sign."""
     return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
 
 
 def _positive(expression: Expression, strictly: bool = True) -> bool:
     """Whether the coefficients show that a polynomial is above 0 (or at least 0) for all sizes of 2 or more."""
-    shifted = _shifted(sympy.expand(expression))
+    shifted = _shift(sympy.expand(expression))
     if shifted.has(Application):
         return False
     coefficients = sympy.Poly(shifted, *shifted.free_symbols).coeffs() if shifted.free_symbols else [shifted]
@@ -140,31 +142,31 @@ def _nonzero(expression: Expression) -> bool:
     return bool(factors[0] != 0) and all(_positive(f) or _positive(-f) for f, _ in factors[1])
 
 
-def simple(expression: Expression) -> Expression:
+def simplify(expression: Expression) -> Expression:
     """Simplifies Min, Max and remainders whose result is known for all sizes of 2 or more."""
     if isinstance(expression, int) or not expression.has(Application):
         return expression
 
     def larger(*sides: Expression) -> Expression:
-        found = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
-        return found[0] if found else Max(*sides)
+        largest = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
+        return largest[0] if largest else Max(*sides)
 
     def rest(a: Expression, b: Expression) -> Expression:
-        found = _divided(a, b)
-        return Mod(a, b) if found is None else found[1]
+        division = _divide(a, b)
+        return Mod(a, b) if division is None else division[1]
 
     def quotient(a: Expression, b: Expression) -> Expression:
-        found = _divided(a, b)
-        return FloorDiv(a, b) if found is None else found[0]
+        division = _divide(a, b)
+        return FloorDiv(a, b) if division is None else division[0]
 
     def upwards(a: Expression) -> Expression:
         above, below = sympy.fraction(sympy.together(a))
-        found = _divided(sympy.expand(above), sympy.expand(below), upwards=True)
-        return sympy.ceiling(a) if found is None else found[0]
+        division = _divide(sympy.expand(above), sympy.expand(below), upwards=True)
+        return sympy.ceiling(a) if division is None else division[0]
 
     def smaller(*sides: Expression) -> Expression:
-        found = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
-        return found[0] if found else sympy.Min(*sides)
+        smallest = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
+        return smallest[0] if smallest else sympy.Min(*sides)
 
     for _ in range(4):
         before = expression
@@ -177,7 +179,7 @@ def simple(expression: Expression) -> Expression:
     return expression
 
 
-def _divided(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expression, Expression] | None:
+def _divide(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expression, Expression] | None:
     """Quotient and remainder, a = q·b + r with 0 ≤ r < b for all sizes of 2 or more, or, `upwards`, −b < r ≤ 0; None
     where no division of polynomials shows that."""
     letters = sorted(a.free_symbols | b.free_symbols, key=str)
@@ -185,73 +187,75 @@ def _divided(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expre
         return None
     for first in letters:
         q, r = sympy.div(a, b, first, *(letter for letter in letters if letter != first))
-        if r == 0 and _whole(q):
+        if r == 0 and _integer_coefficients(q):
             return q, r
         q, r = (q + 1, r - b) if upwards else (q, r)
         below, above = (r + b, -r) if upwards else (b - r, r)
-        if _whole(q) and _positive(below) and _positive(above, strictly=False):
+        if _integer_coefficients(q) and _positive(below) and _positive(above, strictly=False):
             return q, r
     return None
 
 
-def _whole(polynomial: Expression) -> bool:
+def _integer_coefficients(polynomial: Expression) -> bool:
     letters = polynomial.free_symbols
     return all(c.is_Integer for c in sympy.Poly(polynomial, *letters).coeffs()) if letters else polynomial.is_Integer
 
 
-def _least(expression: Expression) -> Expression:
+def _lower_bound(expression: Expression) -> Expression:
     """A lower bound of an expression: a subtracted Min is replaced by one of its arguments."""
     for smaller in expression.atoms(Min, sympy.Min):
         if expression.coeff(smaller).is_negative:
             chosen = [sympy.expand(expression.xreplace({smaller: side})) for side in smaller.args]
-            return next((found for found in chosen if found.is_nonnegative), chosen[0])
+            return next((bound for bound in chosen if bound.is_nonnegative), chosen[0])
     return expression
 
 
-def always(said: Expression) -> bool:
+def always(condition: Expression) -> bool:
     """Whether a condition is true of all sizes of 2 or more."""
-    if said in (sympy.true, True):
+    if condition in (sympy.true, True):
         return True
-    if isinstance(said, sympy.Not) and isinstance(said.args[0], sympy.And):
-        return any(always(sympy.Not(part)) for part in said.args[0].args)
-    if isinstance(said, sympy.Or):
-        return any(always(part) for part in said.args)
-    if isinstance(said, sympy.And):
-        return all(always(part) for part in said.args)
+    if isinstance(condition, sympy.Not) and isinstance(condition.args[0], sympy.And):
+        return any(always(sympy.Not(part)) for part in condition.args[0].args)
+    if isinstance(condition, sympy.Or):
+        return any(always(part) for part in condition.args)
+    if isinstance(condition, sympy.And):
+        return all(always(part) for part in condition.args)
     try:
-        said = simple(said)
-        if said in (sympy.true, True):
+        condition = simplify(condition)
+        if condition in (sympy.true, True):
             return True
-        if isinstance(said, sympy.Eq):
-            return bool(sympy.expand(said.lhs - said.rhs) == 0)
-        if isinstance(said, sympy.Ne):
-            return _nonzero(said.lhs - said.rhs)
-        if isinstance(said, sympy.Ge | sympy.Gt):
-            return _positive(_least(said.lhs - said.rhs), strictly=isinstance(said, sympy.Gt))
-        if isinstance(said, sympy.Le | sympy.Lt):
-            return _positive(_least(said.rhs - said.lhs), strictly=isinstance(said, sympy.Lt))
+        if isinstance(condition, sympy.Eq):
+            return bool(sympy.expand(condition.lhs - condition.rhs) == 0)
+        if isinstance(condition, sympy.Ne):
+            return _nonzero(condition.lhs - condition.rhs)
+        if isinstance(condition, sympy.Ge | sympy.Gt):
+            return _positive(_lower_bound(condition.lhs - condition.rhs), strictly=isinstance(condition, sympy.Gt))
+        if isinstance(condition, sympy.Le | sympy.Lt):
+            return _positive(_lower_bound(condition.rhs - condition.lhs), strictly=isinstance(condition, sympy.Lt))
     except sympy.PolynomialError:
         pass
     return False
 
 
-def _condition(said: Expression) -> tuple[Expression, str] | None:
+def _condition(condition: Expression) -> tuple[Expression, str] | None:
     """The polynomial that must be nonzero, or at least 0; None for any other condition."""
-    if isinstance(said, sympy.Or):
-        parts = [part for part in map(_condition, said.args) if part is not None]
+    if isinstance(condition, sympy.Or):
+        parts = [part for part in map(_condition, condition.args) if part is not None]
         return parts[0] if parts else None  # one is enough
-    said = simple(said)
-    if isinstance(said, sympy.Ne):
-        found, relation = said.lhs - said.rhs, "!="
-    elif isinstance(said, sympy.Ge | sympy.Gt):
-        found, relation = said.lhs - said.rhs - int(isinstance(said, sympy.Gt)), ">="
-    elif isinstance(said, sympy.Le | sympy.Lt):
-        found, relation = said.rhs - said.lhs - int(isinstance(said, sympy.Lt)), ">="
+    condition = simplify(condition)
+    if isinstance(condition, sympy.Ne):
+        difference, relation = condition.lhs - condition.rhs, "!="
+    elif isinstance(condition, sympy.Ge | sympy.Gt):
+        difference, relation = condition.lhs - condition.rhs - int(isinstance(condition, sympy.Gt)), ">="
+    elif isinstance(condition, sympy.Le | sympy.Lt):
+        difference, relation = condition.rhs - condition.lhs - int(isinstance(condition, sympy.Lt)), ">="
     else:
         return None
-    found = sympy.expand(found)
-    polynomial = not found.atoms(sympy.Function) and found.is_polynomial() and _whole(found)
-    return (found, relation) if polynomial else None
+    difference = sympy.expand(difference)
+    polynomial = (
+        not difference.atoms(sympy.Function) and difference.is_polynomial() and _integer_coefficients(difference)
+    )
+    return (difference, relation) if polynomial else None
 
 
 def _size(polynomial: Expression) -> Size:
@@ -267,13 +271,13 @@ def _size(polynomial: Expression) -> Size:
 
 
 @contextmanager
-def refusing() -> Iterator[None]:
+def refusing_symbols() -> Iterator[None]:
     """Turns PyTorch's errors about symbolic sizes into refusals."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        said, place = " ".join(str(error).split()), theirs(error.__traceback__)
-        raise NotForAll(f"its module takes no symbols ({said[:200]}{f', at {place}' if place else ''})") from None
+        message, place = " ".join(str(error).split()), user_line(error.__traceback__)
+        raise NotForAll(f"its module takes no symbols ({message[:200]}{f', at {place}' if place else ''})") from None
 
 
 def lengths_of(unit: Unit) -> list[str]:
@@ -296,22 +300,31 @@ class Case(NamedTuple):
     neither their order nor a remainder becomes a condition. The others are 2 or more."""
 
     ones: tuple[str, ...] = ()
-    made_of: Mapping[str, Expression] = {}
+    formulas: Mapping[str, Expression] = {}
 
     def said(self) -> list[str]:
-        return [*(f"{one} = 1" for one in self.ones), *(f"{name} = {made}" for name, made in self.made_of.items())]
+        return [
+            *(f"{length} = 1" for length in self.ones),
+            *(f"{name} = {formula}" for name, formula in self.formulas.items()),
+        ]
 
 
 def cases(unit: Unit) -> list[Case]:
     """Cases that together cover all lengths."""
-    found = [Case(ones) for ones in ones_of(unit)]
+    result = [Case(ones) for ones in ones_of(unit)]
     for rate in (name for name in unit.values if name.endswith(".rate")):
-        letter, left = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
+        letter, above_rest = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
         orders: list[dict[str, Any]] = [{rate: T + MORE - 1}]
         for groups in (1, N):
-            orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: left, "T": groups * left + REST}]
-        found = [Case(one.ones, made) for one in found for made in (orders if "T" not in one.ones else [{}])]
-    return found
+            orders += [
+                {"T": groups * letter},
+                {"T": groups * letter + 1},
+                {rate: above_rest, "T": groups * above_rest + REST},
+            ]
+        result = [
+            Case(case.ones, formulas) for case in result for formulas in (orders if "T" not in case.ones else [{}])
+        ]
+    return result
 
 
 def inputs(
@@ -329,11 +342,11 @@ def inputs(
         tokens, source = tokens if encoder else of(root.fixed), of(root.fixed)
     images = {half: table["vision"]["image"] for half, table in unit.spec["stacks"].items() if table["vision"]}
     sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
-    ids = _read(stack, batch, tokens, sides.get(""), of)
-    return (ids, *(_read(half, batch, source, sides.get("encoder"), of) for half in encoder))
+    ids = _blank_input(stack, batch, tokens, sides.get(""), of)
+    return (ids, *(_blank_input(half, batch, source, sides.get("encoder"), of) for half in encoder))
 
 
-def _read(
+def _blank_input(
     stack: Stack, batch: Expression, tokens: Expression, side: Expression, of: Callable[[Expression], Expression]
 ) -> Tensor:
     """Ids, images, mel bands, or vectors where there is no embedding."""

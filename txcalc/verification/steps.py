@@ -29,9 +29,9 @@ from txcalc.reference import CacheTensors, mode, modules, tracing
 from txcalc.verification import active, flops, mask, saved
 from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
-from txcalc.verification.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
+from txcalc.verification.sizes import SizeSymbols, cases, inputs, lengths_of, refusing_symbols, simplify
 from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
-from txcalc.verification.verdict import CheckedRow, compare, spread, uncounted
+from txcalc.verification.verdict import CheckedRow, compare, figures_by_module, uncounted
 
 META = torch.device("meta")
 PAST, MORE, LACKING, W = (
@@ -42,77 +42,77 @@ WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
 POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
 
 
-def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_further(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """The evidence for each further quantity that is not known yet, with its rows; what cannot be traced is left
     out."""
-    found: dict[str, Shown] = {}
+    evidence: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
         prove_training: ("training flops",),
         prove_saved: (theorems.KEPT, theorems.FUSED),
         prove_decoding: ("cache", "flops with cache"),
-        _masked: ("masked flops",),
-        active.shown: (active.QUANTITY,),
+        _sum_masks: ("masked flops",),
+        active.measure_active: (active.QUANTITY,),
     }
     for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
-        attempts[partial(_prompt, form=form)] = (theorems.formed("flops", form),)
+        attempts[partial(_prove_prompt, form=form)] = (theorems.formed("flops", form),)
         attempts[partial(prove_decoding, form=form)] = (theorems.formed("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
             continue
         try:
-            said, more = attempt(unit)
+            new_evidence, new_rows = attempt(unit)
         except NotForAll:
             continue
-        found |= said
-        rows += more
-    return found, rows
+        evidence |= new_evidence
+        rows += new_rows
+    return evidence, rows
 
 
 def prove_training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of forward and backward."""
-    return _counted(unit, "training flops", step_flops, flops.forward_and_backward)
+    return _prove_flops(unit, "training flops", step_flops, flops.forward_and_backward)
 
 
-def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
-    return _counted(unit, theorems.formed("flops", form), _forward, flops.forward, form)
+    return _prove_flops(unit, theorems.formed("flops", form), _flops, flops.forward, form)
 
 
-def _counted(
+def _prove_flops(
     unit: Unit, quantity: str, figure: Callable[[Entry], Expression], work: flops.Work, form: str = ""
 ) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of some work, for all lengths."""
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for case in cases(unit):
-        symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
+        symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
         root = unit.over({name: symbols.letters[name] for name in unit.values})
-        predicted = theorems.ledger(root, *symbols.asked, **_asked(form))
-        with refusing(), tracing(**MODES[form]), symbols.mode:
+        predicted = theorems.ledger(root, *symbols.asked, **_form_fields(form))
+        with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
             net = modules(symbols.of(root), META, torch.float32)
-            given = inputs(unit, symbols.letters, symbols.sides, symbols.of)
-            counter = flops.count(net, partial(work, net, given))
-        conditions |= dict.fromkeys(_of_sizes(symbols))
-        found = {path: symbols.read(value) for path, value in counter.by_module.items()}
+            arguments = inputs(unit, symbols.letters, symbols.sides, symbols.of)
+            counter = flops.count(net, partial(work, net, arguments))
+        conditions |= dict.fromkeys(_size_conditions(symbols))
+        costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
         where = ", ".join(case.said()) or "all ≥ 2"
         rows += compare(
-            predicted, lambda entry: simple(figure(entry)), found, quantity, flops.ORACLE, where, for_all=True
+            predicted, lambda entry: simplify(figure(entry)), costs, quantity, flops.ORACLE, where, for_all=True
         )
         rows += uncounted(counter.uncounted, flops.ORACLE, where)
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
-def _forward(entry: Entry) -> Expression:
+def _flops(entry: Entry) -> Expression:
     return entry.flops
 
 
-def _asked(form: str) -> dict[str, bool]:
+def _form_fields(form: str) -> dict[str, bool]:
     """A form as fields of a workload."""
     return {theorems.FORMS[form]: True} if form else {}
 
 
-def _of_sizes(symbols: SizeSymbols) -> list[Condition]:
+def _size_conditions(symbols: SizeSymbols) -> list[Condition]:
     """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
     sizes, lengths = symbols.conditions()
     if lengths:
@@ -131,14 +131,14 @@ def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     rows: list[CheckedRow] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
         try:
-            found, conditions, tables = _kept(unit, quantity, device)
+            case_rows, conditions, tables = _trace_saved(unit, quantity, device)
         except NotForAll:
             continue
-        rows += found
+        rows += case_rows
         from_one: list[str] = []
         for length in lengths_of(unit):
             others = (chosen for n in range(len(from_one) + 1) for chosen in combinations(from_one, n))
-            more = [_kept_at(unit, quantity, device, (*ones, length), tables) for ones in others]
+            more = [_prove_saved_at(unit, quantity, device, (*ones, length), tables) for ones in others]
             if None not in more:
                 from_one.append(length)
                 conditions += [condition for assumed in more if assumed for condition in assumed]
@@ -147,20 +147,20 @@ def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     return shown, rows
 
 
-def _kept_at(
+def _prove_saved_at(
     unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Mapping[str, Sequence[bool]]
 ) -> list[Condition] | None:
     """The trace's assumptions about sizes where some lengths are 1; None where figures differ, or it cannot be
     traced."""
     try:
-        rows, conditions, packed = _kept(unit, quantity, device, ones, tables)
+        rows, conditions, packed = _trace_saved(unit, quantity, device, ones, tables)
     except NotForAll:
         return None
-    alike = {path: len(found) for path, found in packed.items()} == {path: len(found) for path, found in tables.items()}
+    alike = {path: len(flags) for path, flags in packed.items()} == {path: len(flags) for path, flags in tables.items()}
     return conditions if alike and all(row.equal for row in rows) else None
 
 
-def _kept(
+def _trace_saved(
     unit: Unit,
     quantity: str,
     device: torch.device,
@@ -174,19 +174,21 @@ def _kept(
     symbols = SizeSymbols(unit.values, ones)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     predicted = theorems.ledger(root, *symbols.asked, keep_scores=keep_scores)
-    idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
-    with refusing(), mode(explicit=keep_scores, static=True), symbols.mode:
+    idle = {
+        path for path, (_, amount) in figures_by_module(predicted, lambda entry: entry.saved).items() if amount == 0
+    }
+    with refusing_symbols(), mode(explicit=keep_scores, static=True), symbols.mode:
         net = modules(symbols.of(root), device, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
-        given = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
-        told = tables if "B" in ones else None
-        kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, told)
-        kept.during(partial(net, *given))
-    where = ", ".join([*(f"{one} = 1" for one in ones), "all other lengths ≥ 2"])
-    rows = compare(predicted, lambda e: simple(e.saved), kept.found, quantity, saved.ORACLE, where, for_all=True)
-    return list(rows), _of_sizes(symbols), kept.packed
+        arguments = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
+        known_tables = tables if "B" in ones else None
+        elements = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, known_tables)
+        elements.during(partial(net, *arguments))
+    where = ", ".join([*(f"{length} = 1" for length in ones), "all other lengths ≥ 2"])
+    rows = compare(predicted, lambda e: simplify(e.saved), elements.found, quantity, saved.ORACLE, where, for_all=True)
+    return list(rows), _size_conditions(symbols), elements.packed
 
 
 # A pass with cached tokens.
@@ -201,32 +203,32 @@ class Order(NamedTuple):
     window: Expression = W
 
 
-def orders(one: bool, window: bool) -> tuple[Order, ...]:
+def orders(single_token: bool, window: bool) -> tuple[Order, ...]:
     """Every order of W, past and past + T, for T = 1 or T ≥ 2; with a window, they cover all sizes."""
-    tokens, first = (sympy.Integer(1) if one else T), sympy.Integer(1)
-    own = () if one else (T,)
+    tokens, first = (sympy.Integer(1) if single_token else T), sympy.Integer(1)
+    token_letters = () if single_token else (T,)
     if not window:
-        return Order((PAST, *own), tokens=tokens), Order(own, past=first, tokens=tokens)
-    passed = Order((W, MORE, *own), past=W + MORE - 1, tokens=tokens)  # past > W
-    even = Order((PAST, *own), tokens=tokens, window=PAST)
-    found = [passed, even]
+        return Order((PAST, *token_letters), tokens=tokens), Order(token_letters, past=first, tokens=tokens)
+    passed = Order((W, MORE, *token_letters), past=W + MORE - 1, tokens=tokens)  # past > W
+    even = Order((PAST, *token_letters), tokens=tokens, window=PAST)
+    result = [passed, even]
     for past in (PAST, first):
-        letters = own if past == first else (past, *own)
+        letters = token_letters if past == first else (past, *token_letters)
         reached = Order(letters, past, tokens, past + tokens)
         within = Order((*letters, MORE), past, tokens, past + tokens + MORE - 1)  # past + T < W
-        found += [reached, within]
-    if not one:
+        result += [reached, within]
+    if not single_token:
         between = PAST + LACKING - 1  # past < W < past + T
         across = Order((PAST, LACKING, MORE), tokens=LACKING + MORE - 2, window=between)
-        found += [across, Order((W, MORE), past=first, tokens=W + MORE - 2)]
-    return tuple(found)
+        result += [across, Order((W, MORE), past=first, tokens=W + MORE - 2)]
+    return tuple(result)
 
 
-def prompts(one: bool, window: bool) -> tuple[Order, ...]:
+def prompts(single_token: bool, window: bool) -> tuple[Order, ...]:
     """Every order of W and T where nothing is cached yet."""
-    tokens, none = (sympy.Integer(1) if one else T), sympy.Integer(0)
-    if one or not window:
-        return (Order(((W,) if window else ()) if one else (T,), none, tokens),)
+    tokens, none = (sympy.Integer(1) if single_token else T), sympy.Integer(0)
+    if single_token or not window:
+        return (Order(((W,) if window else ()) if single_token else (T,), none, tokens),)
     passed = Order((W, MORE), none, W + MORE - 1)  # T > W
     return passed, Order((T,), none, T, T), Order((T, MORE), none, T, T + MORE - 1)
 
@@ -239,16 +241,16 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     if fixed or len(windows) > 1:
         raise NotForAll("it has an encoder alone, or windows of several sizes")
     if any(name.startswith("compressed.") for name in unit.values):
-        return _pooled(unit, form)
+        return _measure_pooled(unit, form)
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     sides = [length for length in lengths_of(unit) if length != "T"]
     for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
-        for one in (False, True):
-            first = () if form else prompts(one, bool(windows))
-            for order in (*first, *orders(one, bool(windows))):
-                found, assumed = prove_passes(unit, order, ones, form)
-                rows += found
+        for single_token in (False, True):
+            first = () if form else prompts(single_token, bool(windows))
+            for order in (*first, *orders(single_token, bool(windows))):
+                order_rows, assumed = prove_passes(unit, order, ones, form)
+                rows += order_rows
                 conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
     name = theorems.formed("flops with cache", *([form] if form else []))
@@ -256,7 +258,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     return shown | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
 
-def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
     names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
     rows: list[CheckedRow] = []
@@ -271,20 +273,20 @@ def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
                 net(*inputs(unit, values, (2, past, 1), int), cache=cache)
                 given, *_ = inputs(unit, values, (2, tokens, 1), int)
                 counter = flops.count(net, partial(net, given, cache=cache))
-            ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_asked(form)))
+            ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_form_fields(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
-            for quantity, figure, found, oracle in (
-                (theorems.formed("flops with cache", *([form] if form else [])), _forward, counter.by_module, ORACLE),
-                ("cache", _held, cache.elements(), DECODING),
+            for quantity, figure, measured, oracle in (
+                (theorems.formed("flops with cache", *([form] if form else [])), _flops, counter.by_module, ORACLE),
+                ("cache", _cache_elements, cache.elements(), DECODING),
             ):
-                rows += compare(ledger, figure, found, quantity, oracle, where)
+                rows += compare(ledger, figure, measured, quantity, oracle, where)
             rows += uncounted(counter.uncounted, ORACLE, where)
-    said = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
-    own = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
-    return {name: Shown(theorems.digest(unit, name), "measured", said, ()) for name in own}, rows
+    domain = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
+    quantities = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
+    return {name: Shown(theorems.digest(unit, name), "measured", domain, ()) for name in quantities}, rows
 
 
-def _held(entry: Entry) -> Expression:
+def _cache_elements(entry: Entry) -> Expression:
     return entry.cache
 
 
@@ -292,42 +294,42 @@ def prove_passes(
     unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 ) -> tuple[list[CheckedRow], list[Condition]]:
     """One order, with the given lengths 1; an encoder runs in the first pass."""
-    made_of = {str(W): order.window} if order.window != W else {}
-    sizes = [name for name in unit.values if name not in made_of and name != str(W)]
-    apart = "T_src" in lengths_of(unit)
-    beside = (B, T_SRC) if apart else (B,)
-    symbols = SizeSymbols(sizes, ones, lengths=(*beside, *order.letters), made_of=made_of)
+    formulas = {str(W): order.window} if order.window != W else {}
+    sizes = [name for name in unit.values if name not in formulas and name != str(W)]
+    has_source = "T_src" in lengths_of(unit)
+    input_letters = (B, T_SRC) if has_source else (B,)
+    symbols = SizeSymbols(sizes, ones, lengths=(*input_letters, *order.letters), formulas=formulas)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
-    source = symbols.letters["T_src"] if apart else NO_SOURCE
+    source = symbols.letters["T_src"] if has_source else NO_SOURCE
     cache = CacheTensors()
-    with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
+    with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
-        made = [symbols.of(length) for length in (batch, past, tokens, source)]
+        lengths = [symbols.of(length) for length in (batch, past, tokens, source)]
         if past != 0:
-            net(*inputs(unit, symbols.letters, (made[0], made[1], made[3]), symbols.of), cache=cache)
-        ids, *encoded = inputs(unit, symbols.letters, (made[0], made[2], made[3]), symbols.of)
-        given = (ids, *encoded) if past == 0 else (ids,)
-        counter = flops.count(net, lambda: net(*given, cache=cache))
+            net(*inputs(unit, symbols.letters, (lengths[0], lengths[1], lengths[3]), symbols.of), cache=cache)
+        ids, *encoded = inputs(unit, symbols.letters, (lengths[0], lengths[2], lengths[3]), symbols.of)
+        arguments = (ids, *encoded) if past == 0 else (ids,)
+        counter = flops.count(net, lambda: net(*arguments, cache=cache))
     source = source if root.fixed is None or past != 0 else root.fixed
-    ledger = walk(root, Workload(batch, tokens, past, source, decoding=bool(past != 0), **_asked(form)))
-    said = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
-    where = ", ".join([*said, *([f"W = {order.window}"] if W in order or made_of else [])])
+    ledger = walk(root, Workload(batch, tokens, past, source, decoding=bool(past != 0), **_form_fields(form)))
+    terms = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
+    where = ", ".join([*terms, *([f"W = {order.window}"] if W in order or formulas else [])])
     quantity = theorems.formed("flops" if past == 0 else "flops with cache", *([form] if form else []))
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
-    held = {path: symbols.read(value) for path, value in cache.elements().items()}
-    found = [
-        *compare(ledger, lambda e: simple(e.flops), costs, quantity, flops.ORACLE, where, for_all=True),
+    cached = {path: symbols.read(value) for path, value in cache.elements().items()}
+    rows = [
+        *compare(ledger, lambda e: simplify(e.flops), costs, quantity, flops.ORACLE, where, for_all=True),
         *uncounted(counter.uncounted, flops.ORACLE, where),
-        *compare(ledger, lambda e: simple(e.cache), held, "cache", DECODING, where, for_all=True),
+        *compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True),
     ]
-    return found, _of_sizes(symbols)
+    return rows, _size_conditions(symbols)
 
 
 # Masks.
 
 
-def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _sum_masks(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -338,30 +340,30 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     rows: list[CheckedRow] = []
     sizes = 0
     for window in WINDOWS if windows else (0,):
-        found = list(_summed(unit, {**probed, **dict.fromkeys(windows, window)}, window))
-        sizes += len({row.where for row in found})
-        rows += found
+        window_rows = list(_sum_mask(unit, {**probed, **dict.fromkeys(windows, window)}, window))
+        sizes += len({row.where for row in window_rows})
+        rows += window_rows
     if not leaves:
         return {"masked flops": _proved(unit, "masked flops", "no mask hides anything in it", {})}, rows
     where = f"at {sizes} sizes" + (f" around windows of {', '.join(map(str, WINDOWS))}" if windows else "")
     return {"masked flops": Shown(theorems.digest(unit, "masked flops"), "measured", where, ())}, rows
 
 
-def _summed(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:
+def _sum_mask(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:
     root = unit.over(values)
     if root.fixed is not None and len(root.stacks) == 1:
         raise NotForAll("a picture has one length")
     source = 3 if len(root.stacks) > 1 else NO_SOURCE
     net = modules(root, META, torch.float32)
-    alone = walk(root, Workload(1, 1, 0, source and 1))
-    cores = mask.counted(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.working(alone))
+    single_token = walk(root, Workload(1, 1, 0, source and 1))
+    cores = mask.pair_costs(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.running_cores(single_token))
     lengths = {(tokens, 0) for tokens in (1, 2, 3, 5, 8, window - 1, window, window + 2)}
     if unit.spec["kind"] not in ("encoder", "vision"):
         past = (1, 6, window - 2, window - 1, window, window + 5, 2 * window + 1)
         lengths |= {(tokens, before) for tokens in (1, 3) for before in past}
     for tokens, before in sorted(pair for pair in lengths if pair[0] > 0 and pair[1] >= 0):
         work = Workload(mask.BATCH, tokens, before, source, decoding=before > 0)
-        masked = mask.working(walk(root, work))
+        masked = mask.running_cores(walk(root, work))
         where = f"W = {window}, {before} past, {tokens} new" if window else f"{before} past, {tokens} new"
-        found = mask.left(cores, masked)
-        yield from compare(masked, lambda entry: entry.flops_masked, found, mask.QUANTITY, mask.ORACLE, where)
+        measured = mask.visible_flops(cores, masked)
+        yield from compare(masked, lambda entry: entry.flops_masked, measured, mask.QUANTITY, mask.ORACLE, where)

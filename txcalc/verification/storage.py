@@ -10,8 +10,8 @@ import torch
 
 from txcalc.ledger import Entry
 from txcalc.reference import CacheTensors, build, mode
-from txcalc.verification.measure import CUDA_BLOCK, held
-from txcalc.verification.parameters import owned
+from txcalc.verification.measure import CUDA_BLOCK, measure_allocation
+from txcalc.verification.parameters import sizes_by_module
 from txcalc.verification.subject import SizePoint, Subject
 from txcalc.verification.verdict import CheckedRow, compare
 
@@ -29,16 +29,19 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
 
 def _weights(subject: Subject) -> Iterator[CheckedRow]:
-    width, found = subject.dtype.itemsize, owned(subject.net, lambda weight: weight.untyped_storage().nbytes())
+    width, measured = (
+        subject.dtype.itemsize,
+        sizes_by_module(subject.net, lambda weight: weight.untyped_storage().nbytes()),
+    )
     ledger = subject.model.ledger()
-    yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE, for_all=True)
+    yield from compare(ledger, lambda entry: entry.params * width, measured, "bytes of weights", ORACLE, for_all=True)
     if subject.device != "meta":
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in subject.net.buffers())
         del subject.net
         gc.collect()
-        made = partial(build, subject.model, device=subject.device, dtype=subject.dtype)
-        subject.net, asked, given = held(made, subject.device)
-        yield from _allocated(subject, "weights", ledger.total("params") * width, buffers, asked, given)
+        make = partial(build, subject.model, device=subject.device, dtype=subject.dtype)
+        subject.net, requested, allocated = measure_allocation(make, subject.device)
+        yield from _compare_allocated(subject, "weights", ledger.total("params") * width, buffers, requested, allocated)
 
 
 def _cache(subject: Subject) -> Iterator[CheckedRow]:
@@ -57,18 +60,20 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
                 rest = ()
         return cache
 
-    cache, asked, given = held(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
-    found = {path: sum(t.untyped_storage().nbytes() for t in kept) for path, kept in cache.tensors.items()}
+    cache, requested, allocated = (
+        measure_allocation(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
+    )
+    measured = {path: sum(t.untyped_storage().nbytes() for t in tensors) for path, tensors in cache.tensors.items()}
     ledger = subject.model.ledger(BATCH, 1, prompt + steps - 1, sizes.source)
 
     def size(entry: Entry) -> int:
         return BATCH * state_bytes(entry, subject.dtype.itemsize)
 
     where = f"B = {BATCH}, {prompt + steps} tokens"
-    yield from compare(ledger, size, subject.everywhere(found), "bytes of the cache", ORACLE, where)
+    yield from compare(ledger, size, subject.everywhere(measured), "bytes of the cache", ORACLE, where)
     if subject.device != "meta":
         tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())
-        yield from _allocated(subject, "cache", sum(map(size, ledger)), tables, asked, given, where)
+        yield from _compare_allocated(subject, "cache", sum(map(size, ledger)), tables, requested, allocated, where)
 
 
 def state_bytes(entry: Entry, width: int) -> int:
@@ -76,17 +81,23 @@ def state_bytes(entry: Entry, width: int) -> int:
     return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)
 
 
-def _allocated(
-    subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
+def _compare_allocated(
+    subject: Subject, what: str, predicted: int, buffers: int, requested: int, allocated: int, where: str = ""
 ) -> Iterator[CheckedRow]:
     """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
     where = where or f"one size on {subject.device}"
-    extra = f" and {beside:,} B of buffers" if beside else ""
+    extra = f" and {buffers:,} B of buffers" if buffers else ""
     yield CheckedRow(
-        "", f"bytes of the {what}{extra}", predicted + beside, asked, predicted + beside == asked, ALLOCATOR, where
+        "",
+        f"bytes of the {what}{extra}",
+        predicted + buffers,
+        requested,
+        predicted + buffers == requested,
+        ALLOCATOR,
+        where,
     )
-    if given != asked:
+    if allocated != requested:
         subject.notes.append(
-            f"{what}: the allocator gave {given:,} B for {asked:,}: blocks are multiples of {CUDA_BLOCK} B, and one of "
-            "more than 1 MiB keeps a rest of up to 1 MiB that it does not split off"
+            f"{what}: the allocator gave {allocated:,} B for {requested:,}: blocks are multiples of {CUDA_BLOCK} B, "
+            "and one of more than 1 MiB keeps a rest of up to 1 MiB that it does not split off"
         )

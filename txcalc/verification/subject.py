@@ -80,9 +80,9 @@ class Subject:
         net = build(self.thin, device=device, dtype=self.dtype)
         for prefix, stack in self._stacks.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))
-            kept = sorted(i for group in _thin(stack).groups for i in group.indices)
-            half.layers._modules = {str(i): layer for i, layer in zip(kept, half.layers, strict=True)}
-            half.paths = [f"{prefix}layers.{i}" for i in kept]
+            indices = sorted(i for group in _thin(stack).groups for i in group.indices)
+            half.layers._modules = {str(i): layer for i, layer in zip(indices, half.layers, strict=True)}
+            half.paths = [f"{prefix}layers.{i}" for i in indices]
         return net
 
     def everywhere(self, measured: Mapping[str, V]) -> dict[str, V]:
@@ -117,20 +117,20 @@ class Subject:
         if self.model.fixed_length:
             return [SizePoint(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
         rows = self.longest or max(point[1] for point in POINTS)
-        apart = self.model.has_encoder_apart and not self.model.reads_no_ids
-        found = [SizePoint(b, min(t, rows), min(s, rows) if apart else None) for b, t, s in POINTS]
-        return list(dict.fromkeys(found))
+        has_source = self.model.has_encoder_apart and not self.model.reads_no_ids
+        points = [SizePoint(b, min(t, rows), min(s, rows) if has_source else None) for b, t, s in POINTS]
+        return list(dict.fromkeys(points))
 
     def measured(self) -> Iterator[tuple[SizePoint, nn.Module, bool]]:
         """The sizes with the modules to run there, and whether these are the whole model: on meta at one point."""
         for number, point in enumerate(self.points):
-            whole = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
-            yield point, self.net if whole else self.some, whole
+            all_layers = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
+            yield point, self.net if all_layers else self.some, all_layers
 
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
         """Random inputs; those that are no ids have the modules' dtype."""
-        made = inputs(self.model, *point, device=device or self.device)
-        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
+        tensors = inputs(self.model, *point, device=device or self.device)
+        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in tensors)
 
     def ledger(self, point: SizePoint, **conventions: Any) -> Ledger:
         return self.model.ledger(point.batch, point.tokens, 0, point.source, **conventions)
@@ -159,10 +159,10 @@ class Subject:
         past = max((end for leaf in self.model.root.leaves() for end in leaf.breakpoints), default=0)
         lengths = LONG[0] + past, LONG[1]
         tokens, source = (min(length, self.longest or length) for length in lengths)
-        apart = self.letters.source
-        point = SizePoint(B, 1 if self.model.fixed_length else tokens, None if apart is None else source)
-        given = point._replace(batch=PRIME)
-        return OneSize(lambda: self.inputs(given, device), str(point).replace("B = B", "all B")), point
+        source_letter = self.letters.source
+        point = SizePoint(B, 1 if self.model.fixed_length else tokens, None if source_letter is None else source)
+        sizes = point._replace(batch=PRIME)
+        return OneSize(lambda: self.inputs(sizes, device), str(point).replace("B = B", "all B")), point
 
     def symbols(self, device: str = "meta") -> Symbols:
         """Inputs whose sizes are symbols. A dimension is identified by changing one size at a time."""
@@ -171,11 +171,11 @@ class Subject:
         sizes: list[list[SymbolicSize | None]] = [[None] * tensor.dim() for tensor in sample]
         for i, letter in enumerate(self.letters):
             if base[i] is not None and base[i] > 1:
-                other = self.inputs(base._replace(**{SizePoint._fields[i]: base[i] - 1}), "meta")
-                for own, before, after in zip(sizes, sample, other, strict=True):
+                changed = self.inputs(base._replace(**{SizePoint._fields[i]: base[i] - 1}), "meta")
+                for axes, before, after in zip(sizes, sample, changed, strict=True):
                     for axis in range(before.dim()):
                         if before.shape[axis] != after.shape[axis]:
-                            own[axis] = SymbolicSize(letter, before.shape[axis] - after.shape[axis])
+                            axes[axis] = SymbolicSize(letter, before.shape[axis] - after.shape[axis])
         return Symbols(sample, tuple(map(tuple, sizes)))
 
 

@@ -174,7 +174,7 @@ PHASES = ("exact", "memory", "")  # how the names of steps begin, in order of wo
 UNCLOCKED = ("exact", "kernels", "memory")  # how the names of steps begin in which no time counts
 
 
-class Late(Exception):
+class OutOfTime(Exception):
     """The time limit is reached."""
 
 
@@ -226,7 +226,7 @@ class Suite:
         """What an earlier run on a device of the same kind has of the list is not done again, but for what failed."""
         try:
             before = json.loads(path.read_text("utf-8"))
-            same = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.found["device"])
+            same_device = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.found["device"])
             sheet = before.get("datasheet")
             if CEILINGS in before:
                 parse(before[CEILINGS]["accelerator"], "this-machine", CEILINGS)
@@ -236,14 +236,14 @@ class Suite:
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
             raise InputError("measure", [f"--out {path} exists and is no file of measurements: {error}"]) from None
-        if not same:
+        if not same_device:
             raise InputError("measure", [f"--out {path} has measurements of another device or PyTorch (another name)"])
         if sheet != self.found["datasheet"]:
             used = f"with --gpu {sheet}" if sheet else "without --gpu"
             raise InputError("measure", [f"--out {path} was begun {used}: go on so, or give it another name"])
         hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
-        other = before["device"] != self.found["device"]
-        self.found["hosts"] = hosts if other else before.get("hosts", [])
+        moved = before["device"] != self.found["device"]
+        self.found["hosts"] = hosts if moved else before.get("hosts", [])
         self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
         listed = {item.name for item in self.items}
         self.found["items"] = {name: item for name, item in items.items() if name in listed}
@@ -261,13 +261,13 @@ class Suite:
             if CEILINGS not in self.found:
                 self._ceilings()
             accelerator = parse(self.found[CEILINGS]["accelerator"], "this-machine", CEILINGS)
-            asked = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
-            for number, item in (one for one in asked if one[1].first):
+            selected = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
+            for number, item in (pair for pair in selected if pair[1].first):
                 self._item(item, accelerator, number, "")
             for phase in PHASES:
-                for number, item in (one for one in asked if not one[1].first):
+                for number, item in (pair for pair in selected if not pair[1].first):
                     self._item(item, accelerator, number, phase)
-        except Late:
+        except OutOfTime:
             pass
         self.found["complete"] = all(self._done(item) for item in self.items)
         self._write()
@@ -279,31 +279,31 @@ class Suite:
 
     def _ceilings(self) -> None:
         self._step("ceilings", 0)
-        found = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
-        self.found[CEILINGS] = found.described()
+        calibration = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
+        self.found[CEILINGS] = calibration.described()
         self._write()
 
     def _item(self, item: Item, accelerator: Accelerator, number: int, phase: str) -> None:
         """The steps of an item whose names begin so."""
         entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
-        wanted = [name for name, _ in steps_of(item)]
-        steps = entry["steps"] = {name: entry["steps"][name] for name in wanted if name in entry["steps"]}
-        if all(name in steps for name in wanted if name.startswith(phase)):
+        names = [name for name, _ in steps_of(item)]
+        steps = entry["steps"] = {name: entry["steps"][name] for name in names if name in entry["steps"]}
+        if all(name in steps for name in names if name.startswith(phase)):
             return
-        whole = load(item.source, dict(item.changes))
+        full_model = load(item.source, dict(item.changes))
         dtype = devices.DTYPES[item.dtype]
-        model, most = fitting_batch(whole, item.layers, self.device, dtype), devices.n_layers(whole)
+        model, total_layers = fitting_batch(full_model, item.layers, self.device, dtype), devices.n_layers(full_model)
         if model is None:
-            entry["refused"] = str(devices.too_large(whole, self.device, dtype, devices.free_bytes(self.device)))
+            entry["refused"] = str(devices.too_large(full_model, self.device, dtype, devices.free_bytes(self.device)))
             return
-        kept = devices.n_layers(model)
+        layer_count = devices.n_layers(model)
         entry.pop("refused", None)  # by an earlier run, which had less memory
-        if entry.get("layers", kept) != kept:
+        if entry.get("layers", layer_count) != layer_count:
             steps.clear()  # they are of another size
         entry |= {
             "date": self.found["date"],
-            "layers": kept,
-            "of_layers": most,
+            "layers": layer_count,
+            "of_layers": total_layers,
             "dtype": item.dtype,
             "params": model.params,
         }
@@ -313,31 +313,31 @@ class Suite:
             if name not in steps and name.startswith(phase):
                 self._step(f"{item.name}: {name}", number / len(self.items))
                 steps[name] = self._measured(step, subject, accelerator, clocked=not name.startswith(UNCLOCKED))
-                entry["steps"] = {name: steps[name] for name in wanted if name in steps}
+                entry["steps"] = {name: steps[name] for name in names if name in steps}
                 self._write()
 
     def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, Any]:
         """What a step found; `clocked`: with the device's clocks before and after it, as its times depend on them."""
         start, clocks = time.monotonic(), [devices.clocks(self.device)] if clocked else []
         try:
-            found: dict[str, Any] = step(subject, accelerator)
+            result: dict[str, Any] = step(subject, accelerator)
         except Refused as error:
-            found = {"refused": str(error)}
+            result = {"refused": str(error)}
         except Exception as error:
             error.__traceback__ = None  # its frames hold the modules
             devices.tidy(self.device)
-            found = {"failed": f"{type(error).__name__}: {error}"}
+            result = {"failed": f"{type(error).__name__}: {error}"}
             if isinstance(error, RuntimeError) and devices.ran_out(error):
-                found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
+                result = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
         devices.tidy(self.device)
         spent = time.monotonic() - start
         self.longest = max(self.longest, spent)
-        seen = [clock for clock in (*clocks, devices.clocks(self.device) if clocked else {}) if clock]
-        return {**found, **({"clocks": seen} if seen else {}), "seconds_spent": round(spent, 1)}
+        readings = [clock for clock in (*clocks, devices.clocks(self.device) if clocked else {}) if clock]
+        return {**result, **({"clocks": readings} if readings else {}), "seconds_spent": round(spent, 1)}
 
     def _step(self, name: str, share: float) -> None:
         if time.monotonic() + self.longest > self.end:
-            raise Late
+            raise OutOfTime
         self.tell(name, share)
 
     @staticmethod
@@ -353,36 +353,36 @@ class Suite:
 
 def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
     """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
-    free, most = devices.free_bytes(device), devices.n_layers(model)
-    kept = min(layers or most, most)
-    while kept and 2 * cut(model, kept).params * dtype.itemsize + devices.SPARE > free:
-        kept -= 1
-    if not kept:
+    free, total_layers = devices.free_bytes(device), devices.n_layers(model)
+    layer_count = min(layers or total_layers, total_layers)
+    while layer_count and 2 * cut(model, layer_count).params * dtype.itemsize + devices.SPARE > free:
+        layer_count -= 1
+    if not layer_count:
         return None
-    return model if kept == most else cut(model, kept)
+    return model if layer_count == total_layers else cut(model, layer_count)
 
 
 def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:
     """The measurements of an item, by name, in order."""
     kinds: tuple[tuple[str, Sequence[Any], Callable[[DeviceModel, Any, Accelerator], dict[str, Any]]], ...] = (
-        ("exact", item.exact, lambda subject, oracle, _: _exact(subject, oracle)),
-        ("kernels", item.launches, lambda subject, step, _: _kernels(subject, _sized(subject, step))),
-        ("memory", item.peaks, lambda subject, step, _: _peak(subject, step)),
-        ("time", item.times, _times),
-        ("train", item.speed, _speed),
+        ("exact", item.exact, lambda subject, oracle, _: _verify_exact(subject, oracle)),
+        ("kernels", item.launches, lambda subject, step, _: _measure_kernels(subject, _fit_batch(subject, step))),
+        ("memory", item.peaks, lambda subject, step, _: _measure_peak(subject, step)),
+        ("time", item.times, _measure_times),
+        ("train", item.speed, _measure_speed),
     )
 
     def bound(measure: Callable[..., dict[str, Any]], step: object) -> Callable[..., dict[str, Any]]:
-        return lambda subject, known: measure(subject, step, known)
+        return lambda subject, accelerator: measure(subject, step, accelerator)
 
     for kind, steps, measure in kinds:
         for step in steps:
             yield f"{kind}: {step}", bound(measure, step)
     if item.overtaking:
-        yield "attention overtakes", lambda s, known: _figures(overtaking(s, item.overtaking, known))
+        yield "attention overtakes", lambda s, accelerator: _figures(overtaking(s, item.overtaking, accelerator))
 
 
-def _sized(subject: DeviceModel, load: Load) -> Load:
+def _fit_batch(subject: DeviceModel, load: Load) -> Load:
     """The load, its batch halved until free memory holds it: by what `deploy` reserves for it, or by the least that a
     training step needs. Raises `Refused` if one sequence is too much."""
     free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
@@ -396,37 +396,37 @@ def _sized(subject: DeviceModel, load: Load) -> Load:
         batch //= 2
 
 
-def _said(load: Load, sized: Load) -> dict[str, Any]:
+def _size_note(load: Load, sized: Load) -> dict[str, Any]:
     """That less was measured than was asked."""
     return {} if load == sized else {"sized": f"B = {sized.batch:,}: {load.batch:,} would not fit"}
 
 
-def _peak(subject: DeviceModel, load: Load) -> dict[str, Any]:
-    sized = _sized(subject, load)
-    return {**_figures([peak_memory(subject, sized)]), **_said(load, sized)}
+def _measure_peak(subject: DeviceModel, load: Load) -> dict[str, Any]:
+    sized = _fit_batch(subject, load)
+    return {**_figures([peak_memory(subject, sized)]), **_size_note(load, sized)}
 
 
-def _times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+def _measure_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
     """The times, and which attention ran for them."""
-    sized = _sized(subject, load)
+    sized = _fit_batch(subject, load)
     notes: list[str] = []
-    found = _figures(times(subject, sized, accelerator, notes=notes))
+    figures = _figures(times(subject, sized, accelerator, notes=notes))
     devices.tidy(subject.device)
-    told = {"notes": notes} if notes else {}
-    return {**found, **told, **_said(load, sized), "ran": launches(subject, sized)[1]}
+    extra = {"notes": notes} if notes else {}
+    return {**figures, **extra, **_size_note(load, sized), "ran": launches(subject, sized)[1]}
 
 
-def _speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
-    sized = _sized(subject, load)
-    return {**_figures(training_speed(subject, sized, accelerator)), **_said(load, sized)}
+def _measure_speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+    sized = _fit_batch(subject, load)
+    return {**_figures(training_speed(subject, sized, accelerator)), **_size_note(load, sized)}
 
 
-def _kernels(subject: DeviceModel, load: Load) -> dict[str, Any]:
-    figures, found = launches(subject, load)
-    return {**_figures(figures), "ran": found}
+def _measure_kernels(subject: DeviceModel, load: Load) -> dict[str, Any]:
+    figures, kernels = launches(subject, load)
+    return {**_figures(figures), "ran": kernels}
 
 
-def _exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
+def _verify_exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
     """How many figures were compared, all that differ, and the whole model's at every size."""
     verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
     keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")

@@ -29,7 +29,7 @@ B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
 
 
 @contextmanager
-def unlogged() -> Iterator[None]:
+def without_logs() -> Iterator[None]:
     """Silences libraries' logs of errors, which the caller reports once."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
@@ -57,25 +57,27 @@ class Environment(ShapeEnv):
         before = len(self.guards), len(self.replacements)
         answer = super().evaluate_sym_node(*arguments, **options)
         if before != (len(self.guards), len(self.replacements)):
-            line = theirs(traceback.extract_stack())
-            for asked in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):
-                self.lines.setdefault(asked, line)
+            line = user_line(traceback.extract_stack())
+            for expression in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):
+                self.lines.setdefault(expression, line)
         return answer
 
-    def line(self, asked: Expression) -> str:
-        said = self.lines.get(asked)
-        return f" ({said})" if said else ""
+    def line(self, expression: Expression) -> str:
+        line = self.lines.get(expression)
+        return f" ({line})" if line else ""
 
 
-_OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(traceback.__file__).parent))
+_SKIPPED_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(traceback.__file__).parent))
 
 
-def theirs(stack: traceback.StackSummary | TracebackType | None) -> str:
+def user_line(stack: traceback.StackSummary | TracebackType | None) -> str:
     """The innermost line of user code in a traceback: "model.py:12: x = x[:, 0]"."""
     frames = traceback.extract_tb(stack) if isinstance(stack, TracebackType) else stack or ()
     for frame in reversed(frames):
         installed = "site-packages" in frame.filename
-        if frame.filename.startswith(_OURS[:2]) or (frame.filename.startswith(_OURS[2]) and not installed):
+        if frame.filename.startswith(_SKIPPED_FOLDERS[:2]) or (
+            frame.filename.startswith(_SKIPPED_FOLDERS[2]) and not installed
+        ):
             continue
         return f"{Path(frame.filename).name}:{frame.lineno}: {frame.line}"
     return ""
@@ -164,11 +166,11 @@ class Symbols:
         if isinstance(value, int):
             return value
         expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
-        found = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, floor_div))
-        unknown = found.free_symbols - {B, T, T_SRC}
+        formula = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, floor_div))
+        unknown = formula.free_symbols - {B, T, T_SRC}
         if unknown:
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
-        return found
+        return formula
 
     def _lettered(self, expression: Expression) -> Expression:
         # PyTorch's Min is its own class, which differs from SymPy's.
@@ -177,9 +179,9 @@ class Symbols:
     def domain(self) -> str:
         """The sizes for which the trace holds. Errors: `NotForAll` where a symbol was fixed to a value."""
         for symbol, value in self.env.replacements.items():
-            one, other = self._letters.get(symbol, symbol), self._lettered(value)
-            if one != other:
-                raise NotForAll(f"the trace holds only where {one} = {other}{self.env.line(symbol)}")
+            letter, replacement = self._letters.get(symbol, symbol), self._lettered(value)
+            if letter != replacement:
+                raise NotForAll(f"the trace holds only where {letter} = {replacement}{self.env.line(symbol)}")
         limits = []
         for guard in self.env.guards:
             condition = self._lettered(guard.expr)
@@ -188,7 +190,7 @@ class Symbols:
             remainders = condition.atoms(sympy.Mod, Mod, PythonMod)
             if isinstance(condition, sympy.Eq) or any(r.args[1].is_number for r in remainders):
                 raise NotForAll(f"the trace holds only where {condition}{self.env.line(guard.expr)}")
-            limits.append(_said(condition))
+            limits.append(_readable(condition))
         letters = ", ".join(sorted({str(s) for e in self._letters.values() for s in e.free_symbols}))
         return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))
 
@@ -217,7 +219,7 @@ class OneSize:
         return self.where
 
 
-def _said(condition: Expression) -> str:
+def _readable(condition: Expression) -> str:
     """A condition in readable form: T ≤ 16, T ≠ 16."""
     if not isinstance(condition, sympy.core.relational.Relational):
         return str(condition)

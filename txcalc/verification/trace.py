@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
 from txcalc.notation import Expression
 from txcalc.verification import device as devices, flops, macs
-from txcalc.verification.parameters import owned
-from txcalc.verification.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
+from txcalc.verification.parameters import sizes_by_module
+from txcalc.verification.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, user_line, without_logs
 
 POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts by default
 LETTERS = {"B": B, "T": T, "T_src": T_SRC}
@@ -89,35 +89,37 @@ def trace(
     """
     devices.check(device)
     texts = list(inputs)
-    wanted = _inputs(texts)
-    given = {"B": batch, "T": tokens, "T_src": source_tokens}
+    specs = _inputs(texts)
+    requested = {"B": batch, "T": tokens, "T_src": source_tokens}
     faults: list[Fault | str] = [
         Fault(name, value, f"a whole number from 1 to {MOST:,}")
-        for name, value in zip(("--batch", "--tokens", "--source-tokens"), given.values(), strict=True)
+        for name, value in zip(("--batch", "--tokens", "--source-tokens"), requested.values(), strict=True)
         if value is not None and not 1 <= value <= MOST
     ]
     if faults:
         raise InputError("trace", faults)
-    measured = device != "meta" or any(value is not None for value in given.values())
+    measured = device != "meta" or any(value is not None for value in requested.values())
     net = module(source, device)
     if isinstance(source, nn.Module):
-        wanted, source = (wanted if texts else taken(net)), type(source).__name__
-    used = {letter for one in wanted for letter in one.shape if isinstance(letter, str)}
-    point = {letter: given[letter] or size for letter, size in POINT.items() if letter in used}
-    run = partial(run_on, source, net, wanted)
-    made = [made_of(one, point, device) for one in wanted]
+        specs, source = (specs if texts else accepted_inputs(net)), type(source).__name__
+    used = {letter for spec in specs for letter in spec.shape if isinstance(letter, str)}
+    point = {letter: requested[letter] or size for letter, size in POINT.items() if letter in used}
+    run = partial(run_module, source, net, specs)
+    tensors = [zeros_for(spec, point, device) for spec in specs]
     with torch.no_grad(), user_code():
         if measured:
-            counter = flops.count(net, lambda: run(made))
+            counter = flops.count(net, lambda: run(tensors))
             costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
         else:
-            counter, costs, domain = _symbolic(net, wanted, made, run)
-        found, skipped, untraced = _fvcore(net, made) if [one.name for one in wanted] == [""] else ({}, {}, NAMED)
-    params = owned(net)
+            counter, costs, domain = _symbolic(net, specs, tensors, run)
+        fvcore_flops, skipped, untraced = (
+            _fvcore(net, tensors) if [spec.name for spec in specs] == [""] else ({}, {}, NAMED)
+        )
+    params = sizes_by_module(net)
     parts = [
-        TracedModule(path, type(part).__name__, params[path], costs.get(path, 0), found.get(path, 0))
+        TracedModule(path, type(part).__name__, params[path], costs.get(path, 0), fvcore_flops.get(path, 0))
         for path, part in net.named_modules()
-        if params[path] or costs.get(path, 0) or found.get(path, 0)
+        if params[path] or costs.get(path, 0) or fvcore_flops.get(path, 0)
     ]
     missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
     free = sorted(name for name in counter.free if not name.startswith("prim::"))
@@ -132,7 +134,7 @@ _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[^:=]+):(?P<dtype>\w
 
 def _inputs(texts: Iterable[str]) -> list[Input]:
     """Errors: `InputError` with every invalid input."""
-    found: list[Input] = []
+    specs: list[Input] = []
     faults: list[Fault | str] = []
     for text in list(texts) or [IDS]:
         match = _INPUT.fullmatch(text)
@@ -144,16 +146,16 @@ def _inputs(texts: Iterable[str]) -> list[Input]:
             expected = "NAME=SIZES:DTYPE, as in pixel_values=B,3,224,224:float32"
             faults.append(Fault("--input", text, expected, "sizes are B, T, T_src or numbers"))
         else:
-            found.append(Input(match["name"] or "", tuple(sizes), dtype))
-    names = [one.name for one in found]
+            specs.append(Input(match["name"] or "", tuple(sizes), dtype))
+    names = [spec.name for spec in specs]
     if not faults and len(names) > 1 and (len(set(names)) < len(names) or "" in names):
         faults.append(Fault("--input", ", ".join(names), "a name of its own for each"))
     if faults:
         raise InputError("trace", faults)
-    return found
+    return specs
 
 
-def taken(net: nn.Module) -> list[Input]:
+def accepted_inputs(net: nn.Module) -> list[Input]:
     """The inputs that a module on meta accepts: token ids, or vectors as wide as its first matrix.
 
     Errors: `InputError` for a module that accepts neither.
@@ -161,24 +163,24 @@ def taken(net: nn.Module) -> list[Input]:
     ids, name = Input("", ("B", "T"), torch.int64), type(net).__name__
     wide = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
     vectors = [] if wide is None else [Input("", ("B", "T", wide.shape[1]), wide.dtype)]
-    said: Fault | str = ""
-    for one in (ids, *vectors):
+    reason: Fault | str = ""
+    for spec in (ids, *vectors):
         try:
             with torch.no_grad(), user_code():
-                run_on(name, net, [one], [made_of(one, POINT, "meta")])
-            return [one]
+                run_module(name, net, [spec], [zeros_for(spec, POINT, "meta")])
+            return [spec]
         except InputError as error:
-            said = said or error.faults[0]
+            reason = reason or error.faults[0]
     mend = 'txcalc.trace(module, inputs="pixel_values=B,3,224,224:float32") says what it takes'
-    raise InputError(name, [f"{said} ({mend})"])
+    raise InputError(name, [f"{reason} ({mend})"])
 
 
 def _symbolic(
-    net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
+    net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
 ) -> tuple[flops.Count, dict[str, Any], str]:
     """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where there are no
     formulas."""
-    symbols = Symbols(tuple(made), tuple(tuple(_size(length) for length in one.shape) for one in wanted))
+    symbols = Symbols(tuple(tensors), tuple(tuple(_size(length) for length in spec.shape) for spec in specs))
     try:
         with symbols.mode:
             counter = flops.count(net, lambda: run(symbols.inputs))
@@ -192,44 +194,44 @@ def _size(length: str | int) -> SymbolicSize | None:
     return SymbolicSize(LETTERS[length], 1) if isinstance(length, str) else None
 
 
-def made_of(one: Input, point: Mapping[str, int], device: str) -> Tensor:
-    shape = [point[length] if isinstance(length, str) else length for length in one.shape]
-    return torch.zeros(shape, dtype=one.dtype, device=device)
+def zeros_for(spec: Input, point: Mapping[str, int], device: str) -> Tensor:
+    shape = [point[length] if isinstance(length, str) else length for length in spec.shape]
+    return torch.zeros(shape, dtype=spec.dtype, device=device)
 
 
-def _fvcore(net: nn.Module, given: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
+def _fvcore(net: nn.Module, tensors: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
     try:
-        return *macs.count(net, tuple(given)), ""
+        return *macs.count(net, tuple(tensors)), ""
     except Exception as error:  # its tracer does not know newer operators
-        return {}, {}, _line(error)
+        return {}, {}, _one_line(error)
 
 
 def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
     return sum(counts.values(), Counter[str]())
 
 
-def run_on(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
+def run_module(source: str, net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor]) -> None:
     """One forward pass. An error inside is reported in one line."""
-    named = {one.name: tensor for one, tensor in zip(wanted, made, strict=True) if one.name}
+    named = {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True) if spec.name}
     try:
-        net(**named) if named else net(*made)
+        net(**named) if named else net(*tensors)
     except Refuted:
         raise
     except (Exception, SystemExit) as error:
-        line, place = _line(error), theirs(error.__traceback__)
+        line, place = _one_line(error), user_line(error.__traceback__)
         where = f", at {place}" if place else ""
         if _depends_on_data(error):
             reason = f" (at {place})" if place else f" ({line})"
             raise Refuted(f"{source}: what it computes depends on data, no formula holds{reason}; {MEASURE}") from None
-        takes = " and ".join(one.name for one in wanted if one.name) or "token ids (batch, length)"
+        takes = " and ".join(spec.name for spec in specs if spec.name) or "token ids (batch, length)"
         raise InputError(source, [f"does not run on {takes}: {line}{where}"]) from None
 
 
 def _depends_on_data(error: BaseException) -> bool:
-    said = str(error)
+    message = str(error)
     names = ("GuardOnDataDependentSymNode", "DynamicOutputShapeException", "DataDependentOutputException")
-    on_meta = isinstance(error, NotImplementedError | RuntimeError) and "meta" in said and "nonzero" in said
-    return "data-dependent" in said or type(error).__name__ in names or on_meta
+    on_meta = isinstance(error, NotImplementedError | RuntimeError) and "meta" in message and "nonzero" in message
+    return "data-dependent" in message or type(error).__name__ in names or on_meta
 
 
 def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
@@ -237,29 +239,34 @@ def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
     device."""
     if isinstance(source, nn.Module):
         name = type(source).__name__
-        return _ready(name, _attempt(name, device, "cannot be copied", _copy, source, device), device)
+        return _prepare(name, _attempt(name, device, "cannot be copied", _copy, source, device), device)
     place, colon, name = source.rpartition(":")
     if not colon or not place or not name:
         raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
-    holder = _loaded(place)
+    holder = _load_source(place)
     if not hasattr(holder, name):
         known = [key for key, value in vars(holder).items() if callable(value) or isinstance(value, nn.Module)]
         raise UnknownName(place, "factory or module", name, known)
-    made = getattr(holder, name)
-    if not isinstance(made, nn.Module):
-        if not callable(made):
-            raise InputError(source, [f"is {type(made).__name__}, expected a function or class that makes a module"])
-        made = _attempt(source, device, "fails", made)
-    if not isinstance(made, nn.Module):
-        raise InputError(source, [f"returns {type(made).__name__}, expected an nn.Module"])
-    return _ready(source, made, device)
+    target = getattr(holder, name)
+    if not isinstance(target, nn.Module):
+        if not callable(target):
+            raise InputError(source, [f"is {type(target).__name__}, expected a function or class that makes a module"])
+        target = _attempt(source, device, "fails", target)
+    if not isinstance(target, nn.Module):
+        raise InputError(source, [f"returns {type(target).__name__}, expected an nn.Module"])
+    return _prepare(source, target, device)
 
 
 def _copy(net: nn.Module, device: str) -> nn.Module:
     """A copy of a module; on meta without its values."""
     parts = list(net.modules())
-    held = [value for part in parts for own in (vars(part), part._parameters, part._buffers) for value in own.values()]
-    tensors = [value for value in held if isinstance(value, Tensor)] if device == "meta" else []
+    values = [
+        value
+        for part in parts
+        for attributes in (vars(part), part._parameters, part._buffers)
+        for value in attributes.values()
+    ]
+    tensors = [value for value in values if isinstance(value, Tensor)] if device == "meta" else []
     memo: dict[int, Any] = {}
     for tensor in tensors:
         empty = torch.empty_like(tensor, device="meta")
@@ -267,16 +274,16 @@ def _copy(net: nn.Module, device: str) -> nn.Module:
     return deepcopy(net, memo)
 
 
-def _ready(source: str, made: nn.Module, device: str) -> nn.Module:
+def _prepare(source: str, candidate: nn.Module, device: str) -> nn.Module:
     what = f"has weights that PyTorch's {device} device does not take"
-    net = cast(nn.Module, _attempt(source, device, what, made.to, device)).eval()
+    net = cast(nn.Module, _attempt(source, device, what, candidate.to, device)).eval()
     choose: Any = getattr(net, "set_experts_implementation", None)
     if callable(choose):
         choose("batched_mm")  # transformers' form independent of data: k products per token
     return net
 
 
-def _loaded(place: str) -> Any:
+def _load_source(place: str) -> Any:
     """A Python file, or a module by name (also in the current folder)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
@@ -295,7 +302,7 @@ def _loaded(place: str) -> Any:
 @contextmanager
 def user_code() -> Iterator[None]:
     """Runs user code: its output is discarded, and PyTorch's error logs appear once."""
-    with unlogged(), redirect_stdout(sys.stderr):
+    with without_logs(), redirect_stdout(sys.stderr):
         yield
 
 
@@ -312,10 +319,10 @@ def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *argu
                     raise
                 return work(*arguments)
     except (Exception, SystemExit) as error:
-        said = ": ".join(dict.fromkeys((type(error).__name__, _line(error))))
-        raise InputError(where, [f"{what}: {said}"]) from None
+        reason = ": ".join(dict.fromkeys((type(error).__name__, _one_line(error))))
+        raise InputError(where, [f"{what}: {reason}"]) from None
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) < 160 else text[:159] + "…"

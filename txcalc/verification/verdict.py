@@ -139,7 +139,7 @@ def module_paths(entry: Entry, experts: bool = False) -> list[str]:
     return paths
 
 
-def spread(ledger: Ledger, figure: Any) -> dict[str, tuple[str, Any]]:
+def figures_by_module(ledger: Ledger, figure: Any) -> dict[str, tuple[str, Any]]:
     """`figure(entry)` of every module: path → (path of the first copy, its share)."""
     result: dict[str, tuple[str, Any]] = {}
     for entry in ledger:
@@ -164,21 +164,21 @@ def compare(
 
     `measured` maps each module to its own figure, without those of its children.
     """
-    predicted = spread(ledger, figure)
-    found: dict[str, Any] = {}
+    predicted = figures_by_module(ledger, figure)
+    by_part: dict[str, Any] = {}
     for path, value in measured.items():
         owner = _owner(path, predicted)
-        found[owner] = found.get(owner, 0) + value
+        by_part[owner] = by_part.get(owner, 0) + value
     rows: dict[str, list[CheckedRow]] = {}
-    for path in [*predicted, *(path for path in found if path not in predicted)]:
+    for path in [*predicted, *(path for path in by_part if path not in predicted)]:
         first, want = predicted.get(path, (path, 0))
-        got = found.get(path, 0)
+        got = by_part.get(path, 0)
         if not (_zero(want) and _zero(got)):
             row = CheckedRow(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
         yield from fold_copies(copies)
-    want, got = total([figure(entry) for entry in ledger]), total(found.values())
+    want, got = total([figure(entry) for entry in ledger]), total(by_part.values())
     if not (_zero(want) and _zero(got)):
         yield CheckedRow("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
 

@@ -27,8 +27,8 @@ from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verification import flops
 from txcalc.verification.config_keys import check_keys
 from txcalc.verification.inputs import ModelInput, blank, inputs_of
-from txcalc.verification.parameters import owned
-from txcalc.verification.symbolic import T_SRC, B, Symbols, T, unlogged
+from txcalc.verification.parameters import sizes_by_module
+from txcalc.verification.symbolic import T_SRC, B, Symbols, T, without_logs
 
 # Keys that change no size, but choose kernels that would be downloaded, or a loader that needs weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
@@ -99,25 +99,25 @@ def measure(
     `MissingExtra`.
     """
     transformers = _transformers()
-    with _quietly(), _offline():
-        config, cls = _chosen(transformers, data, where)
+    with _quiet(), _offline():
+        config, cls = _choose_class(transformers, data, where)
         checked = check_keys(config, data)
         if checked.faults:
             raise InputError(where, checked.faults)
-        net = _built(config, cls, where)
+        net = _build(config, cls, where)
         inputs = inputs_of(net, batch, tokens, source)
-        traced = _traced(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
-        found, why = _point(net, inputs)
-        cache, cache_why = _cache(net, batch, tokens, source)
-    cost = _summed(transformers.__version__, net, inputs, traced, found, why)
+        traced = _trace(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
+        counter, why = _measure_point(net, inputs)
+        cache, cache_why = _measure_cache(net, batch, tokens, source)
+    cost = _summarize(transformers.__version__, net, inputs, traced, counter, why)
     return cost._replace(cache=cache, cache_why=cache_why, assumptions=checked.assumptions)
 
 
 def instantiate(data: object, where: str) -> nn.Module:
     """transformers' own model of a parsed config.json, on meta. Errors: as `measure`'s."""
     transformers = _transformers()
-    with _quietly(), _offline():
-        return _built(*_chosen(transformers, data, where), where)
+    with _quiet(), _offline():
+        return _build(*_choose_class(transformers, data, where), where)
 
 
 def forward_flops(
@@ -125,16 +125,16 @@ def forward_flops(
 ) -> tuple[dict[str, int] | None, str]:
     """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. Where data decides
     what is computed, `drawn` measures with random weights and ids on the CPU."""
-    with _quietly(), _offline():
+    with _quiet(), _offline():
         inputs = inputs_of(net, batch, tokens, source)
-        found, why = _point(net, inputs)
-        if drawn and why == DECIDED and [one.name for one in inputs if isinstance(one, ModelInput)] == ["input_ids"]:
-            found, why = _drawn(net, inputs)
-    if found is None:
+        counter, why = _measure_point(net, inputs)
+        if drawn and why == DECIDED and [spec.name for spec in inputs if isinstance(spec, ModelInput)] == ["input_ids"]:
+            counter, why = _measure_drawn(net, inputs)
+    if counter is None:
         return None, why
-    if missed := sorted(set().union(*found.uncounted.values())):
+    if missed := sorted(set().union(*counter.uncounted.values())):
         return None, f"nobody counts {', '.join(missed)}"
-    return found.by_module, ""
+    return counter.by_module, ""
 
 
 class _Traced(NamedTuple):
@@ -167,14 +167,14 @@ def _offline() -> Iterator[None]:
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Discards the libraries' output; a failure is reported in one line."""
-    with unlogged(), warnings.catch_warnings():
+    with without_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
-def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
+def _choose_class(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     """transformers' configuration, and the class that it names, else the one with a language model's head."""
     if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
         got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
@@ -182,14 +182,14 @@ def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     model_type = data["model_type"]
     if model_type not in transformers.CONFIG_MAPPING:
         fix = "auto_map names code, which txcalc never runs" if "auto_map" in data else ""
-        wanted = f"one that transformers {transformers.__version__} knows"
-        raise InputError(where, [Fault("model_type", model_type, wanted, fix)])
+        expected = f"one that transformers {transformers.__version__} knows"
+        raise InputError(where, [Fault("model_type", model_type, expected, fix)])
     fields = {key: value for key, value in data.items() if key not in LEFT_OUT and "implementation" not in key}
     try:
         config = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
         halves = [config.get_text_config(decoder=side) for side in (True, False)]
     except Exception as error:
-        raise InputError(where, [f"transformers makes no configuration of it: {_line(error)}"]) from None
+        raise InputError(where, [f"transformers makes no configuration of it: {_one_line(error)}"]) from None
     for layers in (getattr(half, "num_hidden_layers", 0) for half in halves):
         if isinstance(layers, int) and layers > MAX_LAYERS:
             raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
@@ -198,8 +198,8 @@ def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     named = getattr(transformers, name, None) if isinstance(name, str) else None
     cls = (named if _made_for(named, config) else None) if names else _automatic(transformers, config)
     if cls is None:
-        wanted = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
-        raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, wanted)])
+        expected = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
+        raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, expected)])
     return config, cls
 
 
@@ -221,22 +221,22 @@ def _automatic(transformers: Any, config: Any) -> Any:
     tasks += ["IMAGE_CLASSIFICATION"] if isinstance(config, text) else []
     tables = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks] + [auto.MODEL_MAPPING_NAMES]
     named = [names[config.model_type] for names in tables if config.model_type in names]
-    found = [getattr(transformers, one if isinstance(one, str) else one[0], None) for one in named]
-    whole = [cls for cls in found if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
-    return next((cls for cls in whole if _made_for(cls, config)), next(iter(whole), None))
+    classes = [getattr(transformers, name if isinstance(name, str) else name[0], None) for name in named]
+    suitable = [cls for cls in classes if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
+    return next((cls for cls in suitable if _made_for(cls, config)), next(iter(suitable), None))
 
 
-def _built(config: Any, cls: Any, where: str) -> nn.Module:
+def _build(config: Any, cls: Any, where: str) -> nn.Module:
     """The model on meta, with attention as plain matrix products and experts gathered, where its class can."""
     reason = ""
     for attention in ("eager", "sdpa"):
         try:
             with torch.device("meta"):
-                made = cls._from_config(config, attn_implementation=attention)
-            net: nn.Module = made.to("meta").eval()  # torch.FloatTensor ignores the meta device
+                instance = cls._from_config(config, attn_implementation=attention)
+            net: nn.Module = instance.to("meta").eval()  # torch.FloatTensor ignores the meta device
             break
         except Exception as error:  # whatever its classes refuse, in whatever way
-            reason = reason or _line(error)
+            reason = reason or _one_line(error)
     else:
         raise InputError(where, [f"transformers makes no {cls.__name__} of it: {reason}"])
     return countable(net)
@@ -261,18 +261,20 @@ def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> N
 TRACED = {B: 3, T: 5, T_SRC: 7}
 
 
-def _traced(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
+def _trace(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
     """Formulas for every batch and length; the reason where a size or the data decides what is computed."""
     if isinstance(inputs, str):
         return _Traced(None, why=inputs)
     try:
-        sizes = tuple(one.sizes() for one in inputs)
-        given = [
-            blank(one, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, one.shape, strict=True)))
-            for one, varying in zip(inputs, sizes, strict=True)
+        sizes = tuple(spec.sizes() for spec in inputs)
+        tensors = [
+            blank(
+                spec, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, spec.shape, strict=True))
+            )
+            for spec, varying in zip(inputs, sizes, strict=True)
         ]
-        symbols = Symbols(tuple(given), sizes)
-        names = tuple(one.name for one in inputs)
+        symbols = Symbols(tuple(tensors), sizes)
+        names = tuple(spec.name for spec in inputs)
         with symbols.mode:
             counter = flops.count(net, partial(_forward, net, names, symbols.inputs))
         domain = symbols.domain()
@@ -280,28 +282,28 @@ def _traced(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
     except Refuted as refusal:
         return _Traced(None, why=str(refusal).partition(": ")[2])
     except Exception as error:  # some PyTorch operators reject symbols
-        return _Traced(None, why=_line(error))
+        return _Traced(None, why=_one_line(error))
 
 
-def _point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.Count | None, str]:
+def _measure_point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.Count | None, str]:
     """FLOPs at the sizes asked for, or the reason why there are none."""
     if isinstance(inputs, str):
         return None, inputs
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
     try:
-        given = tuple(mode.from_tensor(blank(one, one.shape)) for one in inputs)
+        tensors = tuple(mode.from_tensor(blank(spec, spec.shape)) for spec in inputs)
         with mode:
-            found = flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given))
-            for number in found.by_module.values():
+            counter = flops.count(net, partial(_forward, net, tuple(spec.name for spec in inputs), tensors))
+            for number in counter.by_module.values():
                 int(number)  # raises where it depends on data
-            return found, ""
+            return counter, ""
     except Exception as error:
         if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
             return None, DECIDED
-        return None, _line(error)
+        return None, _one_line(error)
 
 
-def _cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[MeasuredCache | None, str]:
+def _measure_cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[MeasuredCache | None, str]:
     """The cache after a forward pass of these sizes; None where the model makes none, or with the reason why it could
     not be measured."""
     if "use_cache" not in inspect.signature(net.forward).parameters:
@@ -310,7 +312,7 @@ def _cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Measu
     try:
         elements, longer = (_cache_elements(net, inputs_of(net, batch, n, source)) for n in (tokens, tokens + 1))
     except Exception as error:  # whatever its code refuses
-        return None, _line(error)
+        return None, _one_line(error)
     return (MeasuredCache(elements // batch, (longer - elements) // batch) if elements else None), ""
 
 
@@ -319,9 +321,9 @@ def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
     if isinstance(inputs, str):
         raise ValueError(inputs)
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
-    given = {one.name: mode.from_tensor(blank(one, one.shape)) for one in inputs}
+    tensors = {spec.name: mode.from_tensor(blank(spec, spec.shape)) for spec in inputs}
     with mode, torch.no_grad():
-        output = net(**given, use_cache=True)
+        output = net(**tensors, use_cache=True)
     return _elements(getattr(output, "past_key_values", getattr(output, "cache_params", None)))
 
 
@@ -338,37 +340,37 @@ def _elements(cache: object) -> int:
     return 0
 
 
-def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
+def _measure_drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
     """The same with real weights, for the model built again."""
     if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
         return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
     try:
-        again = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
-        real, ids = countable(again.eval()), tuple(torch.randint(net.config.vocab_size, one.shape) for one in text)
+        copy = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
+        real, ids = countable(copy.eval()), tuple(torch.randint(net.config.vocab_size, spec.shape) for spec in text)
         return flops.count(real, partial(_forward, real, ("input_ids",), ids)), ""
     except Exception as error:  # its code may reject the ids
-        return None, _line(error)
+        return None, _one_line(error)
 
 
-def _summed(
-    library: str, net: Any, inputs: tuple[ModelInput, ...] | str, traced: _Traced, found: flops.Count | None, why: str
+def _summarize(
+    library: str, net: Any, inputs: tuple[ModelInput, ...] | str, traced: _Traced, counter: flops.Count | None, why: str
 ) -> TransformersCost:
     """Parameters and FLOPs by module; those of a multimodal model's towers separately."""
-    params, at = owned(net), found.by_module if found else None
+    params, by_module = sizes_by_module(net), counter.by_module if counter else None
     parts = [
         TransformersModule(
             path,
             type(module).__name__,
             params[path],
-            None if at is None else int(at.get(path, 0)),
+            None if by_module is None else int(by_module.get(path, 0)),
             None if traced.flops is None else traced.flops.get(path, 0),
         )
         for path, module in net.named_modules()
-        if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
+        if params[path] or (by_module or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
     total, language = sum(params.values()), language_params(net)
-    sizes = {letter: size for one in inputs if isinstance(one, ModelInput) for letter, size in _varying(one)}
-    uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
+    sizes = {letter: size for spec in inputs if isinstance(spec, ModelInput) for letter, size in _varying_sizes(spec)}
+    uncounted = sum(counter.uncounted.values(), Counter[str]()) if counter else Counter[str]()
     return TransformersCost(
         library,
         type(net).__name__,
@@ -376,7 +378,7 @@ def _summed(
         None if language is None else total,
         parts,
         (sizes.get(B, 1), sizes.get(T, 1), sizes.get(T_SRC)),
-        None if at is None else sum(map(int, at.values())),
+        None if by_module is None else sum(map(int, by_module.values())),
         why,
         None if traced.flops is None else sum(traced.flops.values()),
         traced.domain,
@@ -388,8 +390,8 @@ def _summed(
     )
 
 
-def _varying(one: ModelInput) -> Iterator[tuple[Any, int]]:
-    yield from ((x.letter, size // x.factor) for x, size in zip(one.sizes(), one.shape, strict=True) if x)
+def _varying_sizes(spec: ModelInput) -> Iterator[tuple[Any, int]]:
+    yield from ((x.letter, size // x.factor) for x, size in zip(spec.sizes(), spec.shape, strict=True) if x)
 
 
 def language_params(net: Any) -> int | None:
@@ -405,7 +407,7 @@ def language_params(net: Any) -> int | None:
     return sum(int(weight.numel()) for weight in weights.values())
 
 
-def _line(error: BaseException) -> str:
+def _one_line(error: BaseException) -> str:
     """An error's message in one line, without the leading location in PyTorch's sources."""
     text = " ".join((str(error) or type(error).__name__).split())
     text = re.sub(r'^(\d+ INTERNAL ASSERT FAILED at )?"?\S+\.(cpp|h)"?:\d+[:,] ', "", text)

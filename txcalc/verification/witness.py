@@ -23,7 +23,7 @@ from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows
 from txcalc.verification import via
 from txcalc.verification.subject import Subject
-from txcalc.verification.verdict import CheckedRow, fold_copies, spread
+from txcalc.verification.verdict import CheckedRow, figures_by_module, fold_copies
 
 ORACLE = "transformers"
 SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
@@ -35,28 +35,28 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
     Errors: `MissingExtra`; `InputError` where no model type can express the whole description."""
     model = subject.model
-    theirs = via.countable(instantiate(model))
-    where = type(theirs).__name__
-    if _tied_anyway(model, theirs):
+    net = via.countable(instantiate(model))
+    where = type(net).__name__
+    if _ties_regardless(model, net):
         model = model.set({"head.tied": True})
         subject.notes.append(
             f"{where} ties the head to the token table whatever its config says: compared with a tied head, "
             f"{subject.model.params - model.params:,} parameters less"
         )
     weights, idle = [], 0
-    for name, weight, rows_idle in with_idle_rows(model.raw, theirs):
-        held = weight[rows_idle:] if rows_idle else weight
-        idle += weight.numel() - held.numel()
-        weights.append(StoredTensor(name, tuple(held.shape), str(held.dtype), held.nbytes))
+    for name, weight, rows_idle in with_idle_rows(model.raw, net):
+        stored = weight[rows_idle:] if rows_idle else weight
+        idle += weight.numel() - stored.numel()
+        weights.append(StoredTensor(name, tuple(stored.shape), str(stored.dtype), stored.nbytes))
     if idle:
         subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
     ledger = model.ledger()
-    total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
-    yield CheckedRow("", "params", total, found, total == found, ORACLE, where, for_all=True)
-    yield from _flops(model, subject.notes, theirs, where)
+    total, measured = ledger.total("params"), sum(tensor.elements for tensor in weights)
+    yield CheckedRow("", "params", total, measured, total == measured, ORACLE, where, for_all=True)
+    yield from _flops(model, subject.notes, net, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
-    if (checked.missing or checked.unexplained) and (said := _in_total(model, ledger, weights)):
-        subject.notes.append(f"shapes, by {ORACLE}: {said}")
+    if (checked.missing or checked.unexplained) and (note := _in_total(model, ledger, weights)):
+        subject.notes.append(f"shapes, by {ORACLE}: {note}")
         return
     for lacking in checked.missing:
         yield CheckedRow(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
@@ -67,7 +67,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
 
 
-def of_pieces(model: Model) -> bool:
+def lists_leaves(model: Model) -> bool:
     """Whether some leaves are listed one by one: these have no module here."""
     return any(True for _ in listed(model.spec))
 
@@ -75,18 +75,18 @@ def of_pieces(model: Model) -> bool:
 def _in_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
     """The weights with a shape that only one side has, of which only the total is compared: of a model with listed
     leaves all, of others those that no token runs through. "" if the totals differ too."""
-    ours, theirs = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
+    described, stored = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
     paths: dict[tuple[int, ...], str] = {}
     for entry in ledger:
         for weight in entry.leaf.weights():
-            ours[_sides(weight.shape)] += entry.times
+            described[_sides(weight.shape)] += entry.times
             paths.setdefault(_sides(weight.shape), entry.path)
     idle = (stack.idle for stack in model.root.stacks if stack.idle)
     unread = {_sides(weight.shape) for leaf in idle for weight in leaf.weights()}
-    here, there = ours - theirs, theirs - ours
+    here, there = described - stored, stored - described
     total = sum(product(shape) * copies for shape, copies in here.items())
-    same = total == sum(product(shape) * copies for shape, copies in there.items())
-    if not same or not (of_pieces(model) or {*here} <= unread):
+    equal = total == sum(product(shape) * copies for shape, copies in there.items())
+    if not equal or not (lists_leaves(model) or {*here} <= unread):
         return ""
     named = ", ".join(sorted(paths[shape] for shape in here))
     return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({named})"
@@ -97,16 +97,16 @@ def _sides(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted(size for size in shape if size != 1))
 
 
-def _tied_anyway(model: Model, theirs: Any) -> bool:
+def _ties_regardless(model: Model, net: Any) -> bool:
     """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
-    own = _own(model)
+    data = _original_config(model)
     untied = not model.stacks[-1]["head"]["tied"]
-    if not untied or (own is not None and own.get("tie_word_embeddings") is not False):
+    if not untied or (data is not None and data.get("tie_word_embeddings") is not False):
         return False
-    return getattr(type(theirs.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
+    return getattr(type(net.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
 
 
-def _flops(model: Model, notes: list[str], theirs: object, where: str) -> Iterator[CheckedRow]:
+def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[CheckedRow]:
     """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
     point: dict[str, Any] = {
         **POINT,
@@ -114,20 +114,20 @@ def _flops(model: Model, notes: list[str], theirs: object, where: str) -> Iterat
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)
-    found, why = None, "scans are computed in chunks or step by step there"
+    by_module, why = None, "scans are computed in chunks or step by step there"
     if not any(entry.kind == "recurrent" for entry in ledger):
-        found, why = via.forward_flops(theirs, **point, drawn=of_pieces(model))
-    if found is None:
+        by_module, why = via.forward_flops(net, **point, drawn=lists_leaves(model))
+    if by_module is None:
         notes.append(f"flops, by {ORACLE}: not compared: {why}")
         return
     sizes = ", ".join(
         f"{letter} = {size}" for letter, size in zip(("B", "T", "T_src"), point.values(), strict=True) if size
     )
-    total, theirs_total = ledger.total("flops"), sum(found.values())
+    total, measured = ledger.total("flops"), sum(by_module.values())
     where = f"{where} at {sizes}"
-    yield CheckedRow("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
-    if not of_pieces(model):
-        yield from _by_module(ledger, found, where, len(model.stacks) > 1)
+    yield CheckedRow("", "flops", total, measured, total == measured, ORACLE, where)
+    if not lists_leaves(model):
+        yield from _by_module(ledger, by_module, where, len(model.stacks) > 1)
 
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.(.+)")
@@ -135,24 +135,24 @@ HALF = re.compile(r"(?:^|\.)(encoder|decoder)\.")
 Named = tuple[str, int | None, str]  # encoder or decoder, layer, and name there
 
 
-def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[CheckedRow]:
+def _by_module(ledger: Ledger, by_module: Mapping[str, int], where: str, halves: bool) -> Iterator[CheckedRow]:
     """FLOPs of layers' modules with known names there, and of the head; of a fused module those of all its parts.
     Modules without a known name count only in the total."""
-    theirs: dict[Named, int] = {}
-    for path, number in found.items():
+    flops: dict[Named, int] = {}
+    for path, number in by_module.items():
         layer, half = LAYER.search(path), HALF.search(path) if halves else None
-        theirs[(half[1] if half else "", int(layer[1]), layer[2]) if layer else ("", None, path)] = number
+        flops[(half[1] if half else "", int(layer[1]), layer[2]) if layer else ("", None, path)] = number
     groups: dict[frozenset[Named], list[tuple[str, str, int]]] = {}
-    for path, (first, share) in spread(ledger, lambda entry: entry.flops).items():
-        named, parts = frozenset(theirs.keys() & _named(path)), [(first, path, share)]
-        for other in [other for other in groups if other & named] if share else ():
-            named, parts = named | other, groups.pop(other) + parts
+    for path, (first, share) in figures_by_module(ledger, lambda entry: entry.flops).items():
+        named, parts = frozenset(flops.keys() & _names_there(path)), [(first, path, share)]
+        for group in [group for group in groups if group & named] if share else ():
+            named, parts = named | group, groups.pop(group) + parts
         if share and named:
             groups[named] = parts
     copies: dict[str, list[CheckedRow]] = {}
     for named, parts in groups.items():
-        first, path = (" + ".join(side) for side in zip(*(one[:2] for one in parts), strict=True))
-        predicted, measured = sum(one[2] for one in parts), sum(theirs[name] for name in named)
+        first, path = (" + ".join(side) for side in zip(*(part[:2] for part in parts), strict=True))
+        predicted, measured = sum(part[2] for part in parts), sum(flops[name] for name in named)
         row = CheckedRow(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
         copies.setdefault(first, []).append(row)
     for rows in copies.values():
@@ -161,7 +161,7 @@ def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: boo
 
 # Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have no parent.
 CROSS = ("encoder_attn", "layer.1.EncDecAttention", "crossattention")
-OTHERS = {
+OTHER_NAMES = {
     "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
     "experts.routed": tuple(f"{name}.experts" for name in MLP),
     "cross_attention.core": CROSS,
@@ -175,13 +175,13 @@ OTHERS = {
 }  # fmt: skip
 
 
-def _named(path: str) -> set[Named]:
+def _names_there(path: str) -> set[Named]:
     """Encoder or decoder, the layer, and the possible names there of a module with this path; the head has no layer."""
     layer = re.match(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)", path)
     if layer is None:
         return {("", None, name) for name in HEAD if path.endswith("head.projection")}
-    own = {*OTHERS.get(layer[3], ()), *names(path)}
-    return {(layer[1] or "", int(layer[2]), name) for name in own}
+    candidates = {*OTHER_NAMES.get(layer[3], ()), *names(path)}
+    return {(layer[1] or "", int(layer[2]), name) for name in candidates}
 
 
 def instantiate(model: Model) -> Any:
@@ -191,9 +191,9 @@ def instantiate(model: Model) -> Any:
         import transformers
     except ModuleNotFoundError:
         raise MissingExtra("--against transformers", "transformers", "transformers") from None
-    own = _own(model)
-    if own is not None:
-        return via.instantiate(own, model.name)
+    data = _original_config(model)
+    if data is not None:
+        return via.instantiate(data, model.name)
     config, _ = to_config(model)
     config["model_type"] = SAME.get(config["model_type"], config["model_type"])
     with warnings.catch_warnings(), torch.device("meta"):
@@ -201,13 +201,13 @@ def instantiate(model: Model) -> Any:
         try:
             settings = transformers.AutoConfig.for_model(**config)
             named = getattr(transformers, next(iter(config.get("architectures", [])), ""), None)
-            return named(settings) if named else _automatic(transformers, model).from_config(settings)
+            return named(settings) if named else _default_class(transformers, model).from_config(settings)
         except Exception as error:  # whatever its classes refuse, in whatever way
             reason = " ".join(str(error).split())[:120]
             raise InputError(model.name, [f"transformers makes no model of its config.json: {reason}"]) from None
 
 
-def _own(model: Model) -> Any:
+def _original_config(model: Model) -> Any:
     """The config.json that a description was read from; None where there is none, where the description was changed, or
     where the config also has towers."""
     place = Path(model.origin)
@@ -219,7 +219,7 @@ def _own(model: Model) -> Any:
     return {**data, "model_type": SAME.get(data["model_type"], data["model_type"])}
 
 
-def _automatic(transformers: Any, model: Model) -> Any:
+def _default_class(transformers: Any, model: Model) -> Any:
     """The class that transformers chooses where the config names none, as the calculator does."""
     head = model.stacks[-1]["head"]["form"]
     kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}

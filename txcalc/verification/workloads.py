@@ -36,14 +36,14 @@ from txcalc.reference import CacheTensors, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verification import device as devices, kernels
 from txcalc.verification.flops import learning
-from txcalc.verification.measure import Peak, Work, captured, measured, part_seconds, seconds, traced
+from txcalc.verification.measure import Peak, Work, measure_peak, time_captured, time_fresh, time_parts, trace_peak
 from txcalc.verification.saved import claims
 from txcalc.verification.storage import state_bytes
 from txcalc.verification.subject import Subject as Modules
 from txcalc.verification.verdict import Measurement, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
-ALONE = Layout()
+ONE_GPU = Layout()
 CAPTURED = "captured"
 WORKS = 2  # as often is a piece of work done: once before it counts
 
@@ -78,9 +78,9 @@ class DeviceModel(NamedTuple):
 
     def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
         """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
-        made = inputs(self.model, load.batch, load.tokens, device=device)
-        made = made[:1] if load.past else made
-        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
+        tensors = inputs(self.model, load.batch, load.tokens, device=device)
+        tensors = tensors[:1] if load.past else tensors
+        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in tensors)
 
     def remembered(self, load: Load) -> Callable[[str], CacheTensors]:
         """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
@@ -94,12 +94,12 @@ class DeviceModel(NamedTuple):
         def made(device: str) -> CacheTensors:
             cache = CacheTensors(shapes.room)
             cache.past = shapes.past
-            cache.buffers = {path: _random(kept, device) for path, kept in shapes.buffers.items()}
-            for path, kept in shapes.tensors.items():
+            cache.buffers = {path: _random_like(tensors, device) for path, tensors in shapes.buffers.items()}
+            for path, tensors in shapes.tensors.items():
                 room = cache.buffers.get(path)
-                cache.tensors[path] = tuple(b[:, : cache.past] for b in room) if room else _random(kept, device)
+                cache.tensors[path] = tuple(b[:, : cache.past] for b in room) if room else _random_like(tensors, device)
             for path, table in shapes.distances.items():
-                (cache.distances[path],) = _random((table,), device)
+                (cache.distances[path],) = _random_like((table,), device)
             return cache
 
         return made
@@ -121,10 +121,10 @@ class DeviceModel(NamedTuple):
 
         def made(device: str) -> Work:
             net, given = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
-            kept = remembered(device)
+            cache = remembered(device)
 
             def work() -> None:
-                self.forward(net, load, given, kept if load.past else CacheTensors())
+                self.forward(net, load, given, cache if load.past else CacheTensors())
 
             return work
 
@@ -182,26 +182,26 @@ class DeviceModel(NamedTuple):
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
             return weights + cache
         learned = reached(ledger).total("active") * width
-        kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
-        return weights + 2 * learned + max(learned, kept)
+        saved = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
+        return weights + 2 * learned + max(learned, saved)
 
 
-def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
+def _random_like(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
     return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
 
 
 def peak_memory(subject: DeviceModel, load: Load) -> Measurement:
     """The most that is held at once: of fake tensors (predicted), and on the device."""
     prepare = subject.prepare(load)
-    foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
-    least, gap = subject.least_bytes(load), _gap(foreseen, found)
-    held = (
-        {} if found.reserved is None else {"taken from the device and not used: fragments": found.reserved - found.peak}
+    predicted, peak = trace_peak(prepare, subject.device), measure_peak(prepare, subject.device)
+    floor, gap = subject.least_bytes(load), _gap(predicted, peak)
+    unused = (
+        {} if peak.reserved is None else {"taken from the device and not used: fragments": peak.reserved - peak.peak}
     )
     planned = deployed(subject, load)
-    above = {f"for what it computes ({_largest(foreseen.added)})": foreseen.peak - least}
+    above = {f"for what it computes ({_largest(predicted.added)})": predicted.peak - floor}
     return Measurement(
-        "peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned, above
+        "peak memory", str(load), "", "bytes", floor, predicted.peak, peak.peak, gap, unused, planned, above
     )
 
 
@@ -211,10 +211,13 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
-    held, context = RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form), load.past + load.tokens
-    steps = held.activations(context, load.batch)
+    rank_bytes, context = (
+        RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form),
+        load.past + load.tokens,
+    )
+    steps = rank_bytes.activations(context, load.batch)
     used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
-    return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
+    return rank_bytes.weights_bytes + rank_bytes.cache_bytes(context, load.batch) + max(used)
 
 
 def _largest(sizes: Mapping[str, int]) -> str:
@@ -222,18 +225,18 @@ def _largest(sizes: Mapping[str, int]) -> str:
     return ", ".join(sorted((name for name in sizes if sizes[name] > 0), key=lambda name: -sizes[name])[:3])
 
 
-def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
+def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
     """Measured less predicted, by name; the parts add up to it."""
-    asked = found.peak if found.requested is None else found.requested
+    requested = peak.peak if peak.requested is None else peak.requested
     names: dict[str, float] = {}
-    if asked != foreseen.peak:
-        apart = Counter(found.by_operator)
-        apart.subtract(foreseen.by_operator)
-        sign = 1 if asked > foreseen.peak else -1
-        who = _largest({name: sign * size for name, size in apart.items()})
-        names[f"scratch space and workspaces ({who})"] = asked - foreseen.peak
-    if found.peak != asked:
-        names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = found.peak - asked
+    if requested != predicted.peak:
+        difference = Counter(peak.by_operator)
+        difference.subtract(predicted.by_operator)
+        sign = 1 if requested > predicted.peak else -1
+        who = _largest({name: sign * size for name, size in difference.items()})
+        names[f"scratch space and workspaces ({who})"] = requested - predicted.peak
+    if peak.peak != requested:
+        names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = peak.peak - requested
     return names
 
 
@@ -246,41 +249,43 @@ def times(
     net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
     fresh = partial(subject.step, net, load, remembered)
     costs = expected_times(subject, load, accelerator)
-    whole = costs[""]
-    taken = median(seconds(fresh, subject.device, repeats))
+    pass_cost = costs[""]
+    median_s = median(time_fresh(fresh, subject.device, repeats))
     kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
-    parts = part_seconds(net, kinds, fresh, subject.device, repeats)
-    yield Measurement("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
+    parts = time_parts(net, kinds, fresh, subject.device, repeats)
+    yield Measurement("time", str(load), "", "seconds", pass_cost.floor, pass_cost.achievable, median_s)
     if devices.is_cuda(subject.device) and load.kind == "decode":
-        alone = costs[CAPTURED]
+        graph_cost = costs[CAPTURED]
         try:
-            replayed = median(captured(fresh, subject.device, repeats))
-            yield Measurement("time", f"{load}, {CAPTURED}", "", "seconds", alone.floor, alone.achievable, replayed)
+            replayed = median(time_captured(fresh, subject.device, repeats))
+            yield Measurement(
+                "time", f"{load}, {CAPTURED}", "", "seconds", graph_cost.floor, graph_cost.achievable, replayed
+            )
         except RuntimeError as error:
             if devices.ran_out(error) or notes is None:
                 raise
             notes.append(f"not captured: {str(error).splitlines()[0]}")
-    for kind, found in parts.items():
+    for kind, part_s in parts.items():
         cost = costs.get(kind, Cost())
-        yield Measurement("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
+        yield Measurement("time", str(load), kind, "seconds", cost.floor, cost.achievable, part_s)
 
 
 def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
     """What a pass costs by kind of part; under "" the whole, under `CAPTURED` the whole without the host."""
-    costs = rank(subject, accelerator).parts(workload(subject.model, load))
-    alone = rank(subject, accelerator, issued=False).cost(workload(subject.model, load))
-    return {"": total(costs.values()), CAPTURED: alone, **costs}
+    costs = rank_time(subject, accelerator).parts(workload(subject.model, load))
+    without_host = rank_time(subject, accelerator, issued=False).cost(workload(subject.model, load))
+    return {"": total(costs.values()), CAPTURED: without_host, **costs}
 
 
 def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[str, Any]]:
     """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
     work = subject.prepare(load)(subject.device)
     work()
-    found = kernels.ran(work, subject.device)
+    run = kernels.profile_kernels(work, subject.device)
     logits, training = ("all", True) if load.kind == "training" else ("last", False)
     mla = "absorbed" if load.absorbed else "expanded"
     ledger = subject.model.ledger(load.batch, load.tokens, load.past, logits=logits, mla=mla)
-    return list(kernels.figures(ledger, str(load), training, found)), found.described()
+    return list(kernels.figures(ledger, str(load), training, run)), run.described()
 
 
 def training_speed(
@@ -288,21 +293,21 @@ def training_speed(
 ) -> Iterator[Measurement]:
     """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
     tokens per second, bytes allocated and reserved."""
-    said = f"{load}, cross-entropy"
+    label = f"{load}, cross-entropy"
     plan, step = expected_step(subject, load, accelerator)
     prepare = partial(subject.learning, load)
-    found = measured(prepare, subject.device)
+    peak = measure_peak(prepare, subject.device)
     devices.tidy(subject.device)
     work = prepare(subject.device)
-    taken = median(seconds(lambda: work, subject.device, repeats))
-    yield Measurement("time", said, "", "seconds", step.floor, step.seconds, taken)
-    speed = step.tokens / taken
-    yield Measurement("speed of training", said, "", "tokens/s", None, step.tokens / step.seconds, speed)
-    least = subject.least_bytes(load)
-    yield Measurement("memory of training", said, "", "bytes", least, plan.fullest.allocated, found.peak)
-    if found.reserved is not None:
+    median_s = median(time_fresh(lambda: work, subject.device, repeats))
+    yield Measurement("time", label, "", "seconds", step.floor, step.seconds, median_s)
+    speed = step.tokens / median_s
+    yield Measurement("speed of training", label, "", "tokens/s", None, step.tokens / step.seconds, speed)
+    floor = subject.least_bytes(load)
+    yield Measurement("memory of training", label, "", "bytes", floor, plan.fullest.allocated, peak.peak)
+    if peak.reserved is not None:
         yield Measurement(
-            "memory of training", f"{said}, reserved", "", "bytes", least, plan.fullest.reserved, found.reserved
+            "memory of training", f"{label}, reserved", "", "bytes", floor, plan.fullest.reserved, peak.reserved
         )
 
 
@@ -311,17 +316,17 @@ def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) ->
     layer ran one after the other, as the reference's modules do."""
     name = NAMES[subject.dtype]
     recipe = Recipe(
-        ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
+        ONE_GPU, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
         parameter=name, gradient=name, compute=name,
     )  # fmt: skip
     plan, machine = memory(subject.model, recipe), Machine.of(accelerator, products=name)
     return plan, StepTimer(subject.model, recipe, machine, modules=True).step(plan)
 
 
-def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
+def rank_time(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
     """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
     form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
-    return RankTime(PipelineStage(0, 1, subject.model.root), ALONE, accelerator, form, eager=True, issued=issued)
+    return RankTime(PipelineStage(0, 1, subject.model.root), ONE_GPU, accelerator, form, eager=True, issued=issued)
 
 
 def workload(model: Model, load: Load) -> Workload:
@@ -341,10 +346,10 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
     the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
     expected, measured = list[float](), list[float]()
     for length in tokens:
-        found = {figure.part: figure for figure in times(subject, Load("prefill", 1, length), accelerator, 3)}
-        yield from (found[kind] for kind in (*CORE, *FEED_FORWARD) if kind in found)
-        expected.append(attention_share({kind: figure.predicted or 0.0 for kind, figure in found.items()}))
-        measured.append(attention_share({kind: figure.measured for kind, figure in found.items()}))
+        figures = {figure.part: figure for figure in times(subject, Load("prefill", 1, length), accelerator, 3)}
+        yield from (figures[kind] for kind in (*CORE, *FEED_FORWARD) if kind in figures)
+        expected.append(attention_share({kind: figure.predicted or 0.0 for kind, figure in figures.items()}))
+        measured.append(attention_share({kind: figure.measured for kind, figure in figures.items()}))
     met = crossing(tokens, measured)
     if met is None:
         return
@@ -356,7 +361,7 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
             yield Measurement("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
 
 
-def common(model: Model, device: str) -> tuple[Load, ...]:
+def common_loads(model: Model, device: str) -> tuple[Load, ...]:
     """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
     cuda = devices.is_cuda(device)
     rows = Modules(model).longest or 2048
@@ -371,26 +376,26 @@ def common(model: Model, device: str) -> tuple[Load, ...]:
     return passes + (() if long == 1 or not model.decodes else steps) + training
 
 
-def measure(verdict: Verdict, subject: DeviceModel, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
-    """Adds the figures of `common` work to a verdict; what is foreseen not to fit is not run, and said.
+def measure(verdict: Verdict, subject: DeviceModel, kinds: Sequence[str], accelerator: Accelerator | None) -> None:
+    """Adds the figures of `common_loads` work to a verdict; what is foreseen not to fit is not run, and said.
 
     Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.
     """
     try:
-        for load in common(subject.model, subject.device):
-            needed, free = traced(subject.prepare(load), subject.device).peak, devices.free_bytes(subject.device)
+        for load in common_loads(subject.model, subject.device):
+            needed, free = trace_peak(subject.prepare(load), subject.device).peak, devices.free_bytes(subject.device)
             if needed > free:
                 verdict.notes.append(f"{load}: not run, it needs {iec(needed)} of the {iec(free)} that are free")
                 continue
-            if "peak" in wanted:
+            if "peak" in kinds:
                 verdict.figures.append(peak_memory(subject, load))
-            if "time" in wanted and accelerator is not None and load.kind != "training":
+            if "time" in kinds and accelerator is not None and load.kind != "training":
                 verdict.figures += times(subject, load, accelerator)
             devices.tidy(subject.device)
     except RuntimeError as error:
         if not devices.ran_out(error):
             raise
-        raise devices.exhausted(error, *subject) from None
+        raise devices.out_of_memory(error, *subject) from None
 
 
 def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:

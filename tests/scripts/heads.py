@@ -48,7 +48,7 @@ def compared(config: dict[str, Any], cls: str) -> tuple[str, str]:
     except TxcalcError as error:
         return "refused by transformers alone", str(error)
     ledger = model.ledger(batch, tokens, source=tokens if model.has_encoder_apart else None)
-    if model.params != theirs.params and model.params != theirs.whole:
+    if model.params != theirs.params and model.params != theirs.total_params:
         return "DIFFERS", f"{model.params:,} parameters, not {theirs.params:,}"
     known = theirs.flops is not None and not theirs.uncounted and config["model_type"] not in OWN_WAYS
     if known and ledger.total("flops") != theirs.flops:

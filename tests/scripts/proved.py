@@ -46,7 +46,7 @@ def contradictions(model: Model) -> Iterator[str]:
         return
     subject = Subject(model, lengths="points")
     point = next((one for one in subject.points if one.batch == 3), subject.points[-1])
-    net = subject.some
+    net = subject.thin_net
     with tracing(static=True):
         counter = flops.count(net, lambda: net(*subject.inputs(point)))
     ledger = subject.ledger(SizePoint(*point))
@@ -55,8 +55,8 @@ def contradictions(model: Model) -> Iterator[str]:
         path = name.rpartition(".")[0]
         weights[path] = weights.get(path, 0) + weight.numel()
     rows = [
-        *compare(ledger, lambda entry: entry.flops, subject.everywhere(counter.by_module), "flops", "", str(point)),
-        *compare(ledger, lambda entry: entry.params, subject.everywhere(weights), "params", ""),
+        *compare(ledger, lambda entry: entry.flops, subject.expand_layers(counter.by_module), "flops", "", str(point)),
+        *compare(ledger, lambda entry: entry.params, subject.expand_layers(weights), "params", ""),
     ]
     yield from (f"{r.quantity} of {r.path or 'all'}: {r.predicted}, not {r.measured}" for r in rows if not r.equal)
 

@@ -500,7 +500,10 @@ def difference(model_type: str, cls: str, more: dict[str, Any]) -> str:
         found = via.measure(config, "a setting", 1, tokens, formulas=False)
     except TxcalcError as error:
         return str(error)
-    wanted, flops = found.params if found.whole is None else found.whole, model.ledger(1, tokens).total("flops")
+    wanted, flops = (
+        found.params if found.total_params is None else found.total_params,
+        model.ledger(1, tokens).total("flops"),
+    )
     if found.flops is None:
         return f"no FLOPs are known: {found.why}"
     same = model.params == wanted and flops == found.flops

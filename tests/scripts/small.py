@@ -38,7 +38,7 @@ def truth(
         for (batch, tokens), one in zip(points, found, strict=True)
         if (number := one.flops or _on_cpu(config, batch, tokens))
     }
-    whole = {} if found[0].whole is None else {"whole": found[0].whole}
+    whole = {} if found[0].total_params is None else {"whole": found[0].total_params}
     if config["model_type"] in (
         "aimv2",
         "altclip",
@@ -48,7 +48,7 @@ def truth(
         "siglip",
         "siglip2",
     ):  # read with both encoders
-        return {"params": found[0].whole, "flops": flops}
+        return {"params": found[0].total_params, "flops": flops}
     kept = {"cache": {tokens: _kept(config, int(tokens)) for tokens in cache}} if cache else {}
     return {"params": found[0].params, **whole, "flops": flops, **kept}
 
@@ -102,7 +102,7 @@ def _patches(net: Any, batch: int) -> dict[str, torch.Tensor]:
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:
     """The parameters of all of it."""
-    return {"whole": measure(config, "small", 1, 5, formulas=False).whole}
+    return {"whole": measure(config, "small", 1, 5, formulas=False).total_params}
 
 
 def main() -> None:

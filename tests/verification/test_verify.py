@@ -533,7 +533,10 @@ def test_points_when_asked_for_and_when_the_trace_allows_no_symbols(monkeypatch:
 
 def test_every_layer_is_counted_at_one_point_at_least(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = Subject(tiny("gemma3"))
-    assert {name.split(".")[1] for name, _ in subject.some.named_modules() if name.startswith("layers.")} == {"0", "2"}
+    assert {name.split(".")[1] for name, _ in subject.thin_net.named_modules() if name.startswith("layers.")} == {
+        "0",
+        "2",
+    }
     counted: list[int] = []
     own = macs.count
 

@@ -118,7 +118,7 @@ def test_a_multimodal_model_is_its_language_model_and_the_whole() -> None:
     found = measure(config, "gemma-3", 1, 7)
     ledger = build(*describe(config)).ledger(1, 7)
     assert (found.params, found.flops) == (ledger.total("params"), ledger.total("flops"))
-    assert found.whole is not None and found.whole > found.params
+    assert found.total_params is not None and found.total_params > found.params
 
 
 def test_a_class_is_chosen_that_is_made_of_the_whole_config() -> None:

@@ -168,7 +168,7 @@ def show_via(
         model=ViaModel(name or data["model_type"], None, where, data["model_type"]),
         workload=WorkloadInfo(batch=batch, tokens=tokens, past=0, source=encoder_tokens),
         convention=Convention(flops_per_mac=2, attention="dense", logits="all", mla=None),
-        params=ViaParams(module.params, None, None, None, module.whole),
+        params=ViaParams(module.params, None, None, None, module.total_params),
         flops=ViaFlops(ViaForward(module.flops, None), ViaMasked(None), None),
         cache=cache_of(module),
         memory=ViaMemory(ceil_div(module.params * bits, 8), dtype),

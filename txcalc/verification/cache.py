@@ -25,7 +25,7 @@ class Pass(NamedTuple):
 
     past: int
     tokens: int
-    held: dict[str, int]
+    cache_elements: dict[str, int]
     cost: Count
 
 
@@ -61,11 +61,11 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 def _compare_passes(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[CheckedRow]:
     sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
     with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
-        passes = list(decode(subject.some, subject.inputs(sizes), prompt))
+        passes = list(decode(subject.thin_net, subject.inputs(sizes), prompt))
     for past, tokens, elements, cost in passes:
         ledger = subject.model.ledger(BATCH, tokens, past, sizes.source, mla=mla)
         where = f"B = {BATCH}, {past} past, {tokens} new" + (f", MLA {mla}" if mla == "absorbed" else "")
-        yield from compare(ledger, lambda entry: entry.cache, subject.everywhere(elements), "cache", ORACLE, where)
-        measured = subject.everywhere(cost.by_module)
+        yield from compare(ledger, lambda entry: entry.cache, subject.expand_layers(elements), "cache", ORACLE, where)
+        measured = subject.expand_layers(cost.by_module)
         yield from compare(ledger, lambda entry: entry.flops, measured, "flops with cache", FLOPS, where)
-        yield from uncounted(subject.everywhere(cost.uncounted), FLOPS, where)
+        yield from uncounted(subject.expand_layers(cost.uncounted), FLOPS, where)

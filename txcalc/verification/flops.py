@@ -112,7 +112,7 @@ def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoin
             counter = count(net, partial(work, net, subject.inputs(point)))
         measured, skipped = counter.by_module, counter.uncounted
         measured, skipped = (
-            (measured, skipped) if all_layers else (subject.everywhere(measured), subject.everywhere(skipped))
+            (measured, skipped) if all_layers else (subject.expand_layers(measured), subject.expand_layers(skipped))
         )
         yield from compare(subject.ledger(point), figure, measured, quantity, ORACLE, str(point))
         yield from uncounted(skipped, ORACLE, str(point))
@@ -120,13 +120,13 @@ def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoin
 
 def _symbolic(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
     symbols, all_layers = subject.symbols(), subject.lengths == "symbolic"
-    net = subject.net if all_layers else subject.some
+    net = subject.net if all_layers else subject.thin_net
     with tracing(checkpoint=checkpoint), symbols.mode:
         counter = count(net, partial(work, net, symbols.inputs))
     where = symbols.domain()
     measured = {path: symbols.read(value) for path, value in counter.by_module.items()}
     measured, skipped = (
-        (measured, counter.uncounted) if all_layers else map(subject.everywhere, (measured, counter.uncounted))
+        (measured, counter.uncounted) if all_layers else map(subject.expand_layers, (measured, counter.uncounted))
     )
     yield from compare(subject.ledger(subject.letters), figure, measured, quantity, ORACLE, where, for_all=True)
     yield from uncounted(skipped, ORACLE, where)

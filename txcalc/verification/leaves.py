@@ -61,14 +61,14 @@ def _trace_leaf(piece: Table, symbols: SizeSymbols, ones: tuple[str, ...]) -> tu
         plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
     root = Pieces(pieces=(plain,))
     (leaf,) = root.leaves()
-    predicted, name = _ledger(root, *symbols.asked), piece["name"]
+    predicted, name = _ledger(root, *symbols.letter_shape), piece["name"]
     with refusing_symbols(), tracing(), symbols.mode, torch.no_grad():
         net = nn.Module()
         single = SingleLeaf(
             symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in BORROWED
         )
         net.add_module(name, single.leaf)
-        counter = flops.count(net, lambda: single(*symbols.sides))
+        counter = flops.count(net, lambda: single(*symbols.symbol_shape))
     where = ", ".join(f"{length} = 1" for length in ones) or "all ≥ 2"
     costs = {name: sum((symbols.read(value) for value in counter.by_module.values()), sympy.Integer(0))}
     weights = {name: sum((symbols.read(w.numel()) for w in single.leaf.parameters()), sympy.Integer(0))}

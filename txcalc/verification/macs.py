@@ -62,7 +62,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         with tracing(static=static), torch.no_grad(), at_work(net) if static else nullcontext():
             measured, skipped = count(net, subject.inputs(point))
         measured, skipped = (
-            (measured, skipped) if all_layers else (subject.everywhere(measured), subject.everywhere(skipped))
+            (measured, skipped) if all_layers else (subject.expand_layers(measured), subject.expand_layers(skipped))
         )
         yield from compare(subject.ledger(point), lambda entry: entry.flops, measured, "flops", ORACLE, str(point))
         yield from uncounted(skipped, ORACLE, str(point))

@@ -34,12 +34,12 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         subject.notes.append(NO_MASK)
         return
     single_token = SizePoint(1, 1, None if subject.points[0].source is None else 1)
-    cores = pair_costs(subject.some, subject.inputs(single_token), _cores(subject, single_token, 0))
+    cores = pair_costs(subject.thin_net, subject.inputs(single_token), _cores(subject, single_token, 0))
     for tokens, past in _sizes(subject, leaves):
         masked = _cores(subject, SizePoint(BATCH, tokens, None if single_token.source is None else 3), past)
         source = "" if single_token.source is None else ", T_src = 3"
         where = f"B = {BATCH}, {past} past, {tokens} new{source}"
-        shown = subject.everywhere(visible_flops(cores, masked))
+        shown = subject.expand_layers(visible_flops(cores, masked))
         yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
 
 

@@ -78,7 +78,7 @@ class Tally(TorchDispatchMode):
         self.at_most = self.before = dict(self.live)
 
     @property
-    def found(self) -> Peak:
+    def result(self) -> Peak:
         added = {name: size - self.before.get(name, 0) for name, size in self.at_most.items()}
         by_operator = {name: size for name, size in self.at_most.items() if size}
         return Peak(self.resident, self.most, by_operator, added={name: n for name, n in added.items() if n > 0})
@@ -153,7 +153,7 @@ def trace_peak(prepare: Callable[[str], Work], device: str) -> Peak:
         gc.collect()
         tally.start()
         work()
-    return tally.found
+    return tally.result
 
 
 def measure_peak(prepare: Callable[[str], Work], device: str) -> Peak:

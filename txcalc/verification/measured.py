@@ -100,7 +100,10 @@ class MeasuredModel(Model, frozen=True):
     __repr__ = Model.__repr__
 
     def _repr_html_(self) -> str:
-        return html(repr(self)[1:-1], [{"part": path or "itself", "parameters": n} for path, n in self._owned.items()])
+        return html(
+            repr(self)[1:-1],
+            [{"part": path or "itself", "parameters": n} for path, n in self._params_by_module.items()],
+        )
 
     def set(self, changes: Mapping[str, Num] | None = None, /, **sizes: object) -> Model:
         """Itself: it has no keys. Errors: `InputError` for any."""
@@ -109,7 +112,7 @@ class MeasuredModel(Model, frozen=True):
         return self
 
     @cached_property
-    def _owned(self) -> Mapping[str, int]:
+    def _params_by_module(self) -> Mapping[str, int]:
         """The parameters of every module that has any, a shared one once."""
         assert self.net is not None
         return sizes_by_module(self.net)
@@ -117,7 +120,7 @@ class MeasuredModel(Model, frozen=True):
     @cached_property
     def params(self) -> int:
         """Parameters, a shared one once."""
-        return sum(self._owned.values())
+        return sum(self._params_by_module.values())
 
     def encoded(self, tokens: Num) -> Any:
         """There is no encoder apart."""
@@ -146,10 +149,14 @@ class MeasuredModel(Model, frozen=True):
             raise InputError(
                 self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
             )
-        paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or counter.by_module.get(path)]
+        paths = [
+            path
+            for path, _ in self.net.named_modules()
+            if self._params_by_module.get(path) or counter.by_module.get(path)
+        ]
         return MeasuredLedger([self._entry(path, int(counter.by_module.get(path, 0)), work) for path in paths], work)
 
     def _entry(self, path: str, cost: int, work: Workload) -> Entry:
         steps = tuple(PathStep(name, None, 1, 1) for name in path.split(".") if name)
-        leaf = MeasuredLeaf(elements=self._owned.get(path, 0), products=cost // 2)
+        leaf = MeasuredLeaf(elements=self._params_by_module.get(path, 0), products=cost // 2)
         return Entry(steps, leaf, "other", work, 1, 1, 1)

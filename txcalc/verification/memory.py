@@ -97,6 +97,6 @@ def _left_out_bytes(subject: Subject, point: SizePoint) -> int:
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:
         net = build(subject.model, device="cpu", dtype=subject.dtype)
-        elements = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
+        recorded = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
     sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
-    return sum(int(bytes_.subs(sizes)) for reason, bytes_ in elements.apart.items() if reason != WEIGHTS)
+    return sum(int(bytes_.subs(sizes)) for reason, bytes_ in recorded.left_out.items() if reason != WEIGHTS)

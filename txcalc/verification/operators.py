@@ -54,8 +54,8 @@ class MovedElements(TorchDispatchMode):
         self.computed: dict[str, dict[str, Any]] = {}
         self.tables: set[str] = set()  # modules that read tensors shared by all sequences
         self.calls = Counter[str]()  # each is a kernel of its own
-        self._made: dict[int, tuple[str, int]] = {}
-        self._held: dict[int, Any] = {}  # a freed storage could give its address to another
+        self._producers: dict[int, tuple[str, int]] = {}
+        self._storages: dict[int, Any] = {}  # a freed storage could give its address to another
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:
@@ -81,14 +81,14 @@ class MovedElements(TorchDispatchMode):
         for x in inputs:
             self._reads(path, x, looked_up)
         for x in outputs:
-            self._made[self._address(x)] = path, self.calls[path]
+            self._producers[self._address(x)] = path, self.calls[path]
         computed = self.computed.setdefault(path, {})
         computed[name] = computed.get(name, 0) + self._cost(name, (args, kwargs or {}), inputs, outputs)
         return result
 
     def _address(self, x: Tensor) -> int:
         storage = x.untyped_storage()
-        self._held.setdefault(storage._cdata, storage)
+        self._storages.setdefault(storage._cdata, storage)
         return int(storage._cdata)
 
     def _elements(self, x: Tensor) -> Any:
@@ -105,7 +105,7 @@ class MovedElements(TorchDispatchMode):
             return  # which experts' weights are read depends on routing
         elements = self._elements(looked_up[0] if looked_up and weight else x)
         call = self.calls[path]
-        if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
+        if self._producers.get(address) == (path, call) or not x.dtype.is_floating_point:
             return
         if not (weight or elements.has(B)):
             self.tables |= {path} if elements != 1 else set()
@@ -122,7 +122,7 @@ class MovedElements(TorchDispatchMode):
         path = self.names.get(module, "")
         call = path, self.calls[path]
         for x in tree_leaves(output):
-            if isinstance(x, Tensor) and self._made.get(self._address(x)) == call:
+            if isinstance(x, Tensor) and self._producers.get(self._address(x)) == call:
                 self.written.setdefault(path, {})[self._address(x), call[1]] = self._elements(x)
 
     def _cost(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Any:
@@ -187,23 +187,23 @@ def _trace(subject: Subject) -> tuple[Ledger, MovedElements]:
 
     def trace(symbols: Symbols | OneSize, letters: SizePoint) -> tuple[Ledger, MovedElements]:
         with tracing(), symbols.mode, torch.no_grad():
-            moved = MovedElements(subject.some, symbols)
+            moved = MovedElements(subject.thin_net, symbols)
             with moved:
-                subject.some(*symbols.inputs)
+                subject.thin_net(*symbols.inputs)
         symbols.domain()
         return subject.ledger(letters), moved
 
-    return subject.traced(trace, "traffic and other FLOPs")
+    return subject.trace(trace, "traffic and other FLOPs")
 
 
 def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
     ledger, moved = _trace(subject)
-    net, symbols = subject.some, moved.symbols
+    net, symbols = subject.thin_net, moved.symbols
     claims = {entry: figure(entry) if _comparable(entry, ledger, net, moved) else (None, None) for entry in ledger}
     claimed = Ledger((entry for entry, (value, _) in claims.items() if value is not None), ledger.work)
     measured = moved.traffic() if quantity == "traffic" else _flops_of_operators(claimed, claims, moved.computed)
     paths = {path for entry in claimed for path in module_paths(entry, True)}
-    measured = {path: value for path, value in subject.everywhere(measured).items() if path in paths}
+    measured = {path: value for path, value in subject.expand_layers(measured).items() if path in paths}
     where, for_all = symbols.domain(), symbols.for_all
     for row in compare(claimed, lambda entry: claims[entry][0], measured, quantity, ORACLE, where, for_all):
         if row.path:  # the total is not claimed

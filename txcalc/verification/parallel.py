@@ -160,8 +160,8 @@ def _measure_rank(job: RankJob, mesh: object) -> dict[str, int]:
             backward(net(*tensors), model)
         optimizer = make_optimizer(recipe, net)
         optimizer.step()
-    sizes = {**saved.bytes, "saved again": max(saved.again.values(), default=0)}
-    return dict(rank_state_bytes(net, optimizer) + Counter(sizes) + Counter(collectives.found))
+    sizes = {**saved.bytes, "saved again": max(saved.recomputed_bytes.values(), default=0)}
+    return dict(rank_state_bytes(net, optimizer) + Counter(sizes) + Counter(collectives.counts))
 
 
 def rank_state_bytes(net: nn.Module, optimizer: Any) -> Counter[str]:
@@ -231,14 +231,14 @@ class MuonWithAdamW:
         for name, p in learning:
             (hidden if ".layers." in name and p.dim() == 2 else others).append(p)
         muon, adamw = cast(Any, torch.optim.Muon), partial(torch.optim.AdamW, foreach=False)
-        self.each = [optimizer(weights) for optimizer, weights in ((muon, hidden), (adamw, others)) if weights]
+        self.optimizers = [optimizer(weights) for optimizer, weights in ((muon, hidden), (adamw, others)) if weights]
 
     @property
     def state(self) -> dict[Tensor, Any]:
-        return {p: state for optimizer in self.each for p, state in optimizer.state.items()}
+        return {p: state for optimizer in self.optimizers for p, state in optimizer.state.items()}
 
     def step(self) -> None:
-        for optimizer in self.each:
+        for optimizer in self.optimizers:
             optimizer.step()
 
 

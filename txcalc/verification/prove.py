@@ -56,15 +56,15 @@ def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition],
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
     symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
-    predicted = theorems.ledger(root, *symbols.asked)
+    predicted = theorems.ledger(root, *symbols.letter_shape)
     with refusing_symbols(), tracing(), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), torch.device("meta"), torch.float32)
-        arguments = inputs(unit, symbols.letters, symbols.sides, symbols.of)
+        arguments = inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)
         counter = flops.count(net, lambda: net(*arguments))
     conditions, lengths = symbols.conditions()
     fixed = {*case.ones, *case.formulas}
     others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
-    where = ", ".join([*case.said(), *others, *lengths])
+    where = ", ".join([*case.describe(), *others, *lengths])
     costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     rows = [
         *compare(predicted, lambda entry: entry.params, _weights(net, symbols), "params", WEIGHTS, for_all=True),

@@ -75,7 +75,7 @@ class RankResult(NamedTuple):
     and modules computed again."""
 
     rank: int
-    alone: float
+    full_loss: float
     loss: float | None
     gradients: dict[str, float]
     bytes: dict[str, int]
@@ -206,7 +206,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         slice(start := recipe.local_tokens * place, start + recipe.local_tokens),
     )
     group = _sequence(layout, rank) if layout.cp > 1 else None
-    counted, recomputed = Collectives(), set[nn.Module]()
+    recorded, recomputed = Collectives(), set[nn.Module]()
     marker = partial(RecomputeMarker, recomputed)
     if layout.pp > 1:
         nets, loss = _pipelined(model, recipe, full_net, mesh, rank, ids[share], labels[share], device, marker)
@@ -216,7 +216,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         nets = {"": net}
         if group:
             context.exchange(net, recipe, place, group)
-        with mode(shares=layout.sp), counted, loss_parallel(recipe):
+        with mode(shares=layout.sp), recorded, loss_parallel(recipe):
             total = torch.zeros((), device=device)
             for part, targets in zip(
                 ids[share].split(recipe.micro_batch), labels[share].split(recipe.micro_batch), strict=True
@@ -240,7 +240,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         optimizer.step()
         bytes_ += rank_state_bytes(net, optimizer)
     if recipe.accumulation == 1:
-        bytes_.update(counted.found)
+        bytes_.update(recorded.counts)
     whole_loss = None if loss is None else _mean_loss(loss, recipe, mesh, device)
     return RankResult(rank, float(full_loss.detach()), whole_loss, worst, dict(bytes_))
 
@@ -363,8 +363,8 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
     where, path = f"{recipe.layout}", f"rank {result.rank}"
     oracle = "torch on real processes"
     if result.loss is not None:
-        near = abs(result.loss - result.alone) <= TOLERANCE * abs(result.alone)
-        yield CheckedRow(path, "loss", f"{result.alone:.6f}", f"{result.loss:.6f}", near, oracle, where)
+        near = abs(result.loss - result.full_loss) <= TOLERANCE * abs(result.full_loss)
+        yield CheckedRow(path, "loss", f"{result.full_loss:.6f}", f"{result.loss:.6f}", near, oracle, where)
     for name, difference in result.gradients.items():
         if difference > TOLERANCE:
             yield CheckedRow(

@@ -49,7 +49,7 @@ class SavedStorages:
 
     def __init__(self) -> None:
         self.bytes = {"saved": 0, "saved by the loss": 0, "saved to route": 0}
-        self.again: Counter[int] = Counter()
+        self.recomputed_bytes: Counter[int] = Counter()
         self._runs = 0
         self._seen = dict[int, Any]()
         self._tables = dict[int, Any]()  # kept, or another storage might get its address
@@ -89,7 +89,7 @@ class SavedStorages:
 
         def counted(tensor: Tensor) -> Any:
             path, size = self._new(tensor)
-            self.again[number] += 0 if self._routes(path) else size
+            self.recomputed_bytes[number] += 0 if self._routes(path) else size
             return pack(tensor)
 
         with saved_tensors_hooks(counted, unpack):
@@ -118,7 +118,7 @@ class Collectives(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Counter[str] = Counter()
+        self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives follow
@@ -132,8 +132,8 @@ class Collectives(TorchDispatchMode):
                 return result
             operand = result if which is None else args[which]
             operand = operand[0] if isinstance(operand, (list, tuple)) else operand
-            self.found[kind] += 1
-            self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
+            self.counts[kind] += 1
+            self.counts[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
         elif "c10d" in space and "wait" not in name and "wrap" not in name:
-            self.found[f"unknown {name}"] += 1
+            self.counts[f"unknown {name}"] += 1
         return result

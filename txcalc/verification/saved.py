@@ -51,14 +51,14 @@ class SavedElements:
     ) -> None:
         self.tables, self.packed = tables, dict[str, list[bool]]()
         self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
-        self.found: dict[str, Any] = {}
-        self.apart: dict[str, Any] = {}
+        self.elements: dict[str, Any] = {}
+        self.left_out: dict[str, Any] = {}
         tensors = (*net.parameters(), *net.buffers())
         self._weights = {tensor.untyped_storage()._cdata for tensor in tensors}
         # Storages by address; held, since the address of a freed one could be reused.
         self._seen = dict[int, Any]()
         # Those charged to an idle path, or as statistics (with the bytes of each), until another module saves them.
-        self._lent = dict[int, tuple[str, Any, int]]()
+        self._provisional = dict[int, tuple[str, Any, int]]()
         self._memory = set[int]()
         self._net = net
 
@@ -73,18 +73,22 @@ class SavedElements:
             path = "memory" if address in self._memory else self.tracker.path
             elements = sympy.expand(size * sympy.Rational(1, tensor.dtype.itemsize))
             reason = self._reason(address, tensor, elements, path)
-            where, key, amount = (self.apart, reason, size) if reason else (self.found, path, elements)
+            where, key, amount = (self.left_out, reason, size) if reason else (self.elements, path, elements)
             where[key] = sympy.expand(where.get(key, 0) + amount)
-            if reason == STATISTICS or (not reason and self._lends(path)):
-                self._lent[address] = path, elements, tensor.dtype.itemsize if reason else 0
+            if reason == STATISTICS or (not reason and self._is_provisional(path)):
+                self._provisional[address] = path, elements, tensor.dtype.itemsize if reason else 0
         elif (
-            address in self._lent and self.tracker.path != self._lent[address][0] and not self._lends(self.tracker.path)
+            address in self._provisional
+            and self.tracker.path != self._provisional[address][0]
+            and not self._is_provisional(self.tracker.path)
         ):
-            before, elements, width = self._lent.pop(address)
-            where, key, amount = (self.apart, STATISTICS, width * elements) if width else (self.found, before, elements)
+            before, elements, width = self._provisional.pop(address)
+            where, key, amount = (
+                (self.left_out, STATISTICS, width * elements) if width else (self.elements, before, elements)
+            )
             where[key] = sympy.expand(where[key] - amount)  # a statistic has no other reader: it was an input
             path = self.tracker.path
-            self.found[path] = sympy.expand(self.found.get(path, 0) + elements)
+            self.elements[path] = sympy.expand(self.elements.get(path, 0) + elements)
         return tensor
 
     def _is_table(self, storage: Any, number: int) -> bool:
@@ -96,7 +100,7 @@ class SavedElements:
             raise NotForAll(f"{self.tracker.path} saves other tensors where the batch is 1")
         return flags[number]
 
-    def _lends(self, path: str) -> bool:
+    def _is_provisional(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
 
     def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
@@ -171,8 +175,8 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     for keep_scores in (True, False):
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
         trace = partial(_traced, subject, keep_scores)
-        ledger, elements, symbols = subject.traced(trace, quantity, "meta" if keep_scores else "cpu")
-        measured = subject.everywhere(elements)
+        ledger, elements, symbols = subject.trace(trace, quantity, "meta" if keep_scores else "cpu")
+        measured = subject.expand_layers(elements)
         reasons = _modelled_parts(ledger, measured)
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
         claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
@@ -188,13 +192,13 @@ def _traced(
     """The ledger, the saved tensors, and the symbols of both."""
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
-        net = subject.some if keep_scores else subject.build_thin("cpu")
+        net = subject.thin_net if keep_scores else subject.build_thin("cpu")
         idle = {
             path for path, (_, amount) in figures_by_module(ledger, lambda entry: entry.saved).items() if amount == 0
         }
-        elements = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+        recorded = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
     symbols.domain()
-    return ledger, elements.found, symbols
+    return ledger, recorded.elements, symbols
 
 
 def _published_note(subject: Subject, ledger: Ledger) -> list[str]:

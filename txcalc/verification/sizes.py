@@ -48,15 +48,15 @@ class SizeSymbols:
         self.letters |= {str(letter): letter for letter in lengths}
         formulas = formulas or {}
         independent = [name for name in self.letters if name not in formulas]
-        self.made: dict[str, Expression] = {
-            name: 1 if name in ones else self._made(name, next(primes)) for name in independent
+        self.symbols: dict[str, Expression] = {
+            name: 1 if name in ones else self._create(name, next(primes)) for name in independent
         }
-        self._back = {self.made[name].node.expr: self.letters[name] for name in independent if name not in ones}
+        self._back = {self.symbols[name].node.expr: self.letters[name] for name in independent if name not in ones}
         for name, formula in formulas.items():
-            self.letters[name], self.made[name] = formula, self.of(formula)
+            self.letters[name], self.symbols[name] = formula, self.of(formula)
         self.letters |= dict.fromkeys(ones, 1)
 
-    def _made(self, name: str, hint: int) -> Any:
+    def _create(self, name: str, hint: int) -> Any:
         return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
 
     def of(self, value: Expression) -> Any:
@@ -65,7 +65,7 @@ class SizeSymbols:
             return int(value)
         if isinstance(value, sympy.Expr):
             known = sorted(value.free_symbols, key=str)
-            return sympy.lambdify(known, value, modules=[{}])(*(self.made[str(letter)] for letter in known))
+            return sympy.lambdify(known, value, modules=[{}])(*(self.symbols[str(letter)] for letter in known))
         if isinstance(value, Struct):
             return replace(value, **{name: self.of(getattr(value, name)) for name in value.__struct_fields__})
         if isinstance(value, tuple):
@@ -85,12 +85,12 @@ class SizeSymbols:
         return sympy.expand(formula)
 
     @property
-    def sides(self) -> tuple[Expression, Expression, Expression]:
+    def symbol_shape(self) -> tuple[Expression, Expression, Expression]:
         """B, T and T_src."""
-        return self.made["B"], self.made["T"], self.made["T_src"]
+        return self.symbols["B"], self.symbols["T"], self.symbols["T_src"]
 
     @property
-    def asked(self) -> tuple[Expression, Expression, Expression]:
+    def letter_shape(self) -> tuple[Expression, Expression, Expression]:
         """B, T and T_src in letters."""
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
@@ -302,7 +302,7 @@ class Case(NamedTuple):
     ones: tuple[str, ...] = ()
     formulas: Mapping[str, Expression] = {}
 
-    def said(self) -> list[str]:
+    def describe(self) -> list[str]:
         return [
             *(f"{length} = 1" for length in self.ones),
             *(f"{name} = {formula}" for name, formula in self.formulas.items()),

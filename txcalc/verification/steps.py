@@ -88,14 +88,14 @@ def _prove_flops(
     for case in cases(unit):
         symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
         root = unit.over({name: symbols.letters[name] for name in unit.values})
-        predicted = theorems.ledger(root, *symbols.asked, **_form_fields(form))
+        predicted = theorems.ledger(root, *symbols.letter_shape, **_form_fields(form))
         with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
             net = modules(symbols.of(root), META, torch.float32)
-            arguments = inputs(unit, symbols.letters, symbols.sides, symbols.of)
+            arguments = inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)
             counter = flops.count(net, partial(work, net, arguments))
         conditions |= dict.fromkeys(_size_conditions(symbols))
         costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
-        where = ", ".join(case.said()) or "all ≥ 2"
+        where = ", ".join(case.describe()) or "all ≥ 2"
         rows += compare(
             predicted, lambda entry: simplify(figure(entry)), costs, quantity, flops.ORACLE, where, for_all=True
         )
@@ -173,7 +173,7 @@ def _trace_saved(
         raise NotForAll("what some of its parts keep is modelled")
     symbols = SizeSymbols(unit.values, ones)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
-    predicted = theorems.ledger(root, *symbols.asked, keep_scores=keep_scores)
+    predicted = theorems.ledger(root, *symbols.letter_shape, keep_scores=keep_scores)
     idle = {
         path for path, (_, amount) in figures_by_module(predicted, lambda entry: entry.saved).items() if amount == 0
     }
@@ -182,13 +182,15 @@ def _trace_saved(
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
-        arguments = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
+        arguments = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)]
         known_tables = tables if "B" in ones else None
-        elements = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, known_tables)
-        elements.during(partial(net, *arguments))
+        recorded = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, known_tables)
+        recorded.during(partial(net, *arguments))
     where = ", ".join([*(f"{length} = 1" for length in ones), "all other lengths ≥ 2"])
-    rows = compare(predicted, lambda e: simplify(e.saved), elements.found, quantity, saved.ORACLE, where, for_all=True)
-    return list(rows), _size_conditions(symbols), elements.packed
+    rows = compare(
+        predicted, lambda e: simplify(e.saved), recorded.elements, quantity, saved.ORACLE, where, for_all=True
+    )
+    return list(rows), _size_conditions(symbols), recorded.packed
 
 
 # A pass with cached tokens.

@@ -49,7 +49,7 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
     prompt = max(1, min(5, longest - STEPS))
     steps = min(STEPS, longest - prompt)
     sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
-    net = subject.net if subject.device != "meta" else subject.some
+    net = subject.net if subject.device != "meta" else subject.thin_net
     ids, *source = subject.inputs(sizes)
 
     def filled() -> CacheTensors:
@@ -70,7 +70,7 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
         return BATCH * state_bytes(entry, subject.dtype.itemsize)
 
     where = f"B = {BATCH}, {prompt + steps} tokens"
-    yield from compare(ledger, size, subject.everywhere(measured), "bytes of the cache", ORACLE, where)
+    yield from compare(ledger, size, subject.expand_layers(measured), "bytes of the cache", ORACLE, where)
     if subject.device != "meta":
         tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())
         yield from _compare_allocated(subject, "cache", sum(map(size, ledger)), tables, requested, allocated, where)

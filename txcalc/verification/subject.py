@@ -61,7 +61,7 @@ class Subject:
         return build(self.model, device=self.device, dtype=self.dtype)
 
     @cached_property
-    def thin(self) -> Model:
+    def thin_model(self) -> Model:
         """The model with one layer of each kind (and all layers that share its weights)."""
         return replace(self.model, root=self.model.root.with_stacks(_thin))
 
@@ -71,13 +71,13 @@ class Subject:
         return self.model.root.halves
 
     @cached_property
-    def some(self) -> nn.Module:
+    def thin_net(self) -> nn.Module:
         """On meta the modules of `thin`, under their paths in the whole model; on a device all modules."""
         return self.net if self.device != "meta" else self.build_thin("meta")
 
     def build_thin(self, device: str) -> nn.Module:
         """Builds the modules of `thin` again."""
-        net = build(self.thin, device=device, dtype=self.dtype)
+        net = build(self.thin_model, device=device, dtype=self.dtype)
         for prefix, stack in self._stacks.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))
             indices = sorted(i for group in _thin(stack).groups for i in group.indices)
@@ -85,7 +85,7 @@ class Subject:
             half.paths = [f"{prefix}layers.{i}" for i in indices]
         return net
 
-    def everywhere(self, measured: Mapping[str, V]) -> dict[str, V]:
+    def expand_layers(self, measured: Mapping[str, V]) -> dict[str, V]:
         """Figures measured on `some`, under the paths of all the layers that each layer represents."""
         result: dict[str, V] = {}
         for path, value in measured.items():
@@ -125,7 +125,7 @@ class Subject:
         """The sizes with the modules to run there, and whether these are the whole model: on meta at one point."""
         for number, point in enumerate(self.points):
             all_layers = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
-            yield point, self.net if all_layers else self.some, all_layers
+            yield point, self.net if all_layers else self.thin_net, all_layers
 
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
         """Random inputs; those that are no ids have the modules' dtype."""
@@ -142,7 +142,7 @@ class Subject:
             return SizePoint(B, 1, self.points[0].source and 1)
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
-    def traced(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
+    def trace(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
         """The result of a trace with symbolic inputs, and its symbols; only the batch is symbolic at points and where
         lengths cannot be. Errors: `NotForAll` where `lengths` is "symbolic"."""
         if self.lengths != "points":

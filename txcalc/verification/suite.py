@@ -209,7 +209,7 @@ class Suite:
         self.only = frozenset(only or named)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of a step: as much must be left to begin another
-        self.found: dict[str, Any] = {
+        self.results: dict[str, Any] = {
             "schema": SCHEMA,
             "device": {**devices.describe(device), "clock": Clock(device).name},
             "hosts": [],
@@ -226,7 +226,7 @@ class Suite:
         """What an earlier run on a device of the same kind has of the list is not done again, but for what failed."""
         try:
             before = json.loads(path.read_text("utf-8"))
-            same_device = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.found["device"])
+            same_device = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.results["device"])
             sheet = before.get("datasheet")
             if CEILINGS in before:
                 parse(before[CEILINGS]["accelerator"], "this-machine", CEILINGS)
@@ -238,15 +238,15 @@ class Suite:
             raise InputError("measure", [f"--out {path} exists and is no file of measurements: {error}"]) from None
         if not same_device:
             raise InputError("measure", [f"--out {path} has measurements of another device or PyTorch (another name)"])
-        if sheet != self.found["datasheet"]:
+        if sheet != self.results["datasheet"]:
             used = f"with --gpu {sheet}" if sheet else "without --gpu"
             raise InputError("measure", [f"--out {path} was begun {used}: go on so, or give it another name"])
         hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
-        moved = before["device"] != self.found["device"]
-        self.found["hosts"] = hosts if moved else before.get("hosts", [])
-        self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
+        moved = before["device"] != self.results["device"]
+        self.results["hosts"] = hosts if moved else before.get("hosts", [])
+        self.results |= {key: before[key] for key in (CEILINGS,) if key in before}
         listed = {item.name for item in self.items}
-        self.found["items"] = {name: item for name, item in items.items() if name in listed}
+        self.results["items"] = {name: item for name, item in items.items() if name in listed}
 
     def run(self) -> dict[str, Any]:
         """All that there is time for. Errors: `InputError` where the file cannot be written, found before measuring."""
@@ -258,9 +258,9 @@ class Suite:
             reason = (error.strerror or str(error)).lower()
             raise InputError("measure", [f"--out {self.path} cannot be written: {reason}"]) from None
         try:
-            if CEILINGS not in self.found:
+            if CEILINGS not in self.results:
                 self._ceilings()
-            accelerator = parse(self.found[CEILINGS]["accelerator"], "this-machine", CEILINGS)
+            accelerator = parse(self.results[CEILINGS]["accelerator"], "this-machine", CEILINGS)
             selected = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
             for number, item in (pair for pair in selected if pair[1].first):
                 self._item(item, accelerator, number, "")
@@ -269,23 +269,23 @@ class Suite:
                     self._item(item, accelerator, number, phase)
         except OutOfTime:
             pass
-        self.found["complete"] = all(self._done(item) for item in self.items)
+        self.results["complete"] = all(self._done(item) for item in self.items)
         self._write()
-        return self.found
+        return self.results
 
     def _done(self, item: Item) -> bool:
-        entry = self.found["items"].get(item.name, {})
+        entry = self.results["items"].get(item.name, {})
         return "refused" in entry or all(name in entry.get("steps", ()) for name, _ in steps_of(item))
 
     def _ceilings(self) -> None:
         self._step("ceilings", 0)
         calibration = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
-        self.found[CEILINGS] = calibration.described()
+        self.results[CEILINGS] = calibration.described()
         self._write()
 
     def _item(self, item: Item, accelerator: Accelerator, number: int, phase: str) -> None:
         """The steps of an item whose names begin so."""
-        entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
+        entry = self.results["items"].setdefault(item.name, {"source": item.source, "steps": {}})
         names = [name for name, _ in steps_of(item)]
         steps = entry["steps"] = {name: entry["steps"][name] for name in names if name in entry["steps"]}
         if all(name in steps for name in names if name.startswith(phase)):
@@ -301,7 +301,7 @@ class Suite:
         if entry.get("layers", layer_count) != layer_count:
             steps.clear()  # they are of another size
         entry |= {
-            "date": self.found["date"],
+            "date": self.results["date"],
             "layers": layer_count,
             "of_layers": total_layers,
             "dtype": item.dtype,
@@ -347,7 +347,7 @@ class Suite:
     def _write(self) -> None:
         if self.path is not None:
             draft = self._draft(self.path)
-            draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
+            draft.write_text(json.dumps(self.results, indent=1, ensure_ascii=False, allow_nan=False) + "\n", "utf-8")
             draft.replace(self.path)
 
 

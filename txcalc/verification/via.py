@@ -63,7 +63,7 @@ class TransformersCost(NamedTuple):
     library    transformers' version
     cls        the class that was built
     params     unique parameters; of a multimodal model those of its language model
-    whole      those of the whole class, where it has more than the language model; else None
+    total_params  those of the whole class, where it has more than the language model; else None
     parts      every module with parameters or FLOPs of its own, by path
     sizes      batch, tokens, source (None without an encoder apart)
     flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
@@ -76,7 +76,7 @@ class TransformersCost(NamedTuple):
     library: str
     cls: str
     params: int
-    whole: int | None
+    total_params: int | None
     parts: list[TransformersModule]
     sizes: tuple[int, int, int | None]
     flops: int | None

@@ -378,7 +378,7 @@ def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> 
             return {"clocks.sm": "1980"}
 
     monkeypatch.setattr("txcalc.verification.calibrate.devices", Cuda())
-    monkeypatch.setattr("txcalc.verification.calibrate.captured", lambda *_: [1e-4, 2e-4, 3e-4])
+    monkeypatch.setattr("txcalc.verification.calibrate.time_captured", lambda *_: [1e-4, 2e-4, 3e-4])
     found = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=2)
     efficiency = found.accelerator.efficiency
     assert efficiency.launch_s > 0 and efficiency.host_s > 0
@@ -464,7 +464,7 @@ def test_memory_that_runs_out_is_a_refusal(argv: list[str], monkeypatch: pytest.
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr("txcalc.verification.calibrate.kernels_to_measure", full)
-    monkeypatch.setattr("txcalc.verification.workloads.measured", full)
+    monkeypatch.setattr("txcalc.verification.workloads.measure_peak", full)
     code, out, err = run(*argv)
     assert code == 1 and out == "" and "free" in err and "Traceback" not in err
 

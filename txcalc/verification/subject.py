@@ -44,7 +44,7 @@ class SizePoint(NamedTuple):
 class Subject:
     """A model on meta, or on a device, where its modules are real and every layer is measured.
 
-    On meta `some` has one layer of each kind: layers of one kind are built from the same part, and the point at which
+    On meta `thin_net` has one layer of each kind: layers of one kind are built from the same part, and the point at which
     every layer is counted shows that they cost the same.
     """
 
@@ -72,11 +72,11 @@ class Subject:
 
     @cached_property
     def thin_net(self) -> nn.Module:
-        """On meta the modules of `thin`, under their paths in the whole model; on a device all modules."""
+        """On meta the modules of `thin_model`, under their paths in the whole model; on a device all modules."""
         return self.net if self.device != "meta" else self.build_thin("meta")
 
     def build_thin(self, device: str) -> nn.Module:
-        """Builds the modules of `thin` again."""
+        """Builds the modules of `thin_model` again."""
         net = build(self.thin_model, device=device, dtype=self.dtype)
         for prefix, stack in self._stacks.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))
@@ -86,7 +86,7 @@ class Subject:
         return net
 
     def expand_layers(self, measured: Mapping[str, V]) -> dict[str, V]:
-        """Figures measured on `some`, under the paths of all the layers that each layer represents."""
+        """Figures measured on `thin_net`, under the paths of all the layers that each layer represents."""
         result: dict[str, V] = {}
         for path, value in measured.items():
             layer = _LAYER.fullmatch(path)
@@ -97,7 +97,7 @@ class Subject:
 
     @cached_property
     def _copies(self) -> dict[str, list[str]]:
-        """The layers that each layer of `some` represents; layers that share weights count as the first."""
+        """The layers that each layer of `thin_net` represents; layers that share weights count as the first."""
         copies: dict[str, list[str]] = {}
         for prefix, stack in self._stacks.items():
             for group in stack.groups:

@@ -44,8 +44,8 @@ class SizePoint(NamedTuple):
 class Subject:
     """A model on meta, or on a device, where its modules are real and every layer is measured.
 
-    On meta `thin_net` has one layer of each kind: layers of one kind are built from the same part, and the point at which
-    every layer is counted shows that they cost the same.
+    On meta `thin_net` has one layer of each kind: layers of one kind are built from the same part, and the point that
+    counts every layer shows that they cost the same.
     """
 
     def __init__(

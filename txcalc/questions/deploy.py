@@ -17,8 +17,8 @@ from txcalc.planning.serving.engine import engine as engine_config, parse_reserv
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, offloading, profile
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
-from txcalc.planning.serving.sizing import arrange, capacity, fewer_users, rentable
-from txcalc.planning.serving.speed import Serving, check_budget, serve
+from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
+from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import bandwidth, checked, length, maybe, models
@@ -34,7 +34,7 @@ from txcalc.questions.deployment import (
     Workload,
 )
 from txcalc.questions.model_info import ModelInfo
-from txcalc.units import parse_seconds, three
+from txcalc.units import three
 
 if TYPE_CHECKING:
     from txcalc.planning.serving.points import Request, Slo
@@ -52,7 +52,7 @@ DRAFT = o.Option(
     "N[:SOURCE]|mtp",
 )
 ACCEPTANCE = o.Option("Probability that a proposed token is accepted.", "80%|0.8")
-LIMIT = "Limit of the mean time {} at the load: 200ms, 0.5s."
+LIMIT = "Limit of the time {} at the load: of the mean (200ms), or of a percentile, by simulation (p95:0.5s)."
 Time = float | str  # seconds, or "200ms"
 
 
@@ -173,30 +173,29 @@ class Load(o.Options):
         o.Length, o.tokens("Tokens of a common prefix (system prompt), cached and computed once.")
     ] = 0
 
-    def simulation(self) -> tuple[int, int | None] | None:
-        """Seed and number of the simulated requests; None: no simulation."""
+    def simulated(self, limits: Slo) -> int | None:
+        """The number of simulated requests; None: its default."""
         number = maybe(self.requests, "--requests", length)
-        if not self.simulate and (number is not None or self.seed):
-            raise InputError("options", ["--requests and --seed need --simulate"])
+        if not (self.simulate or limits.simulated) and (number is not None or self.seed):
+            raise InputError("options", ["--requests and --seed need --simulate, or a limit such as --ttft p95:500ms"])
         if number is not None and not 1 <= number <= 10**6:
             raise InputError("options", [Fault("requests", number, "a whole number from 1 to 1,000,000")])
-        return (self.seed, number) if self.simulate else None
+        return number
 
 
 class Limits(o.Options):
-    """Limits of the mean latencies at the load, in seconds or as "200ms"."""
+    """Limits of latencies at the load: of the mean, in seconds or as "200ms", or of a percentile, as "p95:200ms"."""
 
     section: ClassVar[str] = "Traffic"
 
-    ttft: Annotated[Time | None, o.Option(LIMIT.format("to first token"), "TIME")] = None
-    tpot: Annotated[Time | None, o.Option(LIMIT.format("per output token"), "TIME")] = None
+    ttft: Annotated[Time | None, o.Option(LIMIT.format("to first token"), "[pN:]TIME")] = None
+    tpot: Annotated[Time | None, o.Option(LIMIT.format("per output token"), "[pN:]TIME")] = None
 
     def slo(self) -> Slo:
-        ttft, tpot = (
-            parse_seconds(value, flag) if isinstance(value, str) else value
-            for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
+        (ttft_percentile, ttft), (tpot_percentile, tpot) = (
+            phrases.limit(value, flag) for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
         )
-        return points.Slo(ttft, tpot)
+        return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile)
 
 
 class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
@@ -381,7 +380,7 @@ def deploy(
     kinds = _accelerators(gpu, price)
     offload = engine.offload()
     known = profile(offloading(engine.engine) if offload else engine.engine)
-    max_num_seqs, simulation = engine.sequences(known), load.simulation()
+    max_num_seqs = engine.sequences(known)
     prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
     proposed, drafter = phrases.drafts(speculation.draft)
@@ -401,8 +400,9 @@ def deploy(
     hits = phrases.share(load.prefix_hits, "--prefix-hits")
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
     slo = limits.slo()
+    request = replace(request, simulated=load.simulated(slo), seed=load.seed)
     for _, _, each in kinds:
-        check_budget(each, *slo)
+        check_budget(each, slo.ttft, slo.tpot)
     scenario = Scenario(
         request=request,
         context=tokens,
@@ -417,7 +417,7 @@ def deploy(
         fixed=layout.given(),
         disaggregated=engine.disaggregate is not None,
         prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
-        simulation=simulation,
+        simulate=load.simulate,
         detail=detail,
     )
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
@@ -427,8 +427,11 @@ def deploy(
         raise InputError("deploy", ["expected one or more models and accelerators"])
     if scenario.disaggregated and len(pairs) > 1:
         raise InputError("options", ["--disaggregate needs one source and one --gpu"])
-    if scenario.disaggregated and simulation:
+    if scenario.disaggregated and load.simulate:
         raise InputError("options", ["--simulate does not support --disaggregate yet"])
+    if scenario.disaggregated and slo.simulated:
+        mend = "a limit of the mean is --ttft 500ms"
+        raise InputError("options", [f"percentiles are simulated, which --disaggregate does not support yet ({mend})"])
     if len(pairs) == 1:
         return scenario.answer(*pairs[0], single_plan=True)
     deployments: list[Deploy | Refusal] = []
@@ -497,7 +500,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
     concurrency   None: not given
     fixed         degrees of parallelism that are given
     prefill_gpus  of disaggregated pools; None: as many as are best
-    simulation    seed and number of requests; None: no simulation
     """
 
     request: Request
@@ -513,7 +515,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     fixed: Mapping[str, int]
     disaggregated: bool
     prefill_gpus: int | None
-    simulation: tuple[int, int | None] | None
+    simulate: bool
     detail: bool
 
     def answer(
@@ -533,7 +535,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         try:
             fewer = None if plan.best.fits else self._fewer_users(plan, price)
             if plan.best.serves and (plan.best.fits or not self.disaggregated):
-                serving = self._serve(plan, gpus, price, memory)
+                serving = self._serve(plan, gpus, price)
         except InputError as error:
             if single_plan and (price is not None or self.limits or self.disaggregated):
                 raise
@@ -554,14 +556,15 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if not (self.without_load and self.limits and plan.best.fits) or self.disaggregated:
             return plan
         try:
-            users = capacity(plan, self.request, self.limits)
+            serving = serve(plan, self.request, None, self.limits)
+            _, users = most_users(serving.timer, serving.timed_choices, self.limits)
         except InputError:  # a peak is not known: nothing can be timed
             return plan
         number = plan.best.layout.gpus
         return arrange(planner, self.request, context, users, number, self.fixed, self.limits) if users > 1 else plan
 
-    def _serve(self, plan: Plan, gpus: int | None, price: float | None, memory: EngineMemory | None) -> Serving:
-        serving = serve(plan, self.request, price, *self.limits)
+    def _serve(self, plan: Plan, gpus: int | None, price: float | None) -> Serving:
+        serving = serve(plan, self.request, price, self.limits)
         if self.disaggregated:
             from txcalc.planning.serving.disaggregation import pools
 
@@ -569,12 +572,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
             load = self.request, plan.context, plan.concurrency
             disaggregated = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
             serving = replace(serving, apart=disaggregated)
-        return self._simulate(serving, memory) if self.simulation else serving
+        return serving.with_simulation() if self.simulate else serving
 
     def _fewer_users(self, plan: Plan, price: float | None) -> Serving | None:
         """The largest load that fits; None: not even one sequence."""
         smaller = fewer_users(plan, self.request, self.fixed, self.limits)
-        return serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
+        return serve(smaller, replace(self.request, rate=None), price, self.limits) if smaller else None
 
     def _drafter(self, model: Model) -> Model | None:
         """The draft model, if any. Errors: `InputError` if the model lacks its own."""
@@ -583,19 +586,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if model.predictor is None:
             raise _no_predictor(model)
         return model.predictor
-
-    def _simulate(self, serving: Serving, memory: EngineMemory | None) -> Serving:
-        """Adds a simulation, if the load is sustainable."""
-        from txcalc.planning.serving.simulation import SEQUENCES, simulated
-
-        if not serving.chosen.steady.lasts:
-            return serving
-        most = (memory.at_once if memory else SEQUENCES) or max(1, serving.chosen.sequences)
-        simulation = simulated(serving.timer, serving.chosen, serving.limits, most, *self.simulation or ())
-        if (steady := serving.chosen.steady).timed:
-            return replace(serving, simulated=simulation)
-        chosen = replace(serving.chosen, steady=simulation.means(steady))
-        return replace(serving, chosen=chosen, simulated=simulation._replace(told=True))
 
     def _deployment(
         self, plan: Plan, serving: Serving | None, fewer: Serving | None, unknown: str, single_plan: bool

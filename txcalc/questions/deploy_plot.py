@@ -14,6 +14,7 @@ from txcalc.parts.part import Workload
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.points import Slo
 from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
@@ -137,13 +138,14 @@ def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fract
 def _load_by_gpus(serving: Serving) -> Panel:
     """TTFT and TPOT at the load for each number of GPUs, with its best layout."""
     plan, limits = serving.plan, serving.limits
+    of_means = Slo() if limits.simulated else limits  # each number would be simulated
     least, node = plan.min_gpus or 1, plan.planner.accelerator.node
     states: dict[int, Steady] = {}
     counts = sorted({serving.chosen.gpus, *rentable(least, plan.fixed, node)})
     for number in takewhile(lambda n: n <= max(TIMES * least, serving.chosen.gpus), counts):
         try:
             best = arrange(
-                plan.planner, serving.request, plan.context, plan.concurrency, number, plan.fixed, limits
+                plan.planner, serving.request, plan.context, plan.concurrency, number, plan.fixed, of_means
             ).best
         except InputError:  # this number has no layout
             continue
@@ -158,9 +160,13 @@ def _load_by_gpus(serving: Serving) -> Panel:
         Series("TPOT", xs, [state.tpot for state in states.values()], 1, marked=frozenset(xs)),
     ]
     marks = [Mark(f"asked: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
-    for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)):
+    for name, limit, percent in (
+        ("TTFT", limits.ttft, limits.ttft_percentile),
+        ("TPOT", limits.tpot, limits.tpot_percentile),
+    ):
         if limit is not None:
-            marks.append(Mark(f"limit of {name}: {seconds(limit)}", y=limit))
+            bounded = name if percent is None else f"p{percent:g} {name}"
+            marks.append(Mark(f"limit of {bounded}: {seconds(limit)}", y=limit))
     return Panel(
         "The load over GPUs, each number at its best layout",
         PlotAxis("GPUs", "sizes", 2),

@@ -6,7 +6,7 @@ field here, and a column in `render.deploy` or `render.serving`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.links import LibrarySource
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import HostMemory
+from txcalc.planning.serving.points import Slo
 from txcalc.planning.serving.rank_memory import Caches
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import DEFINITIONS, RidgeBatch
@@ -356,13 +357,27 @@ class PartTimes(Answer):
 
 
 class LatencyLimits(Answer):
-    """Limits or lower bounds of the latencies in seconds."""
+    """Limits or lower bounds of latencies in seconds; of a percentile with its name: {"p95": 0.5}."""
 
-    ttft_s: float | None
-    tpot_s: float | None
+    ttft_s: float | dict[str, float] | None
+    tpot_s: float | dict[str, float] | None
 
     def __bool__(self) -> bool:
         return self.ttft_s is not None or self.tpot_s is not None
+
+
+class LimitCheck(Answer):
+    """A limit of a latency (TTFT or TPOT) in seconds, and what it bounds: the mean or a percentile (p95) at the load.
+
+    value_s   None: not known, or there is none
+    """
+
+    latency: str
+    statistic: str
+    limit_s: float
+    value_s: float | None
+    floor_s: float | None
+    within: bool
 
 
 class KernelShare(Answer):
@@ -402,6 +417,7 @@ class Speed(_SpeedFirst, kw_only=True):
     layouts_compared   whose points `front` and `cheapest` are chosen from
     libraries       the communication library of each kind of collective, and the source of its figures
     meets_limits    the load is sustained within the limits, by the pools where there are two
+    checks          each limit, and the latency that it bounds at the load
     capacity        if no load is given: as many users as fit within the limits; `below_capacity`: one user, and half
     """
 
@@ -426,6 +442,7 @@ class Speed(_SpeedFirst, kw_only=True):
     floors: LatencyLimits | None = None
     libraries: dict[str, LibrarySource] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    checks: tuple[LimitCheck, ...] = ()
     capacity: Point | None = None
     below_capacity: tuple[Point, ...] = ()
 
@@ -567,9 +584,38 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
         "steady": _steady(at, serving.prompt, at.steady, decodes, simulated),
         "joules_per_token_at_most": None if watts is None or not decodes else at.joules_per_token(watts),
         "max_watts": None if watts is None else gpus * watts,
-        "within_limits": serving.limits.met(at) if serving.limits else None,
+        "within_limits": _within_limits(serving, at),
         **costs,
     }
+
+
+def _within_limits(serving: Serving, at: OperatingPoint) -> bool | None:
+    """None: there are no limits, or the percentile of this load is not simulated."""
+    limits = serving.limits
+    if limits.simulated:
+        return not serving.unmet if at is serving.chosen else None
+    return limits.kept(at.steady) if limits else None
+
+
+def _limit_checks(serving: Serving) -> Iterator[LimitCheck]:
+    limits, steady = serving.limits, serving.bounded
+    floors = serving.floors if serving.unmet else Slo()
+    for name, limit, percent, value, floor in (
+        ("TTFT", limits.ttft, limits.ttft_percentile, steady.ttft, floors.ttft),
+        ("TPOT", limits.tpot, limits.tpot_percentile, steady.tpot, floors.tpot),
+    ):
+        if limit is not None:
+            value = value if steady.timed else None
+            within = steady.timed and (value is None or value <= limit)
+            yield LimitCheck(name, _statistic(percent), limit, value, floor, within)
+
+
+def _statistic(percent: float | None) -> str:
+    return "mean" if percent is None else f"p{percent:g}"
+
+
+def _limit(limit: float | None, percent: float | None) -> float | dict[str, float] | None:
+    return limit if limit is None or percent is None else {_statistic(percent): limit}
 
 
 COSTS = ("cost_per_million_input", "cost_per_million_output", "cost_per_request", "cost_per_hour")
@@ -620,14 +666,14 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         ttft_last_s=chosen.last(serving.prompt) if chosen.tpot else None,
         **_point(serving, chosen, serving.simulated),
         disaggregated=_disaggregated(serving, serving.apart) if serving.apart else None,
-        simulation=_simulation(serving.simulated, chosen.gpus) if serving.simulated else None,
+        simulation=_simulation(serving.simulated, limits, chosen.gpus) if serving.simulated else None,
         ridge=serving.ridge,
         speculation=_speculation(serving),
         parts=_part_times(serving),
         batches=tuple(point(serving, at) for at in serving.batches if at.tpot),
         deferred_front=Deferred(lambda: tuple(point(serving, at) for at in serving.front)),
         price_per_gpu_hour=serving.price,
-        limits=LatencyLimits(limits.ttft, limits.tpot),
+        limits=LatencyLimits(_limit(limits.ttft, limits.ttft_percentile), _limit(limits.tpot, limits.tpot_percentile)),
         deferred_cheapest=cheapest,
         watts_at_most=None if watts is None else watts * chosen.gpus,
         efficiency=_efficiency(serving),
@@ -640,6 +686,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
         libraries=serving.pace.libraries,
         notes=serving.notes,
+        checks=tuple(_limit_checks(serving)),
         capacity=loads[-1] if loads else None,
         below_capacity=tuple(loads[:-1]),
     )
@@ -719,7 +766,8 @@ def _pool(pool: LayoutCapacity) -> PoolPlan:
     return PoolPlan(Degrees.of(pool.layout), pool.fullest.free, pool.max_concurrency)
 
 
-def _simulation(simulated: Simulated, gpus: int) -> Simulation:
+def _simulation(simulated: Simulated, limits: Slo, gpus: int) -> Simulation:
+    within = simulated.run.within(limits.ttft, limits.tpot)
     run, ttft, tpot, e2e = simulated.run, simulated.ttft, simulated.tpot, simulated.e2e
     return Simulation(
         ttft_s=LatencyStats(*ttft) if ttft else None,
@@ -730,13 +778,13 @@ def _simulation(simulated: Simulated, gpus: int) -> Simulation:
         seed=simulated.seed,
         seconds=run.seconds,
         output_tokens_per_s=simulated.output,
-        within_limits=simulated.good,
-        goodput_requests_per_s=simulated.goodput,
+        within_limits=within,
+        goodput_requests_per_s=within * simulated.requests_per_s,
         waiting=run.waiting,
         most_waiting=run.most_waiting,
         inside=run.inside,
         busy=run.busy,
         preempted=run.preempted,
-        requests_per_s=len(run.done) / run.seconds * simulated.copies,
+        requests_per_s=simulated.requests_per_s,
         tokens_per_s_gpu=simulated.output / gpus,
     )

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.errors import Fault, InputError
+from txcalc.units import parse_seconds
 
 # An amount of money: 2, 2.5, .5 or 1e3.
 PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"
@@ -95,6 +96,17 @@ def rates(text: float | str) -> float:
         mend = f"{text.strip()}/s?" if re.fullmatch(r"\s*[1-9]\d{0,8}\s*", text, re.ASCII) else ""
         raise InputError("options", [Fault("--rate", text, "requests above 0 in a time, such as 5/s or 300/min", mend)])
     return float(number)
+
+
+def limit(text: float | str | None, flag: str) -> tuple[float | None, float | None]:
+    """`200ms` or `p95:0.5s`: a percentile (None: the mean's) and seconds (None: no limit)."""
+    if not isinstance(text, str):
+        return None, text
+    percent, colon, time = text.rpartition(":")
+    match = re.fullmatch(r"\s*p(\d{1,2}(?:\.\d{1,6})?)\s*", percent, re.ASCII | re.I)
+    if colon and not (match and float(match[1])):
+        raise InputError("options", [Fault(flag, text, "a percentile between 0 and 100", f"p95:{time.strip()}")])
+    return float(match[1]) if match else None, parse_seconds(time, flag)
 
 
 def comes(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:

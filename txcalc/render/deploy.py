@@ -33,7 +33,7 @@ def _header(answer: Deploy) -> list[str]:
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first
     if answer.unsuited and speed and not speed.meets_limits:
-        verdicts.insert(0, serving.unsuited(answer.unsuited, speed.limits))
+        verdicts.insert(0, serving.unsuited(answer.unsuited, speed.checks))
     if (fewest := answer.fewest_gpus) and fewest.needed < fewest.rented == answer.layout.gpus:
         verdicts.append(
             f"{fewest.needed} GPUs are enough, but {fewest.rented} are rented, in replicas of {fewest.replica}: "
@@ -96,7 +96,7 @@ def comparison(answer: DeployComparison) -> Report:
         fits = TableCell(each.fits, "yes" if each.fits else "no", "green" if each.fits else "red")
         if each.unsuited and each.speed and not each.speed.meets_limits:
             fits = TableCell(each.fits, "not suited", "red")
-            notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.limits)}"] = None
+            notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.checks)}"] = None
         figures = serving.row(each.speed) if each.speed else [None] * (3 + priced)
         users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
         rows.append((label, fits, str(each.layout), users, *figures))

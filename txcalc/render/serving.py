@@ -13,6 +13,7 @@ from txcalc.questions.deploy import Deploy
 from txcalc.questions.deployment import (
     Disaggregated,
     LatencyLimits,
+    LimitCheck,
     PartTime,
     Point,
     Simulation,
@@ -99,42 +100,45 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
     if not limits:
         return None
     if speed.meets_limits:
-        return _met(speed, steady) + (", with disaggregated prefill and decode" if pools else "")
-    pairs = (("TTFT", steady.ttft_s.mean, limits.ttft_s), ("TPOT", steady.tpot_s.mean, limits.tpot_s))
+        return _met(speed) + (", with disaggregated prefill and decode" if pools else "")
     missed = [
-        f"mean {name} {seconds(mean)}, {mean / limit:,.{int(mean < 100 * limit)}f} × the limit of {seconds(limit)}"
-        for name, mean, limit in pairs
-        if limit is not None and mean is not None and mean > limit
+        f"{check.statistic} {check.latency} {seconds(check.value_s)}, "
+        f"{_times(check.value_s / check.limit_s)} the limit of {seconds(check.limit_s)}"
+        for check in speed.checks
+        if check.value_s is not None and not check.within
     ]
     return f"misses a limit: {' and '.join(missed)}" + ("" if pools else f"; {_within(answer, speed)}")
 
 
-def unsuited(replica: UnsuitedReplica, limits: LatencyLimits) -> str:
+def _times(ratio: float) -> str:
+    return f"{ratio:,.{int(ratio < 100)}f} ×"
+
+
+def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
     """Why no number of these GPUs is enough: the latencies of one replica with one user and with two."""
     texts = []
-    for name, key in (("TTFT", "ttft_s"), ("TPOT", "tpot_s")):
-        limit = getattr(limits, key)
-        times = [(each.users, getattr(each, key)) for each in replica.latencies]
-        if limit is not None and times[-1][1] is not None and times[-1][1] > limit:
-            means = (f"{seconds(time)} with {_users(users)}" for users, time in times)
-            texts.append(f"mean {name} is {' and '.join(means)}, the limit {seconds(limit)}")
+    for check in checks:
+        name = check.latency
+        times = [(each.users, each.ttft_s if name == "TTFT" else each.tpot_s) for each in replica.latencies]
+        if times[-1][1] is not None and times[-1][1] > check.limit_s:
+            values = (f"{_seconds(time)} with {_users(users)}" for users, time in times)
+            texts.append(f"{check.statistic} {name} is {' and '.join(values)}, the limit {seconds(check.limit_s)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
 
 
-def _met(speed: Speed, steady: SteadyState) -> str:
-    """The means that are within the limits, and the share of simulated requests that is."""
-    limits, run = speed.limits, speed.simulation
-    pairs = (("TTFT", steady.ttft_s.mean, limits.ttft_s), ("TPOT", steady.tpot_s.mean, limits.tpot_s))
-    means = [
-        f"mean {name} {_seconds(mean)} ≤ {seconds(limit)}"
-        for name, mean, limit in pairs
-        if limit is not None and mean is not None
+def _met(speed: Speed) -> str:
+    """The latencies that are within the limits, and the share of simulated requests that is."""
+    run = speed.simulation
+    values = [
+        f"{check.statistic} {check.latency} {seconds(check.value_s)} ≤ {seconds(check.limit_s)}"
+        for check in speed.checks
+        if check.value_s is not None
     ]
     share = f"{100 * run.within_limits:.0f} % of requests within" if run else "percentiles not checked (--simulate)"
-    if not means:  # a limit of TPOT, where there is none
-        return f"meets the limits: {_limits(limits)}"
-    return f"meets the limits: {' and '.join(means)}" + ("" if speed.disaggregated else f"; {share}")
+    if not values:  # a limit of TPOT, where there is none
+        return f"meets the limits: {_limits(speed)}"
+    return f"meets the limits: {' and '.join(values)}" + ("" if speed.disaggregated else f"; {share}")
 
 
 def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
@@ -151,24 +155,23 @@ def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
     return f"{text}; {_within(answer, speed)}" if further else text
 
 
-def _limits(limits: LatencyLimits) -> str:
-    pairs = ("TTFT", limits.ttft_s), ("TPOT", limits.tpot_s)
-    return " and ".join(f"{name} ≤ {seconds(limit)}" for name, limit in pairs if limit)
+def _limits(speed: Speed) -> str:
+    """The limits, that of a percentile with its name."""
+    names = [f"{check.statistic} {check.latency}".removeprefix("mean ") for check in speed.checks]
+    return " and ".join(f"{name} ≤ {seconds(check.limit_s)}" for name, check in zip(names, speed.checks, strict=True))
 
 
 def _within(answer: Deploy, speed: Speed) -> str:
     """The largest load within the limits, or why there is none."""
-    limits, floors = speed.limits, speed.floors
     point = speed.cheapest if speed.rate is None else speed.highest_rate
     if point is not None:
-        kind = "within them" if limits else "with known latencies"
+        kind = "within them" if speed.limits else "with known latencies"
         return f"largest load {kind}: {load(point, speed.rate is not None)}"
-    assert floors is not None, "of limits that are missed"
-    for name, limit, floor in (("TTFT", limits.ttft_s, floors.ttft_s), ("TPOT", limits.tpot_s, floors.tpot_s)):
-        if limit is not None and floor is not None and limit < floor:
+    for check in speed.checks:
+        if check.floor_s is not None and check.limit_s < check.floor_s:
             gpus = f"{speed.layout.gpus} × {answer.gpu.name}"
-            return f"impossible on {gpus}: the floor of {name} is {seconds(floor)}"
-    return f"no layout and batch has {_limits(limits)}"
+            return f"impossible on {gpus}: the floor of {check.latency} is {seconds(check.floor_s)}"
+    return f"no layout and batch has {_limits(speed)}"
 
 
 def load(point: Point, as_rate: bool = False) -> str:
@@ -323,7 +326,8 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
     rows.append(("requests/s", _rate(run.requests_per_s), *none))
     if speed.limits:
         good = TableCell(run.within_limits, f"{100 * run.within_limits:.1f} %")
-        rows.append((f"within {_limits(speed.limits)}", good, *none))
+        limits = " and ".join(f"{check.latency} ≤ {seconds(check.limit_s)}" for check in speed.checks)
+        rows.append((f"within {limits}", good, *none))
         rows.append(("goodput, requests/s", _rate(run.goodput_requests_per_s), *none))
     rows.append(("tokens/s per GPU", _rate(run.tokens_per_s_gpu), *none))
     rows.append(("waiting for a first token, per replica", _rate(run.waiting), *none))

@@ -32,7 +32,7 @@ from txcalc.planning.serving.engine import EngineConfig, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.points import SpeculativeDecoding, Timer, request
+from txcalc.planning.serving.points import Slo, SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.speed import Serving, notes_of_plan, serve, sizes
 from txcalc.questions.deployment import part_costs as by_part
@@ -57,8 +57,8 @@ def serving(
     model = load(name)
     planner = Planner(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
     found = plan(planner, context, concurrency, gpus)
-    wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
-    return serve(found, request(context, **asked), **wanted)
+    price, limits = asked.pop("price", None), Slo(asked.pop("ttft", None), asked.pop("tpot", None))
+    return serve(found, request(context, **asked), price, limits)
 
 
 run = Command("deploy")
@@ -690,9 +690,9 @@ def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     assert point and point.steady.tpot and point.steady.tpot <= 0.012
     timer = Timer(found.plan.planner, found.request, 4096)
     assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
-    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.met(p))
+    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.kept(p.steady))
     assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
-    assert found.limits.met(point) and not found.unmet  # one user is within it, too
+    assert found.limits.kept(point.steady) and not found.unmet  # one user is within it, too
     assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
 
 

@@ -495,14 +495,28 @@ def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -
         return Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000)
 
     monkeypatch.setattr(Server, "of", of)
-    timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, rate=4.0))
-    point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    found = simulated(timer, point, Slo(), 9, requests=2000)
-    users: Any = SimpleNamespace(asked=request(300, 100, answer=Lengths(3, 5)))
-    simulated(users, point, Slo(), 9)
-    assert told.pop() == (3.0, point.steady._replace(rate=3.5, decoding=2.0))
-    assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
+    asked = replace(request(300, 100, answer=5, rate=4.0), simulated=2000)
+    found = simulated(loaded(asked), Layout(dp=2), 6, 4.0)
+    simulated(loaded(request(300, 100, answer=Lengths(3, 5))), Layout(dp=2), 6)
+    assert told.pop() == (3.0, STATE._replace(rate=3.5, decoding=2.0))
+    assert told == [(None, STATE._replace(rate=3.5, decoding=2.0))]
     assert found.run.seconds == pytest.approx(2000 / 2.0, rel=0.1)  # half of four requests a second
+    twice = simulated(loaded(asked), Layout(dp=2), 6, 8.0)
+    assert twice.run.seconds == pytest.approx(2000 / 4.0, rel=0.1)
+
+
+STATE = Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0)
+
+
+def loaded(asked: Any, together: float = 1.0) -> Any:
+    """A timer whose every load is in one state."""
+    return SimpleNamespace(
+        asked=asked,
+        planner=SimpleNamespace(engine=SimpleNamespace(memory=None)),
+        steady=lambda layout, clients: STATE,
+        open=lambda layout, rate: STATE,
+        demand=lambda layout: SimpleNamespace(together=together),
+    )
 
 
 def steady_server(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -511,10 +525,9 @@ def steady_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     steady_server(monkeypatch)
-    timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, times=(0.0, 1.0, 2.5, 3.0, 4.0)))
-    point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    found = simulated(timer, point, Slo(), 9)
-    assert [done.at for done in found.run.done] == [0.0, 2.5, 4.0]
+    timer = loaded(request(300, 100, answer=5, times=(0.0, 1.0, 2.5, 3.0, 4.0)))
+    assert [done.at for done in simulated(timer, Layout(dp=2), 6, 1.0).run.done] == [0.0, 2.5, 4.0]
+    assert [done.at for done in simulated(timer, Layout(dp=2), 6, 2.0).run.done] == [0.0, 1.25, 2.0]  # twice the rate
 
 
 @pytest.mark.parametrize(
@@ -526,24 +539,25 @@ def test_answers_of_one_length_are_varied_for_several_clients(
 ) -> None:
     """No answer is shorter than a token; those of an engine that computes prompts first stay alike."""
     steady_server(monkeypatch)
-    timer: Any = SimpleNamespace(
-        asked=request(300, 100, answer=answer), demand=lambda layout: SimpleNamespace(together=together)
-    )
-    point: Any = SimpleNamespace(layout=Layout(), sequences=clients, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    assert simulated(timer, point, Slo(), 9, requests=4).varied == varied
+    asked = replace(request(300, 100, answer=answer), simulated=4)
+    assert simulated(loaded(asked, together), Layout(), clients).varied == varied
 
 
 def test_a_figure_of_a_simulated_load() -> None:
     """Of two copies, one of which was simulated: three requests in four seconds."""
     run = SimulatedRun([Done(0, 1, 3, 5), Done(1, 1.5, 2, 2), Done(2, 4, 4, 1)], 4.0)
-    found = Simulated(run, 2, 0, run.within(1.0, 0.5), False)
-    assert found.output == 2 * 8 / 4 and found.goodput == 2 * 2 / 4
+    found = Simulated(run, 2, 0, False)
+    assert found.output == 2 * 8 / 4 and found.requests_per_s == 2 * 3 / 4
     assert found.ttft and found.tpot and found.e2e
     assert (found.ttft.mean, found.tpot.mean, found.e2e.mean) == (3.5 / 3, 0.5, 2.0)
     limits = ((1.0, 0.5), (1.0, 0.49), (0.99, 0.5), (2.0, None), (None, 0.49), (None, None))
     assert [3 * run.within(*each) for each in limits] == [2, 0, 1, 3, 1, 3]
     steady = found.means(Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
     assert steady == Steady(3.5 / 3, 0.5, 2.0, 7.0, 0.5, 3.0)
+    # TTFT are 0.5, 1 and 2: a percentile is the least value that this percentage do not exceed.
+    ttft = {percent: found.bounded(Slo(1.0, None, percent), steady).ttft for percent in (33, 33.4, 50, 66, 67, 99.9)}
+    assert ttft == {33: 0.5, 33.4: 1.0, 50: 1.0, 66: 1.0, 67: 2.0, 99.9: 2.0}
+    assert found.bounded(Slo(None, 1.0, None, 99), steady._replace(tpot=9.0)) == steady
     assert SimulatedRun().output == SimulatedRun().within(None, None) == 0
 
 

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 from command import Command
+from msgspec.structs import replace
 
 from txcalc import deploy, hardware, load
 from txcalc.errors import InputError
@@ -19,7 +20,7 @@ from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable, unit, units
-from txcalc.planning.serving.speed import most_rate, serve, sizes
+from txcalc.planning.serving.speed import bounded, most_rate, serve, sizes
 
 run = Command("deploy")
 
@@ -91,7 +92,7 @@ def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrenc
     planner = Planner(model, hardware.load(gpu), engine(model, weights))
     asked = request(9216, 8192)
     found = arrange(planner, asked, 9216, concurrency, limits=limits)
-    assert not serve(found, asked, None, *limits).unmet
+    assert not serve(found, asked, None, limits).unmet
     gpus = found.best.layout.gpus
     assert found.fewest and gpus == found.fewest.rented and gpus % found.fewest.replica == 0
     for count in range(found.min_gpus or 1, gpus):
@@ -173,6 +174,46 @@ def test_the_headline_says_that_limits_are_of_means() -> None:
     assert "meets the limits: mean TTFT 377 ms ≤ 500 ms and mean TPOT 23.7 ms ≤ 30.0 ms; " in out
     share = out.partition("≤ 30.0 ms; ")[2].partition(" % of requests within ")[0]
     assert 50 < int(share) < 100
+
+
+def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
+    """The plan within means of 500 and 30 ms has a p95 TTFT of seconds: more GPUs, and the headline says what holds."""
+    argv = ("llama-3.1-8b", "--gpu", "h100", *CHAT[:-4], "--ttft", "p90:500ms", "--tpot", "P99.5:30ms")
+    data = run.data(*argv)
+    speed = data["speed"]
+    assert data["fewest_gpus"]["rented"] == data["layout"]["gpus"] == 4 and speed["meets_limits"]
+    assert speed["limits"] == {"ttft_s": {"p90": 0.5}, "tpot_s": {"p99.5": 0.03}}
+    ttft, tpot = speed["checks"]
+    assert (ttft["statistic"], tpot["statistic"]) == ("p90", "p99.5") and ttft["within"] and tpot["within"]
+    assert ttft["value_s"] == speed["simulation"]["ttft_s"]["p90"] <= 0.5 and speed["within_limits"]
+    assert speed["simulation"]["within_limits"] >= 0.9
+    start = f"meets the limits: p90 TTFT {1000 * ttft['value_s']:.0f} ms ≤ 500 ms and p99.5 TPOT "
+    assert f"{start}{1000 * tpot['value_s']:.1f} ms ≤ 30.0 ms; 9" in " ".join(run(*argv)[1].split())
+    code, out, _ = run("llama-3.1-8b", "--gpu", "h100:3", "--dp", "3", *argv[3:])
+    assert code == 1 and out.startswith("misses a limit: p90 TTFT ") and "largest load within them: 153 users" in out
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_one_replica_less_misses_a_percentile(seed: int) -> None:
+    draw = Random(seed)
+    prompt, answer, users = draw.choice((500, 2000)), draw.choice((50, 200)), draw.choice((5, 20, 60))
+    rate = draw.choice((None, 5.0, 20.0))
+    percents = draw.choice(((95, None), (50, 99), (None, 90)))
+    limits = Slo(draw.choice((0.3, 1.0)), draw.choice((0.02, 0.04)), *percents)
+    model = load("llama-3.1-8b")
+    planner = Planner(model, hardware.load(draw.choice(("h100", "l40s"))), engine(model))
+    asked = replace(request(prompt + answer, prompt, answer=answer, rate=rate), simulated=300)
+    users = 1 if rate else users
+    plan = arrange(planner, asked, prompt + answer, users, limits=limits)
+    timer, gpus = Timer(planner, asked, prompt + answer), plan.best.layout.gpus
+    if plan.fewest:
+        assert plan.fewest.rented == gpus and not serve(plan, asked, None, limits).unmet
+        layouts = [layout for count in (gpus, gpus - 1) for layout in planner.layouts(count)] if gpus > 1 else []
+        smaller = [layout for layout in layouts if layout.gpus < gpus and unit(layout) in (1, 2, 4, 8)]
+        assert not any(
+            planner.fits(layout, plan.context, users) and limits.kept(bounded(timer, limits, layout, users, rate))
+            for layout in smaller
+        )
 
 
 def test_a_dear_plan_is_named_as_that() -> None:
@@ -267,7 +308,7 @@ def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
     planner, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
     for limits in (Slo(), Slo(3.0, 0.1)):
         found = arrange(planner, asked, 9216, 100, 16, limits=limits)
-        speed = serve(found, asked, None, *limits)
+        speed = serve(found, asked, None, limits)
         every = [speed.timer.steady(c.layout, 100) for c in found.choices if c.fits]
         kept = [steady for steady in every if limits.kept(steady)]
         assert len(kept) >= 1 and speed.chosen.steady.e2e == min(steady.e2e for steady in kept)
@@ -297,7 +338,7 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     for limits in (Slo(), Slo(tpot=0.012)):
-        found = serve(arrange(planner, asked, 8192, gpus=8, limits=limits), asked, None, *limits)
+        found = serve(arrange(planner, asked, 8192, gpus=8, limits=limits), asked, None, limits)
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
         rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
         assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())

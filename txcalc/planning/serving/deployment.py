@@ -299,7 +299,7 @@ class FewestGpus(Struct, frozen=True):
 class Unsuited(NamedTuple):
     """A replica that misses a limit with as few users as are worth one: the closest to the limits.
 
-    alone   its steady state with one user
+    alone   its steady state with one user (the latencies that the limits bound)
     two     with two; None: one is too many already
     """
 

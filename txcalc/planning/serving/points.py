@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import sqrt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -58,6 +58,8 @@ class Request(Struct, frozen=True):
     rate          requests per second of an open loop; None: a closed loop
     traffic       distributions of lengths and interarrival times
     told          whether a prompt was given; if not, an encoder's pass is over the context
+    simulated     number of requests that a simulation has; None: its default
+    seed          of the simulation
     """
 
     prompt: int
@@ -67,6 +69,8 @@ class Request(Struct, frozen=True):
     rate: float | None = None
     traffic: Requests | None = None
     told: bool = False
+    simulated: int | None = None
+    seed: int = 0
 
     @property
     def spread(self) -> float:
@@ -188,25 +192,32 @@ def request(
 
 
 class Slo(NamedTuple):
-    """Upper bounds of the mean latencies in seconds; None: no bound. A load without known means is within none."""
+    """Upper bounds of latencies at the load in seconds; None: no bound. A load without known latencies is within none.
+
+    ttft_percentile, tpot_percentile   what is bounded: the latency of this percentage of requests; None: the mean
+    """
 
     ttft: float | None = None
     tpot: float | None = None
+    ttft_percentile: float | None = None
+    tpot_percentile: float | None = None
 
     def __bool__(self) -> bool:
         return self.ttft is not None or self.tpot is not None
 
-    def met(self, point: OperatingPoint) -> bool:
-        """Whether a point's steady state is within the limits; an overloaded one is not."""
-        return self.kept(point.steady)
+    @property
+    def simulated(self) -> bool:
+        """Whether a percentile is bounded, which only a simulation gives."""
+        return self.ttft_percentile is not None or self.tpot_percentile is not None
 
     def kept(self, steady: Steady) -> bool:
+        """Whether the bounded latencies (`speed.bounded`) are within the limits; those of an overload are not."""
         slow = self.ttft is not None and steady.ttft > self.ttft
         late = self.tpot is not None and (not steady.timed or (steady.tpot is not None and steady.tpot > self.tpot))
         return steady.lasts and not slow and not late
 
     def excess(self, steady: Steady) -> float:
-        """The largest ratio of a mean to its limit."""
+        """The largest ratio of a latency to its limit."""
         means = (self.ttft, steady.ttft), (self.tpot, steady.tpot)
         return max((mean / limit for limit, mean in means if limit and mean is not None), default=0.0)
 
@@ -266,6 +277,7 @@ class Timer:
         self._demands: dict[tuple[Layout, float], Demand] = {}
         self._drafts: dict[Layout, LayoutTime] = {}
         self._seats: dict[Layout, float] = {}
+        self.simulations: dict[tuple[Layout, int, float | None], Any] = {}  # of `speed.simulation`
 
     def pace(self, layout: Layout) -> LayoutTime:
         """The times of one replica."""

@@ -23,7 +23,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Steady
-from txcalc.planning.serving.points import OperatingPoint, Slo, Timer
+from txcalc.planning.serving.points import Slo, Timer
 from txcalc.planning.serving.steady_state import Coupling, coupling
 from txcalc.planning.serving.traffic import Arrival
 
@@ -118,12 +118,16 @@ class LatencyStats(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> LatencyStats | None:
-    """Mean and percentiles (nearest rank); None without values."""
+    """Mean and percentiles; None without values."""
     if not values:
         return None
     ordered = sorted(values)
-    ranks = (ordered[max(0, ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9, 0.99))
-    return LatencyStats(sum(ordered) / len(ordered), *ranks)
+    return LatencyStats(sum(ordered) / len(ordered), *(percentile(ordered, percent) for percent in (50, 90, 99)))
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """The value that this percentage of ascending values do not exceed (nearest rank)."""
+    return ordered[max(0, ceil(percent * len(ordered) / 100) - 1)]
 
 
 @dataclass
@@ -359,7 +363,6 @@ class _Simulation:
 class Simulated(NamedTuple):
     """A simulated load: one replica was simulated, for all `copies`.
 
-    good     share of the requests within the limits
     varied   answer lengths were varied, although the load's are equal
     told     its means stand in for the closed form, which has none at this load
     """
@@ -367,7 +370,6 @@ class Simulated(NamedTuple):
     run: SimulatedRun
     copies: int
     seed: int
-    good: float
     varied: bool
     told: bool = False
 
@@ -389,42 +391,55 @@ class Simulated(NamedTuple):
         assert ttft and e2e
         return steady._replace(ttft=ttft.mean, tpot=tpot.mean if tpot else None, e2e=e2e.mean)
 
+    def bounded(self, limits: Slo, steady: Steady) -> Steady:
+        """A steady state with the latencies that the limits bound: percentiles in place of their means."""
+        state = steady if steady.timed else self.means(steady)
+        if limits.ttft_percentile is not None:
+            state = state._replace(ttft=percentile(sorted(one.ttft for one in self.run.done), limits.ttft_percentile))
+        tpots = sorted(one.tpot for one in self.run.done if one.tpot is not None)
+        if limits.tpot_percentile is not None and tpots:
+            state = state._replace(tpot=percentile(tpots, limits.tpot_percentile))
+        return state
+
+    @property
+    def requests_per_s(self) -> float:
+        """Requests answered per second by all replicas."""
+        return len(self.run.done) / self.run.seconds * self.copies
+
     @property
     def output(self) -> float:
         """Answer tokens per second of all replicas."""
         return self.run.output * self.copies
 
-    @property
-    def goodput(self) -> float:
-        """Requests per second within the limits, of all replicas."""
-        return self.good * len(self.run.done) / self.run.seconds * self.copies
 
+def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None = None) -> Simulated:
+    """Simulates one replica's even share of a load: a closed loop of `sequences`, or an open one at a rate.
 
-def simulated(
-    timer: Timer, point: OperatingPoint, limits: Slo, sequences: int, seed: int = 0, requests: int | None = None
-) -> Simulated:
-    """Simulates one replica's even share of a point's load, with at most `sequences` concurrent sequences.
-
-    An open loop has `requests` (default: `REQUESTS`, or one per given arrival time), a closed one `ROUNDS` per client,
-    as in `steady_state`. Answers of equal length would end together round after round, so they are varied by a few
-    tokens (`ALIKE`), except for engines that compute prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
+    A replica runs at most as many sequences at once as its engine does: `SEQUENCES` if none is named; if it has no
+    maximum, `sequences` (of an open loop `SEQUENCES`). An open loop has `REQUESTS`, or one per given arrival time, a
+    closed one `ROUNDS` per client, as in `steady_state`, unless the load names a number. Answers of equal length would
+    end together round after round, so they are varied by a few tokens (`ALIKE`), except for engines that compute
+    prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
-    traffic, layout = timer.asked.traffic, point.layout
+    load, memory = timer.asked, timer.planner.engine.memory
+    traffic, number, seed = load.traffic, load.simulated, load.seed
     assert traffic is not None
-    copies, steady = layout.dp if traffic.rate else min(layout.dp, point.sequences), point.steady
+    steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
+    copies = layout.dp if rate else min(layout.dp, sequences)
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
-    load = (None if traffic.rate else point.sequences / copies, mean)
-    varied, server = False, Server.of(timer, layout, sequences, load)
-    if traffic.rate is None:
-        clients = ceil(point.sequences / copies)
-        if varied := clients > 1 and not timer.asked.answers and timer.demand(layout).together <= 1 / ROUNDS:
-            traffic, alike = traffic._replace(answers=traffic.answers.varied), traffic.answers
-            varied = traffic.answers != alike  # none is shorter than one token
-        run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
-    elif traffic.times:
-        share = traffic._replace(times=traffic.times[::copies])
-        run = simulate(server, share.jobs(len(share.times), seed))
+    most = (memory.at_once if memory else SEQUENCES) or (SEQUENCES if rate else sequences)
+    server = Server.of(timer, layout, most, (None if rate else sequences / copies, mean))
+    if rate is None:
+        clients, alike = ceil(sequences / copies), traffic.answers
+        if clients > 1 and not load.answers and timer.demand(layout).together <= 1 / ROUNDS:
+            traffic = traffic._replace(answers=alike.varied)
+        share = traffic._replace(rate=None, times=())
+        run = simulate(server, share.jobs(number or ROUNDS * clients, seed), clients)
+        return Simulated(run, copies, seed, traffic.answers != alike)  # none is shorter than one token
+    if traffic.times:
+        slower = load.rate / rate if load.rate else 1.0
+        share = traffic._replace(times=tuple(slower * time for time in traffic.times[::copies]))
+        number = len(share.times)
     else:
-        share = traffic._replace(rate=traffic.rate / copies)
-        run = simulate(server, share.jobs(requests or REQUESTS, seed))
-    return Simulated(run, copies, seed, run.within(limits.ttft, limits.tpot), varied)
+        share = traffic._replace(rate=rate / copies)
+    return Simulated(simulate(server, share.jobs(number or REQUESTS, seed)), copies, seed, False)

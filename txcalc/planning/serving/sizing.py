@@ -37,7 +37,7 @@ from txcalc.planning.serving.deployment import (
     taken,
 )
 from txcalc.planning.serving.points import Request, Slo, Timer
-from txcalc.planning.serving.speed import MOST_LAYOUTS, within
+from txcalc.planning.serving.speed import bounded
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
@@ -122,17 +122,6 @@ def fewer_users(
     return arrange(plan.planner, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
 
 
-def capacity(plan: Plan, asked: Request, limits: Slo) -> int:
-    """The most users within the limits, on the layout of the plan that then answers the most requests; 0: not one."""
-    timer = Timer(plan.planner, asked, plan.context)
-    loads = [(0.0, 0)]
-    for choice in plan.choices[:MOST_LAYOUTS]:
-        users = within(timer, choice, limits) * choice.layout.dp if timer.known(choice.layout) else 0
-        if users:
-            loads.append((timer.steady(choice.layout, users).rate, users))
-    return max(loads)[1]
-
-
 class _Sizing:
     """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 
@@ -153,12 +142,9 @@ class _Sizing:
         self._lightest: dict[Layout, Steady] = {}  # of a replica with as few users as are worth one
 
     def load(self, layout: Layout) -> Steady:
-        """Its steady state. Errors: `InputError` where it cannot be timed."""
+        """Its latencies that the limits bound. Errors: `InputError` where it cannot be timed."""
         if layout not in self._loads:
-            if self.asked.rate is None:
-                self._loads[layout] = self.timer.steady(layout, self.concurrency)
-            else:
-                self._loads[layout] = self.timer.open(layout, self.asked.rate)
+            self._loads[layout] = bounded(self.timer, self.limits, layout, self.concurrency, self.asked.rate)
         return self._loads[layout]
 
     @property
@@ -203,8 +189,9 @@ class _Sizing:
             return self.limits.excess(self._lightest[layout])
 
         layout = min(self._lightest, key=excess)
-        alone = self.timer.steady(layout, 1)
-        return Unsuited(layout, alone, self.timer.steady(layout, 2) if self.limits.kept(alone) else None)
+        alone = bounded(self.timer, self.limits, layout, 1)
+        two = bounded(self.timer, self.limits, layout, 2) if self.limits.kept(alone) else None
+        return Unsuited(layout, alone, two)
 
     def _rented(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas, and the accelerators of each; None: none serve the load within the limits."""
@@ -271,7 +258,7 @@ class _Sizing:
             return False
         if replica not in self._lightest:
             users = 1 if self.asked.rate else min(users, ceil_div(self.concurrency, hold))
-            self._lightest[replica] = self.timer.steady(replica, users)
+            self._lightest[replica] = bounded(self.timer, self.limits, replica, users)
         return self.limits.kept(self._lightest[replica])
 
     def _serves(self, layout: Layout) -> bool:
@@ -319,13 +306,21 @@ class _Sizing:
         except InputError:
             return None
         try:
-            return sorted(layouts, key=self._rank) if self.timed else layouts
+            return self._sorted(layouts) if self.timed else layouts
         except InputError:  # a peak is not known: nothing can be timed
             self.timed = False
             return layouts
 
+    def _sorted(self, layouts: list[LayoutCapacity]) -> list[LayoutCapacity]:
+        """Best first; of limits of percentiles, by means, behind the first that simulation shows to be within them."""
+        order = sorted(layouts, key=self._rank)
+        if not self.limits.simulated:
+            return order
+        best = next((choice for choice in order if choice.fits and self._serves(choice.layout)), order[0])
+        return [best, *(choice for choice in order if choice is not best)]
+
     def _rank(self, choice: LayoutCapacity) -> tuple[bool, bool, float, float]:
         if not (choice.serves and self.timer.known(choice.layout)):
             return not choice.fits, True, inf, 0.0
-        steady = self.load(choice.layout)
+        steady = bounded(self.timer, Slo(), choice.layout, self.concurrency, self.asked.rate)
         return not choice.fits, not self.limits.kept(steady), steady.e2e, -steady.rate

@@ -6,18 +6,19 @@ Limits, throughput and cost refer to the steady state, in which prefill and deco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.serving.demand import ROUNDS
+from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, largest
 from txcalc.planning.serving.durations import total
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -88,6 +89,17 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def pace(self) -> LayoutTime:
         return self.timer.pace(self.chosen.layout)
 
+    def with_simulation(self) -> Serving:
+        """With the chosen load simulated, if it is sustainable, and its means where they have no closed form."""
+        point = self.chosen
+        if not point.steady.lasts:
+            return self
+        run = simulation(self.timer, point.layout, point.sequences, self.request.rate)
+        if point.steady.timed:
+            return replace(self, simulated=run)
+        point = replace(point, steady=run.means(point.steady))
+        return replace(self, chosen=point, simulated=run._replace(told=True))
+
     @cached_property
     def batches(self) -> list[OperatingPoint]:
         found = {point.sequences: point for point in self._timed(self.plan.best)}
@@ -118,7 +130,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return [point for choice in self.timed_choices for point in self._timed(choice)]
 
     def _timed(self, choice: LayoutCapacity) -> list[OperatingPoint]:
-        also = within(self.timer, choice, self.limits)
+        also = 0 if self.limits.simulated else within(self.timer, choice, self.limits)
         return [self.timer.point(choice.layout, n) for n in sizes(choice.max_concurrency, choice.layout.dp, also)]
 
     @cached_property
@@ -162,9 +174,12 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 found.append(point)
         return found
 
-    @property
+    @cached_property
     def cheapest(self) -> OperatingPoint | None:
-        within = [point for point in self.points if point.tpot and self.limits.met(point)]
+        if self.limits.simulated:
+            layout, users = most_users(self.timer, self.timed_choices, self.limits)
+            return self.timer.point(layout, users) if users else None
+        within = [point for point in self.points if point.tpot and self.limits.kept(point.steady)]
         return min(within, key=lambda p: p.gpu_seconds, default=None)
 
     @cached_property
@@ -180,8 +195,8 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 continue
 
             def kept(rate: float, layout: Layout = layout) -> bool:
-                steady = self.timer.open(layout, rate)
-                return steady.timed and self.limits.kept(steady)
+                timed = self.timer.open(layout, rate).timed
+                return timed and self.limits.kept(bounded(self.timer, self.limits, layout, 1, rate))
 
             if rate := most_rate(kept, best.rate if best else 0.0, asked):
                 inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
@@ -199,11 +214,36 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def unmet(self) -> bool:
         """Whether the load cannot be sustained, or a limit is missed."""
-        return not (self.apart.met(self.limits) if self.apart else self.limits.met(self.chosen))
+        return not self.limits.kept(self.bounded)
+
+    @cached_property
+    def bounded(self) -> Steady:
+        """The latencies that the limits bound."""
+        steady = self.apart.steady if self.apart else self.chosen.steady
+        return self.simulated.bounded(self.limits, steady) if self.limits.simulated and self.simulated else steady
 
     @property
     def efficiency(self) -> Efficiency:
         return self.plan.planner.accelerator.efficiency
+
+
+def bounded(timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None) -> Steady:
+    """The steady state with the latencies that the limits bound: means in closed form, or percentiles of a simulation.
+    The load is a closed loop of `sequences`, or an open one at a rate."""
+    steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
+    if not limits.simulated or not steady.lasts:
+        return steady
+    return simulation(timer, layout, sequences, rate).bounded(limits, steady)
+
+
+def simulation(timer: Timer, layout: Layout, sequences: int, rate: float | None = None) -> Simulated:
+    """The load request by request: a closed loop of `sequences`, or an open one at a rate."""
+    from txcalc.planning.serving.simulation import simulated
+
+    key = layout, sequences if rate is None else 0, rate
+    if key not in timer.simulations:
+        timer.simulations[key] = simulated(timer, layout, sequences, rate)
+    return timer.simulations[key]  # type: ignore[no-any-return]
 
 
 def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
@@ -230,25 +270,20 @@ def check_budget(price: float | None = None, ttft: float | None = None, tpot: fl
         raise InputError("deploy", faults)
 
 
-def serve(
-    plan: Plan,
-    asked: Request,
-    price: float | None = None,
-    ttft: float | None = None,
-    tpot: float | None = None,
-) -> Serving:
-    """The speed of a plan, at a price per GPU-hour, within limits in seconds.
+def serve(plan: Plan, asked: Request, price: float | None = None, limits: Slo | None = None) -> Serving:
+    """The speed of a plan, at a price per GPU-hour, within limits.
 
     Errors: `InputError` for an invalid price or limit, an unknown peak or link that is needed, or a plan that holds no
     sequence.
     """
-    check_budget(price, ttft, tpot)
+    limits = limits or Slo()
+    check_budget(price, limits.ttft, limits.tpot)
     if not plan.best.serves:
         raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
-    limits, timer = Slo(ttft, tpot), Timer(plan.planner, asked, plan.context)
-    best = plan.best.layout
+    timer, best = Timer(plan.planner, asked, plan.context), plan.best.layout
     chosen = timer.point(best, plan.concurrency, asked.rate, plan.best.max_concurrency)
-    return Serving(plan, timer, price, limits, chosen)
+    serving = Serving(plan, timer, price, limits, chosen)
+    return serving.with_simulation() if limits.simulated else serving
 
 
 def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
@@ -258,8 +293,31 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
     if not limits or not timer.pace(layout).caching or not choice.max_concurrency:
         return 0
     most = min(choice.max_concurrency // layout.dp, MOST_BATCH)
-    last = largest(lambda n: n <= most and limits.kept(timer.steady(layout, n * layout.dp)), most + 1)
+
+    def kept(n: int) -> bool:
+        return n <= most and limits.kept(bounded(timer, limits, layout, n * layout.dp))
+
+    last = largest(kept, most + 1)
     return most if last is None else last
+
+
+def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> tuple[Layout, int]:
+    """The layout that answers the most requests within the limits, and its users then; 0: not one is within them.
+
+    More users never answer fewer requests, so a layout whose cache, when full, answers no more than another within the
+    limits is not searched: a percentile takes a simulation of each number.
+    """
+    best, users, rate = choices[0].layout, 0, 0.0
+    full = {choice.layout: timer.steady(choice.layout, max(1, choice.max_concurrency)).rate for choice in choices}
+    for choice in sorted(choices, key=lambda choice: -full[choice.layout]):
+        layout = choice.layout
+        if full[layout] <= rate:
+            break
+        if number := within(timer, choice, limits) * layout.dp:
+            answered = timer.steady(layout, number).rate
+            if answered > rate:
+                best, users, rate = layout, number, answered
+    return best, users
 
 
 def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:

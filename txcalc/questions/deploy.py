@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
+from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
 from msgspec import Struct
@@ -206,7 +208,8 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     min_gpus       the fewest GPUs that hold the load in memory
     fewest_gpus    the fewest that serve it within the limits; None: none do
     unsuited       if more GPUs do not mend a missed limit: the replica that comes closest
-    times_cheapest  of several of a model that serve the load: cost per hour, over that of the cheapest
+    times_cheapest  of several of a model that serve the load: cost per hour (per million tokens, if each is at its
+                   capacity), over that of the cheapest
     layouts        best first, by `rule`
     memory         of each GPU of every distinct stage
     largest        the largest load that fits or, if a rate is too high, is within the limits
@@ -443,24 +446,37 @@ def deploy(
     if all(isinstance(each, Refusal) for each in deployments):
         raise InputError("deploy", dict.fromkeys(each.refused for each in deployments if isinstance(each, Refusal)))
     # The type says one deployment: of several only `deployments` is there.
-    return cast(Deploy, DeployComparison(deployments=_costs_compared(deployments)))
+    return cast(Deploy, DeployComparison(deployments=_compared(deployments)))
 
 
-def _costs_compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
-    """The deployments, those of a model that serve the load with their cost over that of the cheapest."""
-    costs = {
-        i: each.speed.cost_per_hour
-        for i, each in enumerate(deployments)
-        if isinstance(each, Deploy) and not each.failed and each.speed and each.speed.cost_per_hour is not None
-    }
+def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
+    """The deployments of each model, those that serve the load first, the cheapest at their head; where no two costs
+    can be compared, as given."""
+    by_model: dict[str, list[Deploy | Refusal]] = {}
+    for each in deployments:
+        by_model.setdefault(each.model if isinstance(each, Refusal) else each.model.name, []).append(each)
+    return tuple(chain(*map(_by_cost, by_model.values())))
 
-    def compared(i: int, each: Deploy | Refusal) -> Deploy | Refusal:
-        if i not in costs or isinstance(each, Refusal):
-            return each
-        peers = [cost for j, cost in costs.items() if deployments[j].model == each.model]
-        return replace(each, times_cheapest=costs[i] / min(peers)) if len(peers) > 1 else each
 
-    return tuple(compared(i, each) for i, each in enumerate(deployments))
+def _by_cost(deployments: list[Deploy | Refusal]) -> list[Deploy | Refusal]:
+    costs = {i: cost for i, each in enumerate(deployments) if (cost := _cost(each)) is not None}
+    if len(costs) < 2:
+        return deployments
+    cheapest = min(costs.values())
+    order = sorted(range(len(deployments)), key=lambda i: costs.get(i, inf))
+    rows = (deployments[i] for i in order)
+    return [
+        replace(row, times_cheapest=costs[i] / cheapest) if i in costs and isinstance(row, Deploy) else row
+        for i, row in zip(order, rows, strict=True)
+    ]
+
+
+def _cost(deployment: Deploy | Refusal) -> float | None:
+    """What plans that serve one load are compared by: cost per hour; each at its capacity, per million tokens."""
+    if isinstance(deployment, Refusal) or deployment.failed or deployment.speed is None:
+        return None
+    capacity = deployment.speed.capacity
+    return capacity.cost_per_million_output if capacity else deployment.speed.cost_per_hour
 
 
 Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour

@@ -88,7 +88,7 @@ def comparison(answer: DeployComparison) -> Report:
         if isinstance(each, Refusal):
             name = f"{each.model} on {each.gpu}"
             label = TableCell(name, f"{each.model}\n{each.gpu}")
-            rows.append((label, TableCell(None, "refused"), *[None] * (5 + priced)))
+            rows.append((label, TableCell(None, "refused"), *[None] * (5 + 2 * priced)))
             notes[f"{name}: {each.refused}"] = None
             continue
         gpus, model = f"{each.layout.gpus} × {each.gpu.name}", each.model.name
@@ -97,7 +97,9 @@ def comparison(answer: DeployComparison) -> Report:
         if each.unsuited and each.speed and not each.speed.meets_limits:
             fits = TableCell(each.fits, "not suited", "red")
             notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.checks)}"] = None
-        figures = serving.row(each.speed) if each.speed else [None] * (3 + priced)
+        elif each.times_cheapest == 1:
+            fits = TableCell(each.fits, "cheapest", "green")
+        figures = serving.row(each.speed) if each.speed else [None] * (3 + 2 * priced)
         users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
         rows.append((label, fits, str(each.layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
@@ -108,7 +110,7 @@ def comparison(answer: DeployComparison) -> Report:
         TableCell("most sequences", "max\nusers"),
         *(column(name, "s") for name in ("TTFT", "TPOT")),
         TableCell("tokens/s per GPU", "tokens/s\nper GPU"),
-        *((TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()),
+        *serving.COST_HEADINGS[: 2 * priced],
     )
     timed = (each for each in answer.deployments if isinstance(each, Deploy) and each.speed)
     header = [*_expensive(answer), *next((serving.shared(each, each.speed) for each in timed if each.speed), [])]
@@ -117,9 +119,10 @@ def comparison(answer: DeployComparison) -> Report:
 
 def _expensive(answer: DeployComparison) -> list[str]:
     """Plans that cost several times as much as the cheapest."""
+    at_capacity = any(isinstance(each, Deploy) and each.speed and each.speed.capacity for each in answer.deployments)
+    per = "per million tokens as the cheapest" if at_capacity else "per hour as the cheapest that serves this load"
     return [
-        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × as much per hour "
-        "as the cheapest that serves this load"
+        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × as much {per}"
         for each in answer.deployments
         if isinstance(each, Deploy) and each.times_cheapest and each.times_cheapest >= EXPENSIVE
     ]

@@ -27,6 +27,7 @@ from txcalc.units import seconds, three
 Item = TypeVar("Item")
 FRONT = 12  # points shown
 LOADS = 6  # shown without detail
+COST_HEADINGS = TableCell("cost per hour", "cost per\nhour"), TableCell("cost of 1M out", "cost of\n1M out")
 
 
 def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
@@ -200,7 +201,8 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
 def row(speed: Speed) -> list[TableCell]:
     """The speed columns of a table of several deployments, at the load or at capacity."""
     point = speed.capacity or speed
-    steady, costs = point.steady, _costs(speed, point)
+    hourly = () if speed.price_per_gpu_hour is None else (_money(point.cost_per_hour),)
+    steady, costs = point.steady, (*hourly, *_costs(speed, point))
     if not steady.timed:
         why = "saturated" if steady.lasts else "overloaded"
         return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *costs]
@@ -381,8 +383,7 @@ def _rates_of_point(point: Point) -> tuple[TableCell, TableCell]:
 
 def _throughput_headings(speed: Speed) -> tuple[TableCell, ...]:
     rates = TableCell("tokens/s per user", "tokens/s\nper user"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
-    cost = TableCell("cost of 1M out", "cost of\n1M out")
-    return rates if speed.price_per_gpu_hour is None else (*rates, cost)
+    return rates if speed.price_per_gpu_hour is None else (*rates, COST_HEADINGS[1])
 
 
 def _costs(speed: Speed, point: Point) -> tuple[TableCell, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from math import inf
 from random import Random
 from typing import Any, cast
@@ -219,10 +220,19 @@ def test_one_replica_less_misses_a_percentile(seed: int) -> None:
 def test_a_dear_plan_is_named_as_that() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100@2.5", "--gpu", "l40s@1.5", "--gpu", "a100-80gb@1.5", *CHAT)
     rows = run.data(*argv)["deployments"]
-    assert [row["times_cheapest"] for row in rows] == pytest.approx([1, 4, 1.6])
+    assert [row["gpu"]["name"] for row in rows] == ["h100-sxm", "a100-80gb-sxm", "l40s"]  # cheapest first
+    assert [row["times_cheapest"] for row in rows] == pytest.approx([1, 1.6, 4])
+    assert [row["speed"]["cost_per_hour"] for row in rows] == pytest.approx([7.5, 12, 30])
     out = run(*argv)[1]
     dear = "llama-3.1-8b on 20 × l40s costs 4.0 × as much per hour as the cheapest that serves this load "
     assert " ".join(out.split()).startswith(dear) and out.count("the cheapest") == 1
+    assert re.search(r"cheapest +dp=3 .* 7\.50 +0\.2595", out) and out.count("cheapest") == 2
+    # Without a load each is at its capacity, and compared by the cost of its tokens; what does not serve is last.
+    cards = [word for card in ("l4:1@0.1", "l40s:4@1", "h100:1@2.5") for word in ("--gpu", card)]
+    rows = run.data("llama-3.1-8b", *cards, "--ttft", "2s", "--tpot", "30ms")["deployments"]
+    assert [row["gpu"]["name"] for row in rows] == ["h100-sxm", "l40s", "l4"] and "times_cheapest" not in rows[2]
+    costs = [row["speed"]["capacity"]["cost_per_million_output"] for row in rows[:2]]
+    assert rows[1]["times_cheapest"] == pytest.approx(costs[1] / costs[0]) and costs[1] > costs[0]
 
 
 def test_without_a_load_the_answer_is_what_the_gpus_carry() -> None:

@@ -99,7 +99,7 @@ def test_its_predictions_are_those_of_today(path: Path) -> None:
 
     for name, item in items(path):
         model = load(item["source"], item.get("changes"))
-        model = model if item["layers"] == item["of_layers"] else reference.cut(model, item["layers"])
+        model = model if item["layers"] == item["of_layers"] else reference.truncate(model, item["layers"])
         assert item["params"] == model.params, name
         rows = [row for step in item["steps"].values() for row in step.get("wholes", ())]
         found = [(row, today(row[1], row[3], model, item["dtype"])) for row in rows]

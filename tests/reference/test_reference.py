@@ -59,7 +59,7 @@ def logits(made: Any) -> Tensor:
 
 @pytest.mark.parametrize("name", presets.names())
 def test_every_weight_of_a_preset_by_path_and_shape(name: str) -> None:
-    model = reference.cut(txcalc.load(name), 4)
+    model = reference.truncate(txcalc.load(name), 4)
     net = reference.build(model, device="meta")
     wanted = {
         f"{path}.{weight.name}": weight.shape
@@ -81,7 +81,7 @@ def test_layers_are_cut_in_both_stacks_and_keep_their_pattern() -> None:
     ]  # fmt: skip
     net = reference.build(txcalc.load("t5-small"), layers=2, device="meta")
     assert (len(net.encoder.layers), len(net.decoder.layers)) == (2, 2)
-    assert reference.cut(whole, 100).params == whole.params
+    assert reference.truncate(whole, 100).params == whole.params
 
 
 def test_tied_weights_are_one_parameter_and_shared_layers_one_module() -> None:

@@ -96,7 +96,7 @@ def predict_again(found: dict[str, Any]) -> int:
     for item in suite.CPU_LIST if kind == "cpu" else suite.CUDA_LIST:
         entry = found["items"][item.name]
         model = load(item.source, dict(item.changes))
-        model = model if entry["layers"] == entry["of_layers"] else reference.cut(model, entry["layers"])
+        model = model if entry["layers"] == entry["of_layers"] else reference.truncate(model, entry["layers"])
         subject = workloads.DeviceModel(model, kind, device.DTYPES[item.dtype])
         prompts = [workloads.Load("prefill", 1, tokens) for tokens in item.overtaking]
         figures = [figure for step in entry["steps"].values() for figure in step.get("figures", ())]

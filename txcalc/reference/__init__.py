@@ -44,12 +44,12 @@ def build(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Stack | EncoderDecoder:
-    """The module of a model; `layers` keeps only the first ones of each stack (see `cut`).
+    """The module of a model; `layers` keeps only the first ones of each stack (see `truncate`).
 
     Its parameters are random, from torch's generator (see `initial`); on meta they are only shapes.
     """
     if layers is not None:
-        model = cut(model, layers)
+        model = truncate(model, layers)
     net = modules(model.root, torch.device(device), dtype)
     if torch.device(device).type != "meta":
         initialise(net)
@@ -62,15 +62,15 @@ def modules(root: Composite, device: torch.device, dtype: torch.dtype) -> Stack 
     return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(stack(root), like)
 
 
-def cut(model: Model, layers: int) -> Model:
+def truncate(model: Model, layers: int) -> Model:
     """The same model with the first `layers` layers of each stack: its ledger is that of `build(model, layers=…)`."""
     root: Composite = model.root
     if isinstance(root, EncoderDecoderPart):
-        root = replace(root, encoder=_first(root.encoder, layers), decoder=_first(root.decoder, layers))
+        root = replace(root, encoder=_first_layers(root.encoder, layers), decoder=_first_layers(root.decoder, layers))
     elif isinstance(root, FixedLength):
-        root = replace(root, stack=_first(root.stack, layers))
+        root = replace(root, stack=_first_layers(root.stack, layers))
     else:
-        root = _first(stack(root), layers)
+        root = _first_layers(stack(root), layers)
     return replace(model, root=root)
 
 
@@ -83,13 +83,13 @@ def stack(root: Composite) -> StackPart:
     return root
 
 
-def _first(whole: StackPart, layers: int) -> StackPart:
+def _first_layers(full: StackPart, layers: int) -> StackPart:
     groups = []
-    for group in whole.groups:
+    for group in full.groups:
         indices = tuple(i for i in group.indices if i < layers)
         if indices:
             groups.append(LayerGroup(group.name, group.block, indices, len(indices), group.shared))
-    return replace(whole, groups=tuple(groups))
+    return replace(full, groups=tuple(groups))
 
 
 def inputs(
@@ -103,7 +103,7 @@ def inputs(
     stacks = model.spec["stacks"]
     last = stacks.get("decoder") or stacks[""]
     if last["vision"]:
-        return (_pictures(last["vision"], batch, device),)
+        return (_random_images(last["vision"], batch, device),)
     if last["vocab_size"] is None:
         return (torch.randn(batch, tokens, last["d_model"], device=device),)
     ids = torch.randint(last["vocab_size"], (batch, tokens), device=device)
@@ -112,13 +112,13 @@ def inputs(
     source = model.workload(batch, tokens, source=source).source
     first = stacks["encoder"]
     if first["vision"]:
-        return ids, _pictures(first["vision"], batch, device)
+        return ids, _random_images(first["vision"], batch, device)
     if first["audio"]:
         return ids, torch.randn(batch, first["audio"]["mels"], 2 * source, device=device)
     return ids, torch.randint(first["vocab_size"], (batch, source), device=device)
 
 
-def _pictures(vision: Mapping[str, Any], batch: int, device: str | torch.device) -> Tensor:
+def _random_images(vision: Mapping[str, Any], batch: int, device: str | torch.device) -> Tensor:
     return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
 
 

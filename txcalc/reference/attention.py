@@ -35,10 +35,10 @@ class Core(Cached):
             return new
         if self.window is None:
             return run.cache.append(f"{run.layer}.{self.place}", *new)
-        held = run.recall(self.place)
-        if held:
-            seen = min(held[0].shape[1], self.window - 1)
-            new = tuple(torch.cat((h[:, h.shape[1] - seen :], n), 1) for h, n in zip(held, new, strict=True))
+        cached = run.recall(self.place)
+        if cached:
+            visible = min(cached[0].shape[1], self.window - 1)
+            new = tuple(torch.cat((h[:, h.shape[1] - visible :], n), 1) for h, n in zip(cached, new, strict=True))
         run.keep(self.place, *(n[:, -self.window :].clone() for n in new))
         return new
 
@@ -50,15 +50,15 @@ class Core(Cached):
         heads, groups = q.shape[2], k.shape[2]
         fused = not current().explicit and self.softcap is None and sinks is None
         plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own causal mask
-        alone = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees the whole cache
-        hides = (self.causal or self.window is not None) and not (plain or alone)
+        single_query = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees the whole cache
+        hides = (self.causal or self.window is not None) and not (plain or single_query)
         under = not fused or (current().grouped and (hides or bias is not None))
         group = heads // groups if under else 1  # queries that share a key and value, stacked as rows
         if bias is not None and under:
             bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
         if hides:
             key = "mask", self.window, self.chunked, group
-            mask = run.once(key, lambda: self.additive_mask(run, k.shape[1], q.dtype).repeat(group, 1))
+            mask = run.build_once(key, lambda: self.additive_mask(run, k.shape[1], q.dtype).repeat(group, 1))
             bias = mask if bias is None else bias + mask
         if fused:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -88,15 +88,15 @@ class Core(Cached):
 
     def additive_mask(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
         """0 where query i sees key j, else −∞: (T, S)."""
-        apart = distances(run, keys)
+        offsets = distances(run, keys)
         if self.window is None:
-            hidden = apart < 0
+            hidden = offsets < 0
         elif self.causal:
             reach = run.positions[:, None] % self.window if self.chunked else self.window - 1
-            hidden = (apart < 0) | (apart > reach)
+            hidden = (offsets < 0) | (offsets > reach)
         else:
-            hidden = apart.abs() >= self.window
-        return torch.zeros_like(apart, dtype=dtype).masked_fill(hidden, -math.inf)
+            hidden = offsets.abs() >= self.window
+        return torch.zeros_like(offsets, dtype=dtype).masked_fill(hidden, -math.inf)
 
 
 def by_head(x: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ class AttentionCore(Core):
             bias = self.distance_scores(q, projected, run)
         elif self.biased and run.bias is None:
             slopes = ("alibi", self.n_heads, self.window)
-            bias = run.once(slopes, lambda: self.alibi_bias(run, k.shape[1], q.dtype, q.shape[2]))
+            bias = run.build_once(slopes, lambda: self.alibi_bias(run, k.shape[1], q.dtype, q.shape[2]))
         elif self.biased:
             bias = run.bias
         return self.attend(q, k, v, run, bias, self.sinks)
@@ -145,9 +145,9 @@ class AttentionCore(Core):
         """−slope·(i − j), one slope per head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
         if type(self.n_heads) is not int:  # a symbol: no values are computed
             return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)
-        whole = 2 ** math.floor(math.log2(self.n_heads))
-        steps = [(i + 1) * 8 / whole for i in range(whole)]
-        steps += [(2 * i + 1) * 4 / whole for i in range(self.n_heads - whole)]
+        power_of_two = 2 ** math.floor(math.log2(self.n_heads))
+        steps = [(i + 1) * 8 / power_of_two for i in range(power_of_two)]
+        steps += [(2 * i + 1) * 4 / power_of_two for i in range(self.n_heads - power_of_two)]
         steps = steps[self.first : self.first + heads]
         slopes = torch.tensor([2**-step for step in steps], device=run.positions.device, dtype=torch.float32)
         return (-slopes[:, None, None] * distances(run, keys)).to(dtype)
@@ -169,14 +169,14 @@ class DifferentialCore(Core):
             torch.cat([self.attend(q, k, v, run).unflatten(-1, (q1.shape[2], -1)) for v in (v1, v2)], -1)
             for q, k in ((q1, k1), (q2, k2))
         )
-        return (first - self._share(run) * second).flatten(2)
+        return (first - self._lambda(run) * second).flatten(2)
 
-    def _share(self, run: Run) -> Tensor:
+    def _lambda(self, run: Run) -> Tensor:
         a, b, c, d = (self.get_parameter(f"lambda_{name}") for name in ("q1", "k1", "q2", "k2"))
-        return (a * b).sum().exp() - (c * d).sum().exp() + first_share(run.index)
+        return (a * b).sum().exp() - (c * d).sum().exp() + initial_lambda(run.index)
 
 
-def first_share(layer: int) -> float:
+def initial_lambda(layer: int) -> float:
     """The initial λ of layer i: 0.8 − 0.6·exp(−0.3·i)."""
     return 0.8 - 0.6 * math.exp(-0.3 * layer)
 
@@ -188,28 +188,29 @@ class Rotary(nn.Module):
         super().__init__()
         self.dims, self.interleaved = part.dims, part.interleaved
         self.theta: Any = part.theta  # None only in parts that are never built
-        whole = part.width if part.spread else part.dims  # the width that defines frequencies and halves
-        self.whole = whole - whole % 2
+        width = part.width if part.spread else part.dims  # the width that defines frequencies and halves
+        self.rotated_width = width - width % 2
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        if not self.whole:
+        if not self.rotated_width:
             return x
-        key = self.theta, self.dims, self.whole, self.interleaved
-        cos = run.once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
-        sin = run.once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
-        turned, rest = (x, None) if self.whole == x.shape[-1] else x.split((self.whole, x.shape[-1] - self.whole), -1)
+        key = self.theta, self.dims, self.rotated_width, self.interleaved
+        cos = run.build_once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
+        sin = run.build_once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
+        width = self.rotated_width
+        rotated, rest = (x, None) if width == x.shape[-1] else x.split((width, x.shape[-1] - width), -1)
         if self.interleaved:
-            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+            partner = rotated.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
-            partner = turned.roll(self.whole // 2, -1)
-        y = turned * cos + partner * sin
+            partner = rotated.roll(width // 2, -1)
+        y = rotated * cos + partner * sin
         return y if rest is None else torch.cat((y, rest), -1)
 
     def _table(self, run: Run, function: Callable[[Tensor], Tensor], sign: int) -> Tensor:
         """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of a pair's
         first element, as in (a·cos − b·sin, b·cos + a·sin). Spread: angle 0 where nothing is rotated."""
-        steps = torch.arange(0, self.whole, 2, device=run.positions.device, dtype=torch.float32)
-        speeds = self.theta ** -(steps / self.whole) * (steps < self.dims)
+        steps = torch.arange(0, self.rotated_width, 2, device=run.positions.device, dtype=torch.float32)
+        speeds = self.theta ** -(steps / self.rotated_width) * (steps < self.dims)
         half = function(run.positions.float()[:, None] * speeds)
         pair = (sign * half, half)
         table = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
@@ -237,14 +238,15 @@ class DynamicMask(nn.Module):
         self.rate = like.parameter(part.n_kv_heads)
         self.top_k, self.group = top_k, group
 
-    def forward(self, said: Tensor, run: Run) -> Tensor:
-        wanted = (self.rate * F.softplus(said)).exp().transpose(1, 2).unsqueeze(2)  # (B, h_kv, 1, S)
-        wanted = wanted.expand(-1, -1, run.positions.shape[0], -1)
-        if not current().static and said.shape[1] > self.top_k:
-            seen = wanted.masked_fill(distances(run, said.shape[1]) < 0, -math.inf)
-            best = seen.topk(self.top_k, sorted=False).indices
-            wanted = wanted.masked_fill(~torch.zeros_like(wanted, dtype=torch.bool).scatter(-1, best, True), -math.inf)
-        return wanted.repeat_interleave(self.group, 1)
+    def forward(self, logits: Tensor, run: Run) -> Tensor:
+        weights = (self.rate * F.softplus(logits)).exp().transpose(1, 2).unsqueeze(2)  # (B, h_kv, 1, S)
+        weights = weights.expand(-1, -1, run.positions.shape[0], -1)
+        if not current().static and logits.shape[1] > self.top_k:
+            causal = weights.masked_fill(distances(run, logits.shape[1]) < 0, -math.inf)
+            best = causal.topk(self.top_k, sorted=False).indices
+            selected = torch.zeros_like(weights, dtype=torch.bool).scatter(-1, best, True)
+            weights = weights.masked_fill(~selected, -math.inf)
+        return weights.repeat_interleave(self.group, 1)
 
 
 class RelativeBias(nn.Module):
@@ -292,11 +294,11 @@ class Attention(nn.Module):
         in_groups = part.groups or (None,) * 4
         self.q = linear(d_model, heads * width, "q" in part.biases, like, in_groups[0])
         self.lender, self.tied_kv = part.lender, part.tied_kv
-        read = d_model if part.d_memory is None else part.d_memory
+        kv_input = d_model if part.d_memory is None else part.d_memory
         if self.lender is None:
-            self.k = linear(read, groups * width, "k" in part.biases, like, in_groups[1])
+            self.k = linear(kv_input, groups * width, "k" in part.biases, like, in_groups[1])
         if self.lender is None and not self.tied_kv:
-            self.v = linear(read, groups * part.core.d_v, "v" in part.biases, like, in_groups[2])
+            self.v = linear(kv_input, groups * part.core.d_v, "v" in part.biases, like, in_groups[2])
         self.q_norm = Norm(part.query_norm, like) if part.query_norm else None
         self.k_norm = Norm(part.key_norm, like) if part.key_norm else None
         self.v_norm = Norm(part.value_norm, like) if part.value_norm else None
@@ -342,7 +344,7 @@ class Attention(nn.Module):
         if self.differential:
             assert self.inner_norm is not None
             y = self.inner_norm(y.unflatten(-1, (-1, self.inner_norm.width))).flatten(2)
-            return self.o(y * (1 - first_share(run.index)))
+            return self.o(y * (1 - initial_lambda(run.index)))
         return self._out(y, x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
@@ -359,17 +361,17 @@ class Attention(nn.Module):
 
     def _keys_and_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """k and v (B, T, h_kv, d), not rotated."""
-        made = self.k(x)
-        v = (made if self.tied_kv else self.v(x)).unflatten(-1, (-1, self.d_value))
+        keys = self.k(x)
+        v = (keys if self.tied_kv else self.v(x)).unflatten(-1, (-1, self.d_value))
         v = v if self.v_norm is None else self.v_norm(v)
-        return self._heads(made, self.k_norm), v if self.v_scale is None else self.v_scale(v)
+        return self._heads(keys, self.k_norm), v if self.v_scale is None else self.v_scale(v)
 
     def _memory(self, run: Run) -> tuple[Tensor, ...]:
         """k and v of the encoder's output, computed once."""
         if run.memory is None:
-            held = run.recall(self.core.place)
-            assert held is not None, "neither an encoder's output nor a cache of it"
-            return held
+            cached = run.recall(self.core.place)
+            assert cached is not None, "neither an encoder's output nor a cache of it"
+            return cached
         k, v = self._keys_and_values(run.memory)
         run.keep(self.core.place, k, v)
         return k, v
@@ -377,7 +379,7 @@ class Attention(nn.Module):
     def _distances(self, x: Tensor, run: Run) -> Tensor:
         """The projected distances (B, S, h, d): one more for each new token."""
         assert self.position is not None
-        waves = run.once("waves", lambda: sinusoids(run.positions, x.shape[2]).to(x.dtype))
+        waves = run.build_once("waves", lambda: sinusoids(run.positions, x.shape[2]).to(x.dtype))
         new = self._heads(self.position(waves.expand(x.shape[0], -1, -1)))
         if run.cache is None:
             return new

@@ -55,9 +55,9 @@ class Cell(Cached):
     def forward(self, new: Tensor, run: Run) -> Tensor:
         if current().static:
             stand_in = new[..., : self.width]
-            made = self.step(new, F.linear(stand_in, self.weight, self.bias), (stand_in,) * self.number)
-            run.keep(self.place, *(state[:, -1] for state in made))
-            return made[0]
+            outputs = self.step(new, F.linear(stand_in, self.weight, self.bias), (stand_in,) * self.number)
+            run.keep(self.place, *(state[:, -1] for state in outputs))
+            return outputs[0]
         states = run.recall(self.place) or (new.new_zeros(new.shape[0], self.width),) * self.number
         results = []
         for t in range(new.shape[1]):

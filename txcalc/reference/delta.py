@@ -12,7 +12,7 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
 from txcalc.reference.mode import current
-from txcalc.reference.recurrent import summed
+from txcalc.reference.recurrent import sum_states
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
@@ -42,11 +42,11 @@ class DeltaRule(Cached):
         q, wide = q * q.shape[-1] ** -0.5, v.float()
         decay = None if decay is None else self._log_decay(decay.float()).unsqueeze(-1)
         beta = self.reach * beta.float().sigmoid().unsqueeze(-1)
-        held = run.recall(self.place)
-        state = held[0] if held else None
+        cached = run.recall(self.place)
+        state = cached[0] if cached else None
         if current().static:
             written = k.unsqueeze(-1) * (beta * wide).unsqueeze(-2)
-            states = summed(torch.zeros_like(written) if decay is None else decay, written, state)
+            states = sum_states(torch.zeros_like(written) if decay is None else decay, written, state)
             y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
         else:
             y, state = self._scan(q, k, wide, None if decay is None else decay.exp(), beta, state)
@@ -95,15 +95,15 @@ class DeltaNet(nn.Module):
         self.decays = part.decays
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        mixed = self.activation(self.conv(self._projected("in", x), run))
+        mixed = self.activation(self.conv(self._project("in", x), run))
         q, k, v = mixed.split(self.widths, -1)
         q, k = (side.unflatten(-1, (-1, self.d_key)) for side in (q, k))
-        decay = None if self.decays is None else self._projected("decay", x).unflatten(-1, (-1, self.decays))
-        y = self.scan(q, k, v.unflatten(-1, (-1, self.d_value)), decay, self._projected("beta", x), run)
+        decay = None if self.decays is None else self._project("decay", x).unflatten(-1, (-1, self.decays))
+        y = self.scan(q, k, v.unflatten(-1, (-1, self.d_value)), decay, self._project("beta", x), run)
         y = self.norm(y).flatten(2)
-        return self._projected("out", self.gate(self._projected("gate", x), y) if self.gate else y)
+        return self._project("out", self.gate(self._project("gate", x), y) if self.gate else y)
 
-    def _projected(self, name: str, x: Tensor) -> Tensor:
+    def _project(self, name: str, x: Tensor) -> Tensor:
         """Through one projection, or a low-rank pair."""
         for step in ("proj", "down", "up"):
             module = self._modules.get(f"{name}_{step}")

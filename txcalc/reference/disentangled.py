@@ -45,11 +45,11 @@ class DisentangledCore(nn.Module):
         """y (B, T, h·d) of q, k, v (B, T, h, d) and, if present, the distances' keys and queries (R, h, d)."""
         q = q * self.scale
         scores = torch.bmm(_by_head(q), _by_head(k).mT).unflatten(0, (-1, q.shape[2]))
-        places = run.once(("distances", self.reach, self.distance), lambda: self._places(run))
+        places = run.build_once(("distances", self.reach, self.distance), lambda: self._places(run))
         if k_far is not None:
-            scores = scores + _met(q, k_far).gather(3, places.expand_as(scores))
+            scores = scores + _products_by_head(q, k_far).gather(3, places.expand_as(scores))
         if q_far is not None:
-            scores = scores + _met(k, q_far * self.scale).gather(3, places.mT.expand_as(scores)).mT
+            scores = scores + _products_by_head(k, q_far * self.scale).gather(3, places.mT.expand_as(scores)).mT
         shares = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
         return torch.bmm(shares.flatten(0, 1), _by_head(v)).unflatten(0, (-1, q.shape[2])).transpose(1, 2).flatten(2)
 
@@ -67,18 +67,18 @@ class DisentangledCore(nn.Module):
     def _places(self, run: Run) -> Tensor:
         """The row (T, T) of the distance i − j: the distance or its bucket, from the middle of the table."""
         tokens = run.positions.shape[0]
-        apart, reach = distances(run, tokens), self._reach(tokens)
+        offset, reach = distances(run, tokens), self._reach(tokens)
         if self.reach < self.distance:
-            apart = self._bucket(apart)
-        return (apart + reach).clamp(min=0).clamp(max=2 * reach - 1)
+            offset = self._bucket(offset)
+        return (offset + reach).clamp(min=0).clamp(max=2 * reach - 1)
 
-    def _bucket(self, apart: Tensor) -> Tensor:
+    def _bucket(self, offset: Tensor) -> Tensor:
         """Exact distances up to half the buckets, logarithmic beyond."""
         exact = self.reach // 2
-        size = apart.abs()
-        longest = torch.full((), (self.distance - 1) / exact, device=apart.device).log()
+        size = offset.abs()
+        longest = torch.full((), (self.distance - 1) / exact, device=offset.device).log()
         growth = torch.log(size.clamp(min=exact) / exact) / longest * (exact - 1)
-        return torch.where(size <= exact, apart, (growth.ceil().long() + exact) * apart.sign())
+        return torch.where(size <= exact, offset, (growth.ceil().long() + exact) * offset.sign())
 
 
 def _by_head(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def _by_head(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(0, 1)
 
 
-def _met(x: Tensor, far: Tensor) -> Tensor:
+def _products_by_head(x: Tensor, far: Tensor) -> Tensor:
     """x (B, T, h, d) times far (R, h, d): (B, h, T, R), one product per head for all sequences."""
     rows = x.permute(2, 0, 1, 3).flatten(1, 2)
     return torch.bmm(rows, far.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)

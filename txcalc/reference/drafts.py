@@ -19,8 +19,8 @@ class Features(nn.Module):
         self.norm = Norm(part.norm, like) if part.norm else None
         self.embedding_norm = Norm(part.embedding_norm, like) if part.embedding_norm else None
         self.number, self.width, self.embedded = part.number, part.width, part.embedded
-        read = part.number * part.width
-        self.fc = Linear(read + part.d_model if part.embedded else read, part.d_model, part.bias, like)
+        d_in = part.number * part.width
+        self.fc = Linear(d_in + part.d_model if part.embedded else d_in, part.d_model, part.bias, like)
 
     def forward(self, x: Tensor) -> Tensor:
         f = x.new_zeros(*x.shape[:2], self.number * self.width)
@@ -28,8 +28,8 @@ class Features(nn.Module):
             f = self.norm(f.unflatten(-1, (-1, self.width))).flatten(2)
         if self.embedded:
             f = torch.cat((f, x if self.embedding_norm is None else self.embedding_norm(x)), -1)
-        made: Tensor = self.fc(f)
-        return made
+        stream: Tensor = self.fc(f)
+        return stream
 
 
 class DraftAttention(nn.Module):
@@ -37,10 +37,10 @@ class DraftAttention(nn.Module):
 
     def __init__(self, part: parts.DraftAttention, like: TensorOptions) -> None:
         super().__init__()
-        read, width = 2 * part.d_model, part.d_head
+        d_in, width = 2 * part.d_model, part.d_head
         self.norm = Norm(part.norm, like)
-        self.q = Linear(read, part.n_heads * width, False, like)
-        self.k, self.v = (Linear(read, part.n_kv_heads * width, False, like) for _ in range(2))
+        self.q = Linear(d_in, part.n_heads * width, False, like)
+        self.k, self.v = (Linear(d_in, part.n_kv_heads * width, False, like) for _ in range(2))
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.core = AttentionCore(part.core, like)
         self.o = Linear(part.n_heads * width, part.d_model, False, like)
@@ -52,5 +52,5 @@ class DraftAttention(nn.Module):
         q, k, v = (side(u).unflatten(-1, (-1, self.width)) for side in (self.q, self.k, self.v))
         if self.rotary is not None:
             q, k = self.rotary(q, run), self.rotary(k, run)
-        made: Tensor = self.o(self.core(q, *self.core.extend(run, k, v), run))
-        return made
+        y: Tensor = self.o(self.core(q, *self.core.extend(run, k, v), run))
+        return y

@@ -64,8 +64,8 @@ class Experts(nn.Module):
         self.scales = Factors(part.scales, like) if part.scales else None
         self.norm = Norm(part.norm, like) if part.norm else None
         self.experts = part.n_experts  # with PyTorch's symbols one stands for all
-        apart = range(part.n_experts) if type(part.n_experts) is int else range(1)
-        self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in apart)
+        modules = range(part.n_experts) if type(part.n_experts) is int else range(1)
+        self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in modules)
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
         self.number = len(self.routed)  # of all experts, on any rank
@@ -89,9 +89,9 @@ class Experts(nn.Module):
         else:
             flat = chosen.flatten()
             order = flat.argsort(stable=True)
-            counts = self._in_turn(rows) if current().even else flat.bincount(minlength=self.number).tolist()
+            counts = self._even_counts(rows) if current().even else flat.bincount(minlength=self.number).tolist()
         rows = rows if self.latent_down is None else self.latent_down(rows)
-        results = self.through(rows[order // self.top_k], counts, run)
+        results = self.run_experts(rows[order // self.top_k], counts, run)
         results = results[order.argsort()].unflatten(0, (-1, self.top_k))  # (rows, k, D)
         y = (results * weights.unsqueeze(2).to(results.dtype)).sum(1)
         y = y if self.bias is None else self.bias(y)
@@ -101,7 +101,7 @@ class Experts(nn.Module):
             y = y + (shared if self.shared_gate is None else self.shared_gate(x).sigmoid() * shared)
         return y
 
-    def through(self, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
+    def run_experts(self, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
         """Applies experts to rows (N, D) sorted by expert: `counts` for each of the first experts."""
         busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=False) if count]
         shares = rows.split([count for _, count in busy])
@@ -110,8 +110,8 @@ class Experts(nn.Module):
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """The weights and indices (rows, k) of each row's experts."""
         if self.router is None:
-            every = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
-            return torch.ones_like(every, dtype=rows.dtype), every
+            indices = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
+            return torch.ones_like(indices, dtype=rows.dtype), indices
         scores = self.router(rows if self.router_norm is None else self.router_norm(rows)).float()
         scores = scores if self.router_scale is None else scores * self.router_scale
         if self.scoring == "softmax":
@@ -127,7 +127,7 @@ class Experts(nn.Module):
             turns = torch.arange(rows.shape[0] * self.top_k, device=rows.device) % self.number
             chosen = turns.unflatten(0, (-1, self.top_k))
         else:
-            chosen = self._preferred(scores.detach()).topk(self.top_k).indices
+            chosen = self._selection_scores(scores.detach()).topk(self.top_k).indices
         weights = scores.gather(1, chosen)
         if self.scoring == "softmax_after":
             weights = weights.softmax(-1)
@@ -136,7 +136,7 @@ class Experts(nn.Module):
         weights = weights if self.scales is None else self.scales(weights, chosen)
         return weights * self.scale, chosen
 
-    def _in_turn(self, rows: Tensor) -> list[int]:
+    def _even_counts(self, rows: Tensor) -> list[int]:
         """The number of rows per expert when experts take rows in turn."""
         rounds, rest = divmod(rows.shape[0] * self.top_k, self.number)
         return [rounds + (i < rest) for i in range(self.number)]
@@ -144,7 +144,7 @@ class Experts(nn.Module):
     def _correction(self) -> Tensor:
         return self.get_buffer("selection_bias") if self.correction is None else self.correction()
 
-    def _preferred(self, scores: Tensor) -> Tensor:
+    def _selection_scores(self, scores: Tensor) -> Tensor:
         """The scores that select experts: with bias, and only within the best groups.
 
         A group's score is the sum of its two best experts' or, with softmax scores (DeepSeek-V2), its best expert's.
@@ -160,13 +160,13 @@ class Experts(nn.Module):
 
 
 @contextmanager
-def at_work(net: nn.Module) -> Iterator[None]:
+def busy_experts_only(net: nn.Module) -> Iterator[None]:
     """Modules without the experts that get no token in the `static` mode, for callers that read all modules."""
-    every = [(part, part.routed) for part in net.modules() if isinstance(part, Experts)]
-    for part, routed in every:
+    experts = [(part, part.routed) for part in net.modules() if isinstance(part, Experts)]
+    for part, routed in experts:
         part.routed = routed[: part.top_k]
     try:
         yield
     finally:
-        for part, routed in every:
+        for part, routed in experts:
             part.routed = routed

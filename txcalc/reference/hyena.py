@@ -27,15 +27,15 @@ class LongConvolution(Cached):
         self.fft = part.fft
 
     def forward(self, u: Tensor, h: Tensor, run: Run) -> Tensor:
-        kept = u if run.cache is None else run.cache.append(f"{run.layer}.{self.place}", u)[0]
+        columns = u if run.cache is None else run.cache.append(f"{run.layer}.{self.place}", u)[0]
         if not self.fft or run.past:
-            y = self._product(kept, h, u.shape[1])
+            y = self._product(columns, h, u.shape[1])
         elif current().static:
             y = u * h
         else:
             points = 2 * u.shape[1]
             wide, taps = (
-                each.to(torch.promote_types(each.dtype, torch.float32)) for each in (u, h)
+                tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (u, h)
             )  # FFTs need float32
             y = torch.fft.irfft(
                 torch.fft.rfft(wide, points, dim=1) * torch.fft.rfft(taps, points, dim=0), points, dim=1
@@ -71,31 +71,31 @@ class ModalConvolution(Cached):
 
     def forward(self, u: Tensor, run: Run) -> Tensor:
         wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and FFTs are at least float32
-        held = run.recall(self.place)
+        cached = run.recall(self.place)
         if current().static:
             y = wide * (self.poles * self.residues).to(wide.dtype).sum((1, 2))
             state = wide[:, -1, :, None, None] * self.poles
         else:
             poles, residues = (torch.view_as_complex(w.to(wide.dtype)) for w in (self.poles, self.residues))
             if self.fft and not run.past:
-                y, state = self._transformed(wide, poles, residues)
+                y, state = self._convolve(wide, poles, residues)
             else:
-                y, state = self._stepped(wide, poles, residues, torch.view_as_complex(held[0]) if held else None)
+                y, state = self._step(wide, poles, residues, torch.view_as_complex(cached[0]) if cached else None)
             state = torch.view_as_real(state)
         run.keep(self.place, state)
         return y.to(u.dtype) + self.bias * u
 
     @staticmethod
-    def _transformed(u: Tensor, poles: Tensor, residues: Tensor) -> tuple[Tensor, Tensor]:
+    def _convolve(u: Tensor, poles: Tensor, residues: Tensor) -> tuple[Tensor, Tensor]:
         tokens = u.shape[1]
         powers = (poles.log().unsqueeze(-1) * torch.arange(tokens, device=u.device)).exp()  # (C, N, T)
         filters = (residues.unsqueeze(-1) * powers).real.sum(1)
-        turned = torch.fft.rfft(u.transpose(1, 2), 2 * tokens) * torch.fft.rfft(filters, 2 * tokens)
-        y = torch.fft.irfft(turned, 2 * tokens)[..., :tokens].transpose(1, 2)
+        spectrum = torch.fft.rfft(u.transpose(1, 2), 2 * tokens) * torch.fft.rfft(filters, 2 * tokens)
+        y = torch.fft.irfft(spectrum, 2 * tokens)[..., :tokens].transpose(1, 2)
         return y, (u.transpose(1, 2).unsqueeze(2) * powers.flip(-1)).sum(-1)
 
     @staticmethod
-    def _stepped(u: Tensor, poles: Tensor, residues: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _step(u: Tensor, poles: Tensor, residues: Tensor, state: Tensor | None) -> tuple[Tensor, Tensor]:
         ys = []
         for token in u.unsqueeze(-1).unbind(1):
             state = token + (0 if state is None else poles * state)

@@ -22,8 +22,8 @@ class Shares(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         n = self.number
         sizes = [n] if self.read else [n, n, n * n] if self.mixed else [n, n]
-        parted = zip(x.split(sizes, -1), self.base.split(sizes), self.scale.unbind(), strict=True)
-        read, *more = (side * scale + base for side, base, scale in parted)
+        scaled = zip(x.split(sizes, -1), self.base.split(sizes), self.scale.unbind(), strict=True)
+        read, *more = (side * scale + base for side, base, scale in scaled)
         first = read.sigmoid() + 1e-6
         if self.read:
             return first, None, None
@@ -47,8 +47,8 @@ class StreamSpread(nn.Module):
     """Streams (B, T, n, D), mixed by the matrix if present, plus y (B, T, D) weighted by (B, T, n)."""
 
     def forward(self, streams: Tensor, y: Tensor, shares: Tensor, matrix: Tensor | None) -> Tensor:
-        gone_on = streams if matrix is None else matrix.mT @ streams
-        return shares.unsqueeze(-1) * y.unsqueeze(2) + gone_on
+        mixed = streams if matrix is None else matrix.mT @ streams
+        return shares.unsqueeze(-1) * y.unsqueeze(2) + mixed
 
 
 class HyperConnection(nn.Module):

@@ -30,15 +30,15 @@ def initialise(net: nn.Module) -> None:
             _first_values(module, name, parameter)
     for module in net.modules():
         if isinstance(module, Mamba):
-            steps = _plain(module.dt_proj)
+            steps = _base_layer(module.dt_proj)
             bound = steps.get_parameter("weight").shape[1] ** -0.5
             steps.get_parameter("weight").uniform_(-bound, bound)
-            _steps(steps.get_parameter("bias"))
+            _fill_steps(steps.get_parameter("bias"))
         elif isinstance(module, LowRank):  # adapters add zero at first (Hu et al. 2021, section 4.1)
             nn.init.kaiming_uniform_(module.lora_a.weight, math.sqrt(5))
             module.lora_b.weight.zero_()
         elif isinstance(module, Stack):
-            _shrink(module)
+            _shrink_writers(module)
 
 
 def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
@@ -53,10 +53,10 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         last = parameter.shape[-1] if states else 16
         parameter.copy_(torch.linspace(1, last, parameter.shape[-1]).log().expand_as(parameter))
     elif name == "dt_bias":
-        _steps(parameter)
+        _fill_steps(parameter)
     elif isinstance(module, GatedRecurrence):
-        kept = torch.empty_like(parameter).uniform_(0.9**2, 0.999**2)  # a² where r is 1/8
-        parameter.copy_((kept.log() * -0.5).expm1().log())
+        decay_squared = torch.empty_like(parameter).uniform_(0.9**2, 0.999**2)  # a² where r is 1/8
+        parameter.copy_((decay_squared.log() * -0.5).expm1().log())
     elif isinstance(module, TokenShift):
         parameter.fill_(0.5)
     elif isinstance(module, WeightedSum):
@@ -73,19 +73,19 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.normal_(0, float(STD))
 
 
-def _plain(module: nn.Module) -> nn.Module:
+def _base_layer(module: nn.Module) -> nn.Module:
     """The linear layer, with or without an adapter."""
     return module.base if isinstance(module, LowRank) else module
 
 
-def _steps(bias: Tensor) -> None:
+def _fill_steps(bias: Tensor) -> None:
     """Biases whose softplus is spread evenly, in logarithm, over `STEPS`."""
     low, high = map(math.log, STEPS)
     steps = torch.empty_like(bias).uniform_(low, high).exp()
     bias.copy_(steps + torch.log(-torch.expm1(-steps)))
 
 
-def _shrink(stack: Stack) -> None:
+def _shrink_writers(stack: Stack) -> None:
     blocks = [block for block in stack.layers if isinstance(block, Block)]
     branches = sum(len(block.names) for block in blocks)
     for block in dict.fromkeys(blocks):  # a shared one once
@@ -94,4 +94,4 @@ def _shrink(stack: Stack) -> None:
             last = (above if number.isdecimal() else name).rpartition(".")[2]  # o.routed.3 is an o
             writes = last in WRITERS and not isinstance(module, nn.Identity)
             if writes and not block.norm_after_sum and not hasattr(module, "routed"):
-                _plain(module).get_parameter("weight").mul_(branches**-0.5)
+                _base_layer(module).get_parameter("weight").mul_(branches**-0.5)

@@ -41,11 +41,11 @@ class IndexCore(Core):
         a trace drops unused results."""
         (k,) = self.extend(run, k)
         heads = q.shape[2]
-        met = torch.bmm(q.flatten(1, 2), k.mT).relu().unflatten(1, (-1, heads)).flatten(0, 1)  # (B·T, h, S)
-        scores = torch.bmm((weights * self.scale).flatten(0, 1).unsqueeze(1), met).view(*q.shape[:2], k.shape[1])
+        products = torch.bmm(q.flatten(1, 2), k.mT).relu().unflatten(1, (-1, heads)).flatten(0, 1)  # (B·T, h, S)
+        scores = torch.bmm((weights * self.scale).flatten(0, 1).unsqueeze(1), products).view(*q.shape[:2], k.shape[1])
         if current().static:
             return (0 * scores).unsqueeze(1)
-        scores = scores + run.once("seen", lambda: self.additive_mask(run, k.shape[1], q.dtype))
+        scores = scores + run.build_once("seen", lambda: self.additive_mask(run, k.shape[1], q.dtype))
         best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
         return torch.full_like(scores, -math.inf).scatter(-1, best, 0).unsqueeze(1)
 
@@ -58,7 +58,7 @@ class Temperature(nn.Module):
         self.scale, self.bias = like.parameter(part.n_heads), like.parameter(part.n_heads)
 
     def forward(self, q: Tensor, run: Run) -> Tensor:
-        far = run.once("far", lambda: (run.positions + 1).float().log().unsqueeze(-1).to(q.dtype))
+        far = run.build_once("far", lambda: (run.positions + 1).float().log().unsqueeze(-1).to(q.dtype))
         return q * (self.scale * far + self.bias).unsqueeze(-1)
 
 
@@ -80,8 +80,8 @@ class Indexer(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor, low: Tensor | None, run: Run) -> Tensor:
         """`IndexCore`'s mask, from the layer's input x (B, T, D) and its low-rank queries (B, T, r_q), if any."""
-        read = low if self.q_norm is None else self.q_norm(x)
-        q, k = self.q(read).unflatten(-1, (-1, self.width)), self.k_norm(self.k(x)).unsqueeze(2)
+        query_input = low if self.q_norm is None else self.q_norm(x)
+        q, k = self.q(query_input).unflatten(-1, (-1, self.width)), self.k_norm(self.k(x)).unsqueeze(2)
         if self.temper is not None:
             q = self.temper(q, run)
         if self.rotary is not None:

@@ -28,7 +28,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if symbolic(x):
-            return folded(x, self.weight.t(), self.bias)
+            return multiply_rows(x, self.weight.t(), self.bias)
         return F.linear(x, self.weight, self.bias)
 
 
@@ -51,7 +51,7 @@ def symbolic(x: Tensor) -> bool:
     return x.dim() > 2 and any(isinstance(size, torch.SymInt) for size in x.shape)
 
 
-def folded(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+def multiply_rows(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """x·matrix + bias as a product of two matrices, for symbolic sizes: PyTorch before 2.12 replaces symbols by the
     sample's numbers when it folds rows itself, so that nothing would be proved."""
     rows = x.flatten(0, -2)
@@ -130,10 +130,10 @@ class RootMeanSquare(torch.autograd.Function):
         x, weight, scale = ctx.saved_tensors
         normed = x.to(scale.dtype) * scale
         inner = grad if weight is None else grad * weight
-        own = scale * (inner - normed * (inner * normed).mean(-1, keepdim=True))
+        x_grad = scale * (inner - normed * (inner * normed).mean(-1, keepdim=True))
         if weight is None:
-            return own.to(x.dtype), None, None
-        return own.to(x.dtype), (grad * normed).sum_to_size(weight.shape).to(weight.dtype), None
+            return x_grad.to(x.dtype), None, None
+        return x_grad.to(x.dtype), (grad * normed).sum_to_size(weight.shape).to(weight.dtype), None
 
 
 class Norm(nn.Module):
@@ -192,10 +192,10 @@ class Xielu(torch.autograd.Function):
         x, positive, negative = ctx.saved_tensors
         above, below = F.softplus(positive), 0.5 + F.softplus(negative)
         under = torch.expm1(x.clamp(max=0))
-        own = grad * (torch.where(x > 0, 2 * above * x, below * under) + 0.5)
+        x_grad = grad * (torch.where(x > 0, 2 * above * x, below * under) + 0.5)
         of_above = (grad * torch.where(x > 0, x * x, 0)).sum() * positive.sigmoid()
         of_below = (grad * torch.where(x > 0, 0, under - x)).sum() * negative.sigmoid()
-        return own, of_above, of_below
+        return x_grad, of_above, of_below
 
 
 class Activation(nn.Module):
@@ -216,15 +216,15 @@ class Activation(nn.Module):
 
     def forward(self, gate: Tensor, up: Tensor | None = None) -> Tensor:
         if self.deviations is not None:
-            cut = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, correction=0) * self.deviations
-            gate = F.relu(gate - cut)
+            threshold = gate.mean(-1, keepdim=True) + gate.std(-1, keepdim=True, correction=0) * self.deviations
+            gate = F.relu(gate - threshold)
         if self.clamped:
             gate = gate.clamp(max=7)
             up = None if up is None else up.clamp(-7, 7) + 1
         return self.act(gate) if up is None else self.act(gate) * up
 
 
-def padded(x: Tensor, before: int, after: int = 0) -> Tensor:
+def pad_columns(x: Tensor, before: int, after: int = 0) -> Tensor:
     """x (B, steps, c) with columns of zeros (`F.pad` would fix the symbols of a symbolic batch and length)."""
     zeros = x.new_zeros(x.shape[0], max(before, after), x.shape[2])
     return torch.cat((zeros[:, :before], x, zeros[:, :after]), 1)
@@ -244,14 +244,14 @@ class Convolution(Cached):
             sides = (self.taps - 1) // 2
             if not current().explicit:
                 return self._conv1d(x, sides)
-            return self._products(padded(x, sides, self.taps - 1 - sides))
+            return self._products(pad_columns(x, sides, self.taps - 1 - sides))
         if run is None or run.cache is None:
             if not current().explicit:
                 # A view would also save the columns after the last for backward.
                 return self._conv1d(x, self.taps - 1)[:, : x.shape[1]].clone()
-            return self._products(padded(x, self.taps - 1))
-        held = run.recall(self.place)
-        columns = torch.cat((held[0], x), 1) if held else padded(x, self.taps)
+            return self._products(pad_columns(x, self.taps - 1))
+        cached = run.recall(self.place)
+        columns = torch.cat((cached[0], x), 1) if cached else pad_columns(x, self.taps)
         run.keep(self.place, columns[:, -self.taps :].clone())
         columns = columns[:, 1:]
         return self._products(columns) if current().explicit else self._conv1d(columns, 0)

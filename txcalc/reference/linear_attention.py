@@ -11,7 +11,7 @@ from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Linear, Norm
 from txcalc.reference.mode import current
-from txcalc.reference.recurrent import run_through, summed
+from txcalc.reference.recurrent import run_states, sum_states
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
@@ -31,16 +31,16 @@ class DecayScan(Cached):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run) -> Tensor:
         q, k, wide = (side.float() for side in (q, k, v))
-        held = run.recall(self.place)
+        cached = run.recall(self.place)
         if current().static:
             decay = (-self.decay[:, None, None]).expand(*v.shape[:2], -1, -1, -1)
-            states = summed(decay, k.unsqueeze(-1) * wide.unsqueeze(-2), held[0] if held else None)
+            states = sum_states(decay, k.unsqueeze(-1) * wide.unsqueeze(-2), cached[0] if cached else None)
             run.keep(self.place, states[:, -1])
             return (states * q.unsqueeze(-1)).sum(-2).to(v.dtype)
-        kept, ys = (-self.decay).exp()[:, None, None], []
-        state = held[0] if held else torch.zeros((), device=v.device)
+        retained, ys = (-self.decay).exp()[:, None, None], []
+        state = cached[0] if cached else torch.zeros((), device=v.device)
         for t in range(v.shape[1]):
-            state = kept * state + k[:, t].unsqueeze(-1) * wide[:, t].unsqueeze(-2)
+            state = retained * state + k[:, t].unsqueeze(-1) * wide[:, t].unsqueeze(-2)
             ys.append((state * q[:, t].unsqueeze(-1)).sum(-2))
         run.keep(self.place, state)
         return torch.stack(ys, 1).to(v.dtype)
@@ -51,7 +51,7 @@ class GatedScan(nn.Module):
     and v (B, T, h, d_v)."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
-        states = run_through(decay.unsqueeze(-1), k.unsqueeze(-1) * v.unsqueeze(-2), None)
+        states = run_states(decay.unsqueeze(-1), k.unsqueeze(-1) * v.unsqueeze(-2), None)
         return (states * (q * q.shape[-1] ** -0.5).unsqueeze(-1)).sum(-2), states[:, -1]
 
 
@@ -61,7 +61,7 @@ class SlotScan(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         rate, written = decay.unsqueeze(-1), (1 - decay.exp()).unsqueeze(-1)
-        keys, values = (run_through(rate, written * side.unsqueeze(-2), None) for side in (k, v))
+        keys, values = (run_states(rate, written * side.unsqueeze(-2), None) for side in (k, v))
         shares = (keys * (q * q.shape[-1] ** -0.5).unsqueeze(-2)).sum(-1).softmax(-1)
         return (values * shares.unsqueeze(-1)).sum(-2), keys[:, -1], values[:, -1]
 
@@ -97,18 +97,18 @@ class MatrixScan(Cached):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, run: Run) -> Tensor:
         q, k, v, inward, keep = (x.float() for x in (q * self.scale, k, v, inward, F.logsigmoid(keep.float())))
-        held = run.recall(self.place)
+        cached = run.recall(self.place)
         compute = self._sums if current().static else self._steps
-        y, state = compute(q, k, v, inward, keep, held)
+        y, state = compute(q, k, v, inward, keep, cached)
         run.keep(self.place, *state)
         return y
 
     @staticmethod
     def _steps(
-        q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, held: tuple[Tensor, ...] | None
+        q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        memory = k.new_zeros(*k[:, 0].shape, v.shape[-1]) if held is None else held[0]
-        normaliser, top = (torch.zeros_like(k[:, 0]), torch.zeros_like(inward[:, 0])) if held is None else held[1:]
+        memory = k.new_zeros(*k[:, 0].shape, v.shape[-1]) if cached is None else cached[0]
+        normaliser, top = (torch.zeros_like(k[:, 0]), torch.zeros_like(inward[:, 0])) if cached is None else cached[1:]
         ys = []
         for t in range(q.shape[1]):
             high = torch.maximum(keep[:, t] + top, inward[:, t])
@@ -122,17 +122,17 @@ class MatrixScan(Cached):
 
     @staticmethod
     def _sums(
-        q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, held: tuple[Tensor, ...] | None
+        q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The same in closed form, with an exponent of 0."""
         written = inward.exp().unsqueeze(-1) * k
         memory = normaliser = None
-        if held is not None:
-            scale = held[2].exp().unsqueeze(-1)
-            memory, normaliser = held[0] * scale.unsqueeze(-1), held[1] * scale
+        if cached is not None:
+            scale = cached[2].exp().unsqueeze(-1)
+            memory, normaliser = cached[0] * scale.unsqueeze(-1), cached[1] * scale
         rate = keep.unsqueeze(-1)
-        memories = summed(rate.unsqueeze(-1), written.unsqueeze(-1) * v.unsqueeze(-2), memory)
-        normalisers = summed(rate, written, normaliser)
+        memories = sum_states(rate.unsqueeze(-1), written.unsqueeze(-1) * v.unsqueeze(-2), memory)
+        normalisers = sum_states(rate, written, normaliser)
         over, under = (memories * q.unsqueeze(-1)).sum(-2), (normalisers * q).sum(-1)
         y = over / under.abs().clamp(min=1).unsqueeze(-1)
         return y, (memories[:, -1], normalisers[:, -1], torch.zeros_like(inward[:, 0]))
@@ -153,10 +153,10 @@ class MatrixMemory(nn.Module):
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         q, k, v = (self.get_submodule(name)(x).unflatten(-1, (self.heads, -1)) for name in ("q", "k", "v"))
-        gates = (self._capped(self.get_submodule(f"{name}_gate")(x)) for name in ("input", "forget"))
+        gates = (self._cap(self.get_submodule(f"{name}_gate")(x)) for name in ("input", "forget"))
         y = self.norm(self.scan(q, k, v, *gates, run).to(x.dtype)).flatten(2)
-        made: Tensor = self.get_submodule("out_proj")(self.gate(self.get_submodule("gate_proj")(x), y))
-        return made
+        output: Tensor = self.get_submodule("out_proj")(self.gate(self.get_submodule("gate_proj")(x), y))
+        return output
 
-    def _capped(self, x: Tensor) -> Tensor:
+    def _cap(self, x: Tensor) -> Tensor:
         return x if self.cap is None else self.cap * torch.tanh(x / self.cap)

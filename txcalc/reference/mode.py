@@ -62,5 +62,5 @@ def mode(**forms: Any) -> Iterator[Mode]:
 @contextmanager
 def tracing(**forms: object) -> Iterator[Mode]:
     """`mode(explicit=True, static=True)`, and other fields: the mode for profilers."""
-    with mode(**{"explicit": True, "static": True, **forms}) as made:
-        yield made
+    with mode(**{"explicit": True, "static": True, **forms}) as forms_set:
+        yield forms_set

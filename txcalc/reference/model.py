@@ -33,10 +33,10 @@ from txcalc.reference.shared import SharedBlock
 def module_of(part: type[Composite]) -> type[Any] | None:
     """The module of a part: same file and name in `reference` as in `parts`."""
     try:
-        found = import_module(part.__module__.replace(".parts.", ".reference."))
+        module = import_module(part.__module__.replace(".parts.", ".reference."))
     except ModuleNotFoundError:
         return None
-    return getattr(found, part.__name__, None)
+    return getattr(module, part.__name__, None)
 
 
 class Laurel(nn.Module):
@@ -81,11 +81,11 @@ class Streams(nn.Module):
         self.scale = LayerScale(LayerScalePart(width=part.width), like)
         self.active = part.active
 
-    def predicted(self, streams: Tensor) -> Tensor:
+    def predict_streams(self, streams: Tensor) -> Tensor:
         coefficients = self.predict(self._coefficients(streams[self.active]))
         return self.mix(streams, coefficients.unflatten(-1, (streams.shape[0], -1)))
 
-    def corrected(self, streams: Tensor, x: Tensor) -> Tensor:
+    def correct_streams(self, streams: Tensor, x: Tensor) -> Tensor:
         """`streams` are the predictions, x (B, T, D) the active stream after the block."""
         coefficients = self.correct(self._coefficients(x)) + 1
         changed: Tensor = self.update(streams, x - streams[self.active], coefficients)
@@ -103,7 +103,7 @@ class Block(nn.Module):
         self.names = [branch.name for branch in part.branches]
         self.from_block_input = {branch.name for branch in part.branches if branch.from_block_input}
         following = [i for i, branch in enumerate(part.branches) if branch.follows]
-        self.alike = self.names[following[0] - 1 : following[-1] + 1] if following else []
+        self.same_input = self.names[following[0] - 1 : following[-1] + 1] if following else []
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
         self.norm = Norm(part.shared_norm, like) if part.shared_norm else None
         for branch in part.branches:
@@ -111,10 +111,10 @@ class Block(nn.Module):
                 self.add_module(f"{branch.name}_streams", HyperConnection(part.hyper, like))
             if branch.pre:
                 self.add_module(f"{branch.name}_norm", Norm(branch.pre, like))
-            made = module_of(type(branch.part))
-            if made is None:
+            module_type = module_of(type(branch.part))
+            if module_type is None:
                 raise InputError("reference", [f"{branch.name} is a {type(branch.part).__name__}, which has no module"])
-            self.add_module(branch.name, made(branch.part, like))
+            self.add_module(branch.name, module_type(branch.part, like))
             if branch.scale:
                 self.add_module(f"{branch.name}_scale", LayerScale(branch.scale, like))
             if branch.stream:
@@ -142,84 +142,84 @@ class Block(nn.Module):
     def forward(self, x: Tensor, run: Run) -> Tensor:
         """x (B, T, D), or (n, B, T, D) where there are n streams, or with hyper-connections (B, T, n, D)."""
         if self.hyper:
-            return self._connected(x, run)
+            return self._run_with_hyper(x, run)
         if self.streams is None:
-            y = self._through(x, self.names, run)
+            y = self._run_branches(x, self.names, run)
         else:
-            streams, own = self.streams.predicted(x), self._modules.get("layer_input")
+            streams, layer_input = self.streams.predict_streams(x), self._modules.get("layer_input")
             x = streams[self.streams.active].contiguous().clone()  # backward saves it, not all streams
-            made = self._through(x, [name for name in self.names if name != "layer_input"], run)
-            y = self.streams.corrected(streams, made)
-            if own is not None:
-                more = self._result("layer_input", self.streams.scale(y[self.streams.active]), run)
+            output = self._run_branches(x, [name for name in self.names if name != "layer_input"], run)
+            y = self.streams.correct_streams(streams, output)
+            if layer_input is not None:
+                more = self._run_branch("layer_input", self.streams.scale(y[self.streams.active]), run)
                 y = torch.cat((y[:1], y[1:] + more))
         return y * self.get_buffer("scalar") if self.scaled else y
 
-    def _connected(self, streams: Tensor, run: Run) -> Tensor:
+    def _run_with_hyper(self, streams: Tensor, run: Run) -> Tensor:
         """n streams (B, T, n, D) after the branches, each of which reads a mix of the streams."""
         for name in self.names:
             connection = self.get_submodule(f"{name}_streams")
             x, shares, matrix = connection(streams)
-            streams = connection.spread(streams, self._result(name, x, run), shares, matrix)  # type: ignore[operator]
+            streams = connection.spread(streams, self._run_branch(name, x, run), shares, matrix)  # type: ignore[operator]
         return streams
 
-    def _through(self, x: Tensor, names: Sequence[str], run: Run) -> Tensor:
+    def _run_branches(self, x: Tensor, names: Sequence[str], run: Run) -> Tensor:
         """x (B, T, D) after branches."""
         y, shared = x, x if self.norm is None else self.norm(x)
         for name in names:
             if name == names[0] and self.laurel is not None:
-                y = self._beside_laurel(name, y, run)
+                y = self._add_with_laurel(name, y, run)
             elif name == names[0] and self.shared is not None and self.shared_sum is not None:
-                y = self._branch(name, self.shared_sum(y, self.shared(y, run)), y, run)
-            elif name in self.alike:
-                y = self._side_by_side(y, run) if name == self.alike[0] else y
+                y = self._add_branch(name, self.shared_sum(y, self.shared(y, run)), y, run)
+            elif name in self.same_input:
+                y = self._add_same_input(y, run) if name == self.same_input[0] else y
             elif name not in self.joint:
-                y = self._branch(name, shared if self.parallel or name in self.from_block_input else y, y, run)
+                y = self._add_branch(name, shared if self.parallel or name in self.from_block_input else y, y, run)
             elif name == self.joint[0]:
-                y = self.residual(y, self._sum(y, run))
+                y = self.residual(y, self._sum_joint(y, run))
         return y
 
-    def _beside_laurel(self, name: str, x: Tensor, run: Run) -> Tensor:
+    def _add_with_laurel(self, name: str, x: Tensor, run: Run) -> Tensor:
         """The stream plus a branch of x plus the learned residual of the branch's input, divided by √2."""
         norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
         assert self.laurel is not None
         u = x if norm is None else norm(x)
-        y = self._scaled(name, u, run)
+        y = self._run_scaled(name, u, run)
         return (self.residual(x, y if post is None else post(y)) + self.laurel(u)) * 2**-0.5
 
-    def _side_by_side(self, x: Tensor, run: Run) -> Tensor:
+    def _add_same_input(self, x: Tensor, run: Run) -> Tensor:
         """The stream plus the parallel branches' outputs, which share the first one's norm."""
-        norm = self._modules.get(f"{self.alike[0]}_norm")
+        norm = self._modules.get(f"{self.same_input[0]}_norm")
         u, y = x if norm is None else norm(x), x
-        for name in self.alike:
-            y = self.residual(y, self._scaled(name, u, run))
+        for name in self.same_input:
+            y = self.residual(y, self._run_scaled(name, u, run))
         return y
 
-    def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
+    def _add_branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
         """The stream plus a branch of x."""
         if not self.norm_after_sum:
             factor = self._modules.get(f"{name}_residual")
-            return self.residual(stream if factor is None else factor(stream), self._result(name, x, run))
-        norm, y = self._modules.get(f"{name}_norm"), self.residual(stream, self._scaled(name, x, run))
+            return self.residual(stream if factor is None else factor(stream), self._run_branch(name, x, run))
+        norm, y = self._modules.get(f"{name}_norm"), self.residual(stream, self._run_scaled(name, x, run))
         return y if norm is None else norm(y)
 
-    def _scaled(self, name: str, x: Tensor, run: Run) -> Tensor:
+    def _run_scaled(self, name: str, x: Tensor, run: Run) -> Tensor:
         """A branch's output, scaled."""
         scale, y = self._modules.get(f"{name}_scale"), self.get_submodule(name)(x, run)
         return y if scale is None else scale(y)
 
-    def _result(self, name: str, x: Tensor, run: Run) -> Tensor:
+    def _run_branch(self, name: str, x: Tensor, run: Run) -> Tensor:
         """A branch's output, with its norms."""
         norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
-        y = self._scaled(name, x if norm is None else norm(x), run)
+        y = self._run_scaled(name, x if norm is None else norm(x), run)
         return y if post is None else post(y)
 
-    def _sum(self, x: Tensor, run: Run) -> Tensor:
+    def _sum_joint(self, x: Tensor, run: Run) -> Tensor:
         """The normed sum of the joint branches' outputs."""
         assert self.joint_norm is not None
-        y = self._result(self.joint[0], x, run)
+        y = self._run_branch(self.joint[0], x, run)
         for name in self.joint[1:]:
-            y = self.residual(y, self._result(name, x, run))
+            y = self.residual(y, self._run_branch(name, x, run))
         return self.joint_norm(y)
 
 
@@ -232,8 +232,8 @@ def _adapt(module: nn.Module, part: Composite, like: TensorOptions) -> None:
                 assert isinstance(inner, Linear)
                 setattr(module, child.name, LowRank(inner, child.part.rank, like))
             else:
-                for each in inner if isinstance(inner, nn.ModuleList) else (inner,):
-                    _adapt(each, child.part, like)
+                for layer in inner if isinstance(inner, nn.ModuleList) else (inner,):
+                    _adapt(layer, child.part, like)
 
 
 class LayerInputs(nn.Module):
@@ -258,8 +258,8 @@ class StreamEnds(nn.Module):
 
     def __init__(self, part: parts.StreamEnds, like: TensorOptions) -> None:
         super().__init__()
-        made = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
-        self.projections = nn.ModuleList(made)
+        matrices = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
+        self.projections = nn.ModuleList(matrices)
 
     def forward(self, first: Tensor, *others: Tensor) -> Tensor:
         """Streams (n, B, T, D), of one or of n tensors (B, T, D)."""
@@ -320,8 +320,8 @@ class Stack(LanguageModel):
         layers: dict[int, Block] = {}
         kinds: dict[int, str] = {}
         for group in part.groups:
-            one = Block(group.block, like) if group.shared else None
-            layers |= {i: one or Block(group.block, like) for i in group.indices}
+            shared_block = Block(group.block, like) if group.shared else None
+            layers |= {i: shared_block or Block(group.block, like) for i in group.indices}
             kinds |= dict.fromkeys(group.indices, group.name)
         self.layers = nn.ModuleList(layers[i] for i in sorted(layers))
         for layer in dict.fromkeys(layers.values()):
@@ -395,16 +395,18 @@ class EncoderDecoder(LanguageModel):
         self.memory = nn.Identity()
         self.matched = MatrixProduct() if part.matched else None
         branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
-        self.apart = "cross_attention" not in branches  # then the encoder's output is a result by itself
+        self.returns_states = "cross_attention" not in branches  # then the encoder's output is a result by itself
 
     def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: CacheTensors | None = None) -> Any:
         """Logits (B, T, V) of decoder ids (B, T) given `source`: ids (B, S), images or mel bands; None where the cache
         holds what the decoder needs of it. With a pooler over the encoder, also its vector."""
-        made = None if source is None else self.encoder(source)
-        states, *pooled = made if isinstance(made, tuple) else (made,)
-        read = states if states is None or self.projection is None else self.projection(states)
-        memory = None if read is None else self.memory(read)
+        encoded = None if source is None else self.encoder(source)
+        states, *pooled = encoded if isinstance(encoded, tuple) else (encoded,)
+        projected = states if states is None or self.projection is None else self.projection(states)
+        memory = None if projected is None else self.memory(projected)
         logits = self.decoder(ids, memory=memory, cache=cache)
         if self.matched and memory is not None:
             return logits, self.matched(logits[None, None], memory.mT[None, None])
-        return (logits, *([states] if self.apart else []), *pooled) if pooled or self.apart else logits
+        return (
+            (logits, *([states] if self.returns_states else []), *pooled) if pooled or self.returns_states else logits
+        )

@@ -28,9 +28,9 @@ class AttentionPool(nn.Module):
         self.width = part.core.d_qk
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
-        alone = replace(run, cache=None, bias=None, positions=run.positions[:1])
+        probe_run = replace(run, cache=None, bias=None, positions=run.positions[:1])
         q = self.q(self.probe.weight.expand(x.shape[0], 1, -1))
         q, k, v = (y.unflatten(-1, (-1, self.width)) for y in (q, self.k(x), self.v(x)))
-        y: Tensor = self.o(self.core(q, k, v, alone))[:, 0]
-        made: Tensor = self.residual(y, self.feed_forward(self.norm(y), alone))
-        return made
+        y: Tensor = self.o(self.core(q, k, v, probe_run))[:, 0]
+        pooled: Tensor = self.residual(y, self.feed_forward(self.norm(y), probe_run))
+        return pooled

@@ -14,7 +14,7 @@ from txcalc.reference.mode import current
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
-def summed(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
+def sum_states(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
     """Every state of h ← exp(decay)·h + written, over axis 1: h_t = e^{P_t}·(h_0 + Σ_{s≤t} e^{−P_s}·written_s) with P
     the running sum of the decays."""
     decay = decay.cumsum(1)
@@ -22,10 +22,10 @@ def summed(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
     return decay.exp() * (written if state is None else written + state.unsqueeze(1))
 
 
-def run_through(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
+def run_states(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
     """Every state of h ← exp(decay)·h + written, token by token, or in closed form where the mode is `static`."""
     if current().static:
-        return summed(decay, written, state)
+        return sum_states(decay, written, state)
     states = []
     for t in range(written.shape[1]):
         state = written[:, t] if state is None else decay[:, t].exp() * state + written[:, t]
@@ -39,10 +39,10 @@ def scan(
     """h ← exp(Δ·A)·h + Δ·x·B and y = C·h, token by token: y (B, T, …) and the last h (B, …, N).
 
     x and step Δ (B, T, …), rate A (…, N), write B and read C (B, T, …, N), all broadcastable. `static`: in closed form
-    (`summed`).
+    (`sum_states`).
     """
     if current().static:
-        states = summed(step.unsqueeze(-1) * rate, (step * x).unsqueeze(-1) * write, state)
+        states = sum_states(step.unsqueeze(-1) * rate, (step * x).unsqueeze(-1) * write, state)
         return (states * read).sum(-1), states[:, -1]
     if state is None:
         state = torch.zeros((), device=x.device)
@@ -65,12 +65,12 @@ class SelectiveScan(Cached):
 
     def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, z: Tensor, run: Run) -> Tensor:
         wide, step = x.float(), F.softplus(step.float())
-        held = run.recall(self.place)
+        cached = run.recall(self.place)
         write, read = write.float(), read.float()
         if self.shares:  # channels per head
             share = x.shape[-1] // write.shape[2]
             write, read = (side.repeat_interleave(share, 2) for side in (write, read))
-        y, state = scan(wide, step, -self.A_log.float().exp(), write, read, held[0] if held else None)
+        y, state = scan(wide, step, -self.A_log.float().exp(), write, read, cached[0] if cached else None)
         run.keep(self.place, state)
         return (y + self.D * wide).to(x.dtype) * F.silu(z)
 
@@ -90,8 +90,8 @@ class HeadScan(Cached):
         wide, step = x.float(), F.softplus(step.float() + self.dt_bias).unsqueeze(-1)
         write, read = (side.float().repeat_interleave(self.group, 2).unsqueeze(3) for side in (write, read))
         rate = -self.A_log.float().exp()[:, None, None]
-        held = run.recall(self.place)
-        y, state = scan(wide, step, rate, write, read, held[0] if held else None)
+        cached = run.recall(self.place)
+        y, state = scan(wide, step, rate, write, read, cached[0] if cached else None)
         run.keep(self.place, state)
         return (y + self.D[:, None] * wide).to(x.dtype)
 
@@ -107,8 +107,8 @@ class GatedRecurrence(Cached):
         decay = -8 * F.softplus(self.rate.float()) * keep.float().sigmoid()
         first = (run.positions == 0).unsqueeze(1)
         scaled = torch.where(first, 1.0, (1 - (2 * decay).exp()).sqrt()) * x.float() * inward.float().sigmoid()
-        held = run.recall(self.place)
-        states = run_through(decay, scaled, held[0] if held else None)
+        cached = run.recall(self.place)
+        states = run_states(decay, scaled, cached[0] if cached else None)
         run.keep(self.place, states[:, -1])
         return states.to(x.dtype)
 

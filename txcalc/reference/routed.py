@@ -18,8 +18,8 @@ class ChosenExperts(nn.Module):
     def __init__(self, experts: int, top_k: int, widths: tuple[int, int], like: TensorOptions) -> None:
         super().__init__()
         self.experts, self.top_k = experts, top_k  # with PyTorch's symbols one stands for all
-        apart = range(experts) if type(experts) is int else range(1)
-        self.routed = nn.ModuleList(Linear(*widths, False, like) for _ in apart)
+        modules = range(experts) if type(experts) is int else range(1)
+        self.routed = nn.ModuleList(Linear(*widths, False, like) for _ in modules)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
         """(rows, k, …) of x (rows, k, …) and the experts' indices (rows, k)."""
@@ -37,8 +37,8 @@ class ChosenExperts(nn.Module):
             counts = even if current().even else chosen.flatten().bincount(minlength=number).tolist()
             busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
         shares = flat[order].split([count for _, count in busy])
-        made = torch.cat([expert(share) for (expert, _), share in zip(busy, shares, strict=True)])
-        return made[order.argsort()].unflatten(0, (-1, self.top_k))
+        outputs = torch.cat([expert(share) for (expert, _), share in zip(busy, shares, strict=True)])
+        return outputs[order.argsort()].unflatten(0, (-1, self.top_k))
 
 
 class RoutedAttention(nn.Module):

@@ -43,23 +43,23 @@ class CacheTensors:
 
     def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
         """The cached tensors at `path` (B, past, …), followed by the new ones (B, T, …): (B, S, …)."""
-        held = self.tensors.get(path)
-        start = held[0].shape[1] if held else 0
+        cached = self.tensors.get(path)
+        start = cached[0].shape[1] if cached else 0
         end = start + new[0].shape[1]
         if self.room:
-            if held is None:
+            if cached is None:
                 self.buffers[path] = tuple(n.new_empty(n.shape[0], end + self.room, *n.shape[2:]) for n in new)
             for buffer, n in zip(self.buffers[path], new, strict=True):
                 buffer[:, start:end] = n
             new = tuple(buffer[:, :end] for buffer in self.buffers[path])
-        elif held is not None:
-            new = tuple(torch.cat(pair, 1) for pair in zip(held, new, strict=True))
+        elif cached is not None:
+            new = tuple(torch.cat(pair, 1) for pair in zip(cached, new, strict=True))
         self.tensors[path] = new
         return new
 
     def elements(self) -> dict[str, int]:
         """Path → cached elements of one sequence."""
-        return {path: sum(tensor[0].numel() for tensor in held) for path, held in self.tensors.items()}
+        return {path: sum(tensor[0].numel() for tensor in tensors) for path, tensors in self.tensors.items()}
 
 
 class Run(Struct, frozen=True):
@@ -98,7 +98,7 @@ class Run(Struct, frozen=True):
         """The same pass in one of the stack's layers."""
         return replace(self, layer=layer, index=index, group=group)
 
-    def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
+    def build_once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
         """A table that is built once per pass, under `key`."""
         name = repr(key)
         if name not in self.tables:

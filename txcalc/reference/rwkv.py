@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import rwkv as parts
-from txcalc.reference.linear import Activation, Linear, padded
+from txcalc.reference.linear import Activation, Linear, pad_columns
 from txcalc.reference.mode import current
-from txcalc.reference.recurrent import summed
+from txcalc.reference.recurrent import sum_states
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
@@ -22,8 +22,8 @@ class TokenShift(Cached):
         self.uses = part.uses
 
     def forward(self, x: Tensor, run: Run) -> tuple[Tensor, ...]:
-        held = run.recall(self.place)
-        before = torch.cat((held[0], x), 1)[:, :-1] if held else padded(x, 1)[:, :-1]
+        cached = run.recall(self.place)
+        before = torch.cat((cached[0], x), 1)[:, :-1] if cached else pad_columns(x, 1)[:, :-1]
         run.keep(self.place, x[:, -1:].clone())
         shares = (self.get_parameter(use) for use in self.uses)
         return tuple(share * x + (1 - share) * before for share in shares)
@@ -46,9 +46,9 @@ class WeightedSum(Cached):
 
     @staticmethod
     def _scan(
-        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, held: tuple[Tensor, ...] | None
+        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        over, under, top = held or (torch.zeros_like(k[:, 0]),) * 2 + (torch.full_like(k[:, 0], -1e38),)
+        over, under, top = cached or (torch.zeros_like(k[:, 0]),) * 2 + (torch.full_like(k[:, 0], -1e38),)
         ys = []
         for t in range(k.shape[1]):
             now = bonus + k[:, t]
@@ -62,12 +62,12 @@ class WeightedSum(Cached):
 
     @staticmethod
     def _sums(
-        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, held: tuple[Tensor, ...] | None
+        k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The same in closed form, with an exponent of 0."""
-        over, under = (side * held[2].exp() for side in held[:2]) if held else (torch.zeros_like(k[:, 0]),) * 2
+        over, under = (side * cached[2].exp() for side in cached[:2]) if cached else (torch.zeros_like(k[:, 0]),) * 2
         weight, rates = k.exp(), decay.expand_as(k)
-        overs, unders = summed(rates, weight * v, over), summed(rates, weight, under)
+        overs, unders = sum_states(rates, weight * v, over), sum_states(rates, weight, under)
         before = [torch.cat((h.unsqueeze(1), all_[:, :-1]), 1) for h, all_ in ((over, overs), (under, unders))]
         now = (bonus + k).exp()
         y = (before[0] + now * v) / (before[1] + now)

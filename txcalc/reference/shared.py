@@ -44,34 +44,34 @@ class SharedBlock(nn.Module):
     def forward(self, x: Tensor, run: Run) -> Tensor:
         assert run.first is not None
         u = self.norm(torch.cat((x, run.first), -1))
-        q, k, v = (self._adapted(name, u).unflatten(-1, (-1, self.width)) for name in ("q", "k", "v"))
+        q, k, v = (self._project(name, u).unflatten(-1, (-1, self.width)) for name in ("q", "k", "v"))
         if self.rotary is not None:
             q, k = self.rotary(q, run), self.rotary(k, run)
         y = self._product("o", self.core(q, *self.core.extend(run, k, v), run))
-        y = self._fed(self.feed_forward_norm(y), run)
+        y = self._feed_forward(self.feed_forward_norm(y), run)
         return self._product("out", y)
 
-    def _fed(self, x: Tensor, run: Run) -> Tensor:
+    def _feed_forward(self, x: Tensor, run: Run) -> Tensor:
         if "gate_up_down" not in self._modules:
-            made: Tensor = self.feed_forward(x, run)
-            return made
+            output: Tensor = self.feed_forward(x, run)
+            return output
         inner = self.feed_forward
         assert inner.gate is not None
         sides = inner.gate(x), inner.up(x)
-        both = self._modules_sum("gate_up", torch.cat(sides, -1), x)
+        both = self._add_adapter("gate_up", torch.cat(sides, -1), x)
         gate, up = both.split([side.shape[-1] for side in sides], -1)
         return inner.down(inner.activation(gate, up))
 
-    def _adapted(self, name: str, x: Tensor) -> Tensor:
+    def _project(self, name: str, x: Tensor) -> Tensor:
         y = self._product(name, x)
-        return y if f"{name}_down" not in self._modules else self._modules_sum(name, y, x)
+        return y if f"{name}_down" not in self._modules else self._add_adapter(name, y, x)
 
-    def _modules_sum(self, name: str, y: Tensor, x: Tensor) -> Tensor:
+    def _add_adapter(self, name: str, y: Tensor, x: Tensor) -> Tensor:
         """y plus the adapter's output for the product's input x."""
-        more: Tensor = self.get_submodule(f"{name}_sum")(
+        output: Tensor = self.get_submodule(f"{name}_sum")(
             y, self._product(f"{name}_up", self._product(f"{name}_down", x))
         )
-        return more
+        return output
 
     def _product(self, name: str, x: Tensor) -> Tensor:
         y: Tensor = self.get_submodule(name)(x)

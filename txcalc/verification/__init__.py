@@ -23,7 +23,7 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("verifying", str(missing.name), "verify") from missing
 
-from txcalc.reference import cut
+from txcalc.reference import truncate
 from txcalc.verification import device as devices
 from txcalc.verification.device import NoDevice
 from txcalc.verification.subject import Lengths, Subject
@@ -43,7 +43,7 @@ def shortened(model: Model, layers: int) -> Model:
             "verify", [Fault("--layers", layers, f"a whole number from 1 to {layer_count}, the layers of {model.name}")]
         )
     return replace(
-        cut(model, layers),
+        truncate(model, layers),
         layers_kept=f"only the first {layers} of {layer_count} layers, as the layer pattern orders them",
     )
 

@@ -15,7 +15,7 @@ import torch
 
 from txcalc.errors import InputError, Refuted, TxcalcError
 from txcalc.model import Model
-from txcalc.reference import cut
+from txcalc.reference import truncate
 from txcalc.units import iec
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -61,7 +61,7 @@ def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working:
     """The refusal for a model whose weights do not fit in `free` bytes; `working`: they fit but left no memory to
     compute, so twice their size is required."""
     fitting, total_layers, room = 0, n_layers(model), free // 2 if working else free
-    while fitting < total_layers and _weights(cut(model, fitting + 1), dtype) + SPARE <= room:
+    while fitting < total_layers and _weights(truncate(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
     fits = (
         f"its first {fitting} layers of {total_layers} fit (--layers {fitting})"

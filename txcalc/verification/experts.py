@@ -63,7 +63,7 @@ def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, A
     experts = [leaf for leaf in piece.leaves if leaf.entry.routed]
     for path, dispatched in dict.fromkeys((path, leaf.dispatched) for leaf in experts for path in owners(leaf)):
         module: Any = net.get_submodule(path)
-        if not hasattr(module, "through"):
+        if not hasattr(module, "run_experts"):
             raise NoParallel(f"{path}: experts of attention over the ranks of ep are modelled, and not run")
         per_rank = len(module.routed) // ep.size()
         first = per_rank * ep.get_local_rank()
@@ -72,7 +72,7 @@ def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, A
             weight = module._parameters[name]
             local = weight.detach()[first : first + per_rank].clone()
             module._parameters[name] = nn.Parameter(local, requires_grad=weight.requires_grad)
-        module.through = MethodType(_run_exchanged if dispatched else _run_local, module)
+        module.run_experts = MethodType(_run_exchanged if dispatched else _run_local, module)
         module.ep, module.etp = ep, etp
     if etp.size() > 1:
         for leaf in experts:
@@ -82,7 +82,7 @@ def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, A
 
 
 def _run_local(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` of the local experts; the others add nothing."""
+    """`Experts.run_experts` of the local experts; the others add nothing."""
     numbers = [int(name) for name in self.routed]
     before = sum(counts[: numbers[0]])
     local_counts = [counts[number] for number in numbers]
@@ -96,8 +96,8 @@ def _run_local(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tens
 
 
 def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` for rows (N, D), `counts` of them for each expert; if experts choose tokens in turn, every rank
-    sends equally many."""
+    """`Experts.run_experts` for rows (N, D), `counts` of them for each expert; if experts choose tokens in turn, every
+    rank sends equally many."""
     import torch.distributed as dist
     from torch.distributed._functional_collectives import (
         all_gather_tensor_autograd,

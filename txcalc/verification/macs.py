@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from txcalc.reference import tracing
-from txcalc.reference.feedforward import at_work
+from txcalc.reference.feedforward import busy_experts_only
 from txcalc.verification.coverage import costs_nothing
 from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
@@ -59,7 +59,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Forward FLOPs at every point, and operators without a count."""
     for point, net, all_layers in subject.measured():
         static = subject.device == "meta"
-        with tracing(static=static), torch.no_grad(), at_work(net) if static else nullcontext():
+        with tracing(static=static), torch.no_grad(), busy_experts_only(net) if static else nullcontext():
             measured, skipped = count(net, subject.inputs(point))
         measured, skipped = (
             (measured, skipped) if all_layers else (subject.expand_layers(measured), subject.expand_layers(skipped))

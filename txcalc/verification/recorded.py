@@ -97,7 +97,7 @@ class SavedStorages:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        once, tables = Run.once, self._tables
+        once, tables = Run.build_once, self._tables
 
         def noted(self: Run, key: Any, make: Any) -> Tensor:
             table = once(self, key, make)
@@ -105,12 +105,12 @@ class SavedStorages:
             tables[storage._cdata] = storage
             return table
 
-        Run.once = noted  # type: ignore[method-assign]
+        Run.build_once = noted  # type: ignore[method-assign]
         try:
             with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
                 yield
         finally:
-            Run.once = once  # type: ignore[method-assign]
+            Run.build_once = once  # type: ignore[method-assign]
 
 
 class Collectives(TorchDispatchMode):

@@ -20,7 +20,7 @@ from msgspec.structs import asdict
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator, parse
 from txcalc.model import Model
-from txcalc.reference import cut
+from txcalc.reference import truncate
 from txcalc.sources import load
 from txcalc.units import iec
 from txcalc.verification import device as devices, verify
@@ -355,11 +355,11 @@ def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dt
     """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
     free, total_layers = devices.free_bytes(device), devices.n_layers(model)
     layer_count = min(layers or total_layers, total_layers)
-    while layer_count and 2 * cut(model, layer_count).params * dtype.itemsize + devices.SPARE > free:
+    while layer_count and 2 * truncate(model, layer_count).params * dtype.itemsize + devices.SPARE > free:
         layer_count -= 1
     if not layer_count:
         return None
-    return model if layer_count == total_layers else cut(model, layer_count)
+    return model if layer_count == total_layers else truncate(model, layer_count)
 
 
 def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:

@@ -23,7 +23,7 @@ from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
 from txcalc.errors import Refuted
 from txcalc.notation import Expression
 from txcalc.num import floor_div
-from txcalc.reference.linear import folded, symbolic
+from txcalc.reference.linear import multiply_rows, symbolic
 
 B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
 
@@ -123,9 +123,9 @@ class _Folding(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
-            return folded(args[0], args[1].t())
+            return multiply_rows(args[0], args[1].t())
         if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):
-            return folded(*args)
+            return multiply_rows(*args)
         return func(*args, **(kwargs or {}))
 
 

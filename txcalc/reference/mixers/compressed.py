@@ -19,11 +19,11 @@ from txcalc.reference.mode import current
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
-def turned(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -> Tensor:
+def rotate_tail(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -> Tensor:
     """x (B, T, h, d) with its last dimensions rotated by their positions, or back."""
-    kept, tail = x.split((x.shape[-1] - dims, dims), -1)
+    head, tail = x.split((x.shape[-1] - dims, dims), -1)
     run = replace(run, positions=-run.positions, tables={}) if back else run
-    return torch.cat((kept, rotary(tail, run)), -1)
+    return torch.cat((head, rotary(tail, run)), -1)
 
 
 class Pool(Cached):
@@ -36,27 +36,27 @@ class Pool(Cached):
 
     def forward(self, kv: Tensor, gate: Tensor, run: Run) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The entries before norm and rotation, and the tensors to cache with them."""
-        held, rate = run.recall(self.place), self.rate
-        if held:
-            kv, gate = torch.cat((held[1], kv), 1), torch.cat((held[2], gate), 1)
+        cached, rate = run.recall(self.place), self.rate
+        if cached:
+            kv, gate = torch.cat((cached[1], kv), 1), torch.cat((cached[2], gate), 1)
         keys = run.past + run.positions.shape[0]
         full = 0 if keys < rate else keys // rate - run.past // rate  # symbolic quotients are never 0
-        kept = tuple(x[:, full * rate :].clone() for x in (kv, gate)) if run.cache is not None else ()
+        pending = tuple(x[:, full * rate :].clone() for x in (kv, gate)) if run.cache is not None else ()
         kv, gate = (x[:, : full * rate].unflatten(1, (full, rate)) for x in (kv, gate))
         gate = gate + self.bias
         if self.overlap:
-            before = held[3:] if held else ()
+            before = cached[3:] if cached else ()
             if run.cache is not None:
                 last = tuple(x[:, full - 1 :, :, : self.width].flatten(1, 2).clone() for x in (kv, gate))
-                kept += last if full else before
-            kv, gate = self._joined(kv, before[:1], 0), self._joined(gate, before[1:], -math.inf)
-        return (kv * gate.softmax(2)).sum(2), kept
+                pending += last if full else before
+            kv, gate = self._overlap(kv, before[:1], 0), self._overlap(gate, before[1:], -math.inf)
+        return (kv * gate.softmax(2)).sum(2), pending
 
-    def _joined(self, x: Tensor, before: tuple[Tensor, ...], empty: float) -> Tensor:
+    def _overlap(self, x: Tensor, before: tuple[Tensor, ...], empty: float) -> Tensor:
         """Each group's second half (B, n, rate, d), joined with the previous group's first half: (B, n, 2·rate, d)."""
-        own, earlier = x[..., self.width :], x[:, :-1, :, : self.width]
-        first = before[0].unsqueeze(1) if before else torch.full_like(own[:, :1], empty)
-        return torch.cat((torch.cat((first, earlier), 1)[:, : x.shape[1]], own), 2)
+        second, earlier = x[..., self.width :], x[:, :-1, :, : self.width]
+        first = before[0].unsqueeze(1) if before else torch.full_like(second[:, :1], empty)
+        return torch.cat((torch.cat((first, earlier), 1)[:, : x.shape[1]], second), 2)
 
 
 class Compressor(nn.Module):
@@ -70,20 +70,20 @@ class Compressor(nn.Module):
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         rate = self.pool.rate
-        made, kept = self.pool(self.kv(x), self.gate(x), run)
-        places = run.past // rate * rate + rate * torch.arange(made.shape[1], device=x.device)
+        pooled, pending = self.pool(self.kv(x), self.gate(x), run)
+        places = run.past // rate * rate + rate * torch.arange(pooled.shape[1], device=x.device)
         there = replace(run, positions=places, tables={})
-        entries = turned(self.rotary, self.dims, self.norm(made).unsqueeze(2), there).squeeze(2)
-        held = run.recall(self.pool.place)
-        entries = torch.cat((held[0], entries), 1) if held else entries
-        run.keep(self.pool.place, entries, *kept)
+        entries = rotate_tail(self.rotary, self.dims, self.norm(pooled).unsqueeze(2), there).squeeze(2)
+        cached = run.recall(self.pool.place)
+        entries = torch.cat((cached[0], entries), 1) if cached else entries
+        run.keep(self.pool.place, entries, *pending)
         return entries
 
 
-def unseen(run: Run, entries: int, rate: int, dtype: torch.dtype) -> Tensor:
+def entry_mask(run: Run, entries: int, rate: int, dtype: torch.dtype) -> Tensor:
     """0 where a query sees an entry, else −∞: (T, E)."""
-    seen = (run.positions[:, None] + 1) // rate
-    hidden = torch.arange(entries, device=run.positions.device) >= seen
+    visible = (run.positions[:, None] + 1) // rate
+    hidden = torch.arange(entries, device=run.positions.device) >= visible
     return torch.zeros_like(hidden, dtype=dtype).masked_fill(hidden, -math.inf)
 
 
@@ -97,9 +97,9 @@ class SelectionCore(nn.Module):
 
     def forward(self, q: Tensor, entries: Tensor, weights: Tensor, run: Run) -> Tensor:
         heads = q.shape[2]
-        met = torch.bmm(q.flatten(1, 2), entries.mT).relu().unflatten(1, (-1, heads))  # (B, T, h, E)
-        scores = (met * (weights * self.scale).unsqueeze(-1)).sum(2)
-        mask = unseen(run, entries.shape[1], self.rate, q.dtype)
+        products = torch.bmm(q.flatten(1, 2), entries.mT).relu().unflatten(1, (-1, heads))  # (B, T, h, E)
+        scores = (products * (weights * self.scale).unsqueeze(-1)).sum(2)
+        mask = entry_mask(run, entries.shape[1], self.rate, q.dtype)
         if current().static:
             return (0 * scores + mask).unsqueeze(1)
         best = (scores + mask).sort(dim=-1, descending=True, stable=True).indices[..., : self.top_k]
@@ -119,7 +119,7 @@ class Selector(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, low: Tensor, run: Run) -> Tensor:
-        q = turned(self.rotary, self.dims, self.q(low).unflatten(-1, (-1, self.width)), run)
+        q = rotate_tail(self.rotary, self.dims, self.q(low).unflatten(-1, (-1, self.width)), run)
         selected: Tensor = self.core(q, self.compressor(x, run), self.weights(x), run)
         return selected
 
@@ -163,14 +163,15 @@ class CompressedAttention(nn.Module):
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         low = self.q_norm(self.q_a(x))
-        q = turned(self.rotary, self.dims, self.q_head_norm(self.q_b(low).unflatten(-1, (-1, self.width))), run)
-        kv = turned(self.rotary, self.dims, self.kv_norm(self.kv(x)).unsqueeze(2), run)
+        q = rotate_tail(self.rotary, self.dims, self.q_head_norm(self.q_b(low).unflatten(-1, (-1, self.width))), run)
+        kv = rotate_tail(self.rotary, self.dims, self.kv_norm(self.kv(x)).unsqueeze(2), run)
         entries = mask = None
         if self.compressor is not None:
             entries = self.compressor(x, run)
             if self.selector is None:
-                mask = unseen(run, entries.shape[1], self.compressor.pool.rate, q.dtype).expand(x.shape[0], 1, -1, -1)
+                mask = entry_mask(run, entries.shape[1], self.compressor.pool.rate, q.dtype)
+                mask = mask.expand(x.shape[0], 1, -1, -1)
             else:
                 mask = self.selector(x, low, run)
         y = self.core(q, *self.core.extend(run, kv), entries, mask, run).unflatten(-1, (-1, self.width))
-        return self.o_b(self.o_a(turned(self.unrotary, self.dims, y, run, back=True).flatten(2)))
+        return self.o_b(self.o_a(rotate_tail(self.unrotary, self.dims, y, run, back=True).flatten(2)))

@@ -27,13 +27,13 @@ class ForgettingCore(Core):
 
     def last(self, run: Run) -> Tensor | None:
         """The sums of the last cached token."""
-        held = run.recall(self.place)
-        return None if held is None else held[2][:, -1]
+        cached = run.recall(self.place)
+        return None if cached is None else cached[2][:, -1]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, run: Run) -> Tensor:
         """`sums` (B, S, h) of all keys; the last T belong to the queries."""
-        own = sums[:, sums.shape[1] - q.shape[1] :]
-        forgotten = own.transpose(1, 2).unsqueeze(3) - sums.transpose(1, 2).unsqueeze(2)  # (B, h, T, S)
+        query_sums = sums[:, sums.shape[1] - q.shape[1] :]
+        forgotten = query_sums.transpose(1, 2).unsqueeze(3) - sums.transpose(1, 2).unsqueeze(2)  # (B, h, T, S)
         return self.attend(q, k, v, run, forgotten)
 
 

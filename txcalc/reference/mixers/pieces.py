@@ -76,66 +76,66 @@ class SingleLeaf(nn.Module):
     def __init__(self, leaf: Leaf, like: TensorOptions, lent: bool) -> None:
         super().__init__()
         self.part, self.like = leaf, like
-        made = MADE.get(type(leaf))
-        self.given: Given = made[1] if made else lambda *_: []
-        self.leaf = made[0](leaf, like) if made else Idle()
+        entry = MODULES.get(type(leaf))
+        self.input_shapes: InputShapes = entry[1] if entry else lambda *_: []
+        self.leaf = entry[0](leaf, like) if entry else Idle()
         if lent:
             for name, weight in [*self.leaf.named_parameters()]:
                 delattr(self.leaf, name)
                 self.leaf.register_buffer(name, weight.detach())
 
     def forward(self, batch: Any, tokens: Any, source: Any) -> None:
-        shapes = self.given(self.part, batch, tokens, source)
-        made = [torch.empty(shape, device=self.like.device, dtype=self.like.dtype) for shape in shapes]
+        shapes = self.input_shapes(self.part, batch, tokens, source)
+        tensors = [torch.empty(shape, device=self.like.device, dtype=self.like.dtype) for shape in shapes]
         if isinstance(self.leaf, Lookup):
-            made = [torch.zeros(batch, tokens, dtype=torch.long, device=self.like.device)]
+            tensors = [torch.zeros(batch, tokens, dtype=torch.long, device=self.like.device)]
         if isinstance(self.leaf, Filter):
-            self.leaf(*made, tokens)
+            self.leaf(*tensors, tokens)
         elif isinstance(self.leaf, AttentionCore):
-            self.leaf(*made, Run(0, torch.arange(tokens, device=self.like.device)))
+            self.leaf(*tensors, Run(0, torch.arange(tokens, device=self.like.device)))
         elif not isinstance(self.leaf, Unused):
-            self.leaf(*made)
+            self.leaf(*tensors)
 
 
 Shapes = list[tuple[Any, ...]]
-Given = Callable[[Any, Any, Any, Any], Shapes]  # a part, B, T and S
+InputShapes = Callable[[Any, Any, Any, Any], Shapes]  # a part, B, T and S
 
 
-def _attended(part: cores.AttentionCore, batch: Num, tokens: Num, source: Num) -> Shapes:
+def _attention_inputs(part: cores.AttentionCore, batch: Num, tokens: Num, source: Num) -> Shapes:
     keys = source if isinstance(part.span, spans.Cross | spans.CrossUncached) else tokens
     q = (batch, tokens, part.n_heads, part.d_qk)
     return [q, (batch, keys, part.n_kv_heads, part.d_qk), (batch, keys, part.n_kv_heads, part.d_v)]
 
 
-def _product(part: cores.MatrixProduct, batch: Num, tokens: Num, source: Num) -> Shapes:
-    made = source if part.d_out is None else part.d_out
-    return [(batch, part.n_heads, tokens, part.d_in), (batch, part.n_heads, part.d_in, made)]
+def _product_inputs(part: cores.MatrixProduct, batch: Num, tokens: Num, source: Num) -> Shapes:
+    columns = source if part.d_out is None else part.d_out
+    return [(batch, part.n_heads, tokens, part.d_in), (batch, part.n_heads, part.d_in, columns)]
 
 
-def _wide(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _vector_input(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.width)]
 
 
-def _gated(part: parts.Activation, batch: Num, tokens: Num, source: Num) -> Shapes:
+def _activation_inputs(part: parts.Activation, batch: Num, tokens: Num, source: Num) -> Shapes:
     return [(batch, tokens, part.width)] * (2 if part.gated else 1)
 
 
-def _scanned(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _scan_inputs(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     decays = part.n_slots if isinstance(part, linear_attention.SlotScan) else part.d_key
     return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, decays)]
 
 
-def _read(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _linear_input(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.d_in)]
 
 
 # Part → its module, and the shapes of its inputs.
-MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given]] = {
-    parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _read),
+MODULES: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], InputShapes]] = {
+    parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _linear_input),
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
-    parts.LayerScale: (LayerScale, _wide),
-    parts.Shift: (Shift, _wide),
-    parts.Activation: (lambda part, like: Activation(part.form), _gated),
+    parts.LayerScale: (LayerScale, _vector_input),
+    parts.Shift: (Shift, _vector_input),
+    parts.Activation: (lambda part, like: Activation(part.form), _activation_inputs),
     parts.Sum: (lambda part, like: Sum(), lambda part, b, t, s: [(b, t, part.width)] * 2),
     parts.Lookup: (lambda part, like: Lookup(part.rows, part.width, like), lambda *_: []),
     parts.Unused: (Unused, lambda *_: []),
@@ -144,10 +144,10 @@ MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given
         lambda part, b, t, s: [(b, t, part.groups, part.width)],
     ),
     convolution.Filter: (Filter, lambda part, b, t, s: [(b, (t - 1) * part.stride + part.taps, part.c_in)]),
-    cores.AttentionCore: (lambda part, like: AttentionCore(replace(part, biased=False), like), _attended),
-    linear_attention.GatedScan: (lambda part, like: GatedScan(), _scanned),
-    linear_attention.SlotScan: (lambda part, like: SlotScan(), _scanned),
-    cores.MatrixProduct: (lambda part, like: MatrixProduct(), _product),
+    cores.AttentionCore: (lambda part, like: AttentionCore(replace(part, biased=False), like), _attention_inputs),
+    linear_attention.GatedScan: (lambda part, like: GatedScan(), _scan_inputs),
+    linear_attention.SlotScan: (lambda part, like: SlotScan(), _scan_inputs),
+    cores.MatrixProduct: (lambda part, like: MatrixProduct(), _product_inputs),
     cores.Scores: (
         lambda part, like: MatrixProduct(),
         lambda part, b, t, s: [(b, 1, part.n_heads * t, part.width), (b, 1, part.width, t)],

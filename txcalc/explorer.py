@@ -104,9 +104,9 @@ class Explorer(Struct, frozen=True):
                 else:
                     result[key] = values[slider.letter]
         for half, own in counts.items():
-            stack = self.model.spec["stacks"][half.rstrip(".")]
-            full = {name: own.get(name, len(at)) for name, at in stack["groups"]}
-            if all(full[name] == len(at) for name, at in stack["groups"]):
+            stack = self.model.description.stacks[half.rstrip(".")]
+            full = {name: own.get(name, len(at)) for name, at in stack.groups}
+            if all(full[name] == len(at) for name, at in stack.groups):
                 continue
             result[f"{half}n_layers"] = sum(full.values())
             result[f"{half}pattern"] = [f"{number}*{name}" for name, number in full.items()]
@@ -153,7 +153,7 @@ _WORDS = {"B": "batch", "T": "tokens", "T_src": "source"}
 def _work(model: Model) -> list[Slider]:
     """The workload's sliders: no tokens where a picture's positions are the model's own."""
     letters = ["B", *([] if model.fixed_length else ["T"])]
-    if model.has_encoder_apart and not (model.spec["stacks"]["encoder"]["vision"]):
+    if model.has_encoder_apart and not model.description.stacks["encoder"].vision:
         letters.append("T_src")
     values = model.workload(1, 2048 if model.context is None else min(model.context, 2048))
     start = {"B": values.batch, "T": values.tokens, "T_src": values.source if model.kind == "audio" else None}
@@ -171,12 +171,10 @@ def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, Any]]:
     for quantity in BY_KIND:
         for kind, value in ledger.by_kind(quantity).items():
             yield f"{quantity} {kind}", value
-    stacks = model.stacks
-    counted = [sum(s["counts"].values()) if "counts" in s else s["n_layers"] for s in stacks]
     yield from (
-        ("layers", sum(counted)),
-        ("width", stacks[-1]["d_model"]),
-        ("vocabulary", 0 if (rows := stacks[-1]["vocab_size"]) is None else rows),
+        ("layers", sum(s.n_layers if s.counts is None else sum(s.counts.values()) for s in model.stacks)),
+        ("width", model.d_model),
+        ("vocabulary", 0 if model.vocab_size is None else model.vocab_size),
     )
 
 
@@ -216,13 +214,13 @@ def _sliders(model: Model) -> Iterator[Slider]:
 
 def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
     """How many layers; of several kinds, how many of each."""
-    stacks = model.spec["stacks"]
-    layers = [layer for stack in stacks.values() for layer in stack["layer"].values()]
+    stacks = model.description.stacks
     # Layers that read another kind's keys, or run with another kind's weights, cannot be as many as one likes.
-    shared = any(layer.get("attention", {}).get("kv_from") is not None or "shared" in layer for layer in layers)
-    if any(len(stack["groups"]) > 1 for stack in stacks.values()):
+    shared = any(attention.kv_from is not None for stack in stacks.values() for attention in stack.attentions)
+    shared = shared or any("shared" in layer.tables for layer in model.description.layers)
+    if any(len(stack.groups) > 1 for stack in stacks.values()):
         for half, stack in stacks.items() if not shared else ():
-            for name, at in stack["groups"]:
+            for name, at in stack.groups:
                 where = "_".join(filter(None, (half, name)))
                 yield Slider(f"L_{_plain(where)}", symbol, (f"{half}{'.' if half else ''}layer:{name}",), len(at))
     elif len(found) == 1 or len({value for _, _, value in found}) == 1:
@@ -254,11 +252,11 @@ def _at(table: Table, section: str, key: str) -> Any:
 def _resolved(model: Model, section: str, key: str) -> list[Any]:
     """The different values that a key has where nobody set it."""
     found = {}
-    for stack in model.stacks:
-        for layer in stack["layer"].values():
-            value = layer.get(section, {}).get(key)
-            if value is not None:
-                found[value if type(value) is int else id(value)] = value
+    for layer in model.description.layers:
+        table = getattr(layer, section) if section in ("norm", "positions") else layer.tables.get(section)
+        value = table and table.get(key)
+        if value is not None:
+            found[value if type(value) is int else id(value)] = value
     return list(found.values())
 
 
@@ -268,13 +266,14 @@ def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = 
     plain = {key: tape.letters[s.letter] for s in sliders for key in s.keys if "layer:" not in key}
     raw = spec.changed(model.raw, plain)
     resolved = resolve(raw, model.origin)
-    for half, stack in resolved["stacks"].items():
+    stacks = dict(resolved.stacks)
+    for half, stack in stacks.items():
         prefix = f"{half}.layer:" if half else "layer:"
         counts = {key.removeprefix(prefix): s.letter for s in sliders for key in s.keys if key.startswith(prefix)}
         if counts:
-            stack["counts"] = {
-                name: tape.letters[counts[name]] if name in counts else len(at) for name, at in stack["groups"]
-            }
+            numbers = {name: tape.letters[counts[name]] if name in counts else len(at) for name, at in stack.groups}
+            stacks[half] = stack.replace(counts=numbers)
+    resolved = resolved.replace(stacks=stacks)
     return tape, Model(model.name, assemble(resolved), raw, resolved, model.origin)
 
 
@@ -318,7 +317,7 @@ def _domains(
         for unit, piece in zip(structures.pieces(other), own, strict=True):
             if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
-                values, form = _matched(unit.spec, piece)
+                values, form = _matched(unit, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
                 now = {quantity: theorems.digest(unit, quantity) for quantity in ("params", "active", *theorem.further)}
@@ -367,11 +366,11 @@ def _asked(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
-def _matched(spec: object, own: theorems.Unit) -> tuple[Raw, list[Guard]]:
+def _matched(unit: theorems.Unit, own: theorems.Unit) -> tuple[Raw, list[Guard]]:
     """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
     conditions: list[Guard] = []
     equations = []
-    for stated, found in _pairs(spec, own.spec):
+    for stated, found in _pairs(unit.content, own.content):
         size = found.over(own.values) if isinstance(found, theorems.Size) else found
         if isinstance(stated, theorems.Size):
             equations.append((stated, size))

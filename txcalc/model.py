@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from txcalc.description import Description, StackSpec, as_tables
 from txcalc.errors import Fault, InputError, called
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
@@ -16,7 +17,6 @@ from txcalc.num import Num, counted, is_array, spread, usable, whole
 from txcalc.parts.model import Root
 from txcalc.parts.options import Table
 from txcalc.parts.part import Composite, Workload
-from txcalc.parts.place import mechanism
 from txcalc.parts.tower import Counted
 from txcalc.units import bits_of, iec, parse_tokens, short
 
@@ -36,7 +36,8 @@ class Model(Struct, frozen=True, dict=True):
     origin.
 
     root          the tree of parts
-    raw, spec     the description as written, and resolved
+    raw           the description as written
+    description   the same, resolved
     checkpoint    what its checkpoint holds, if one was read
     changed       whether the description was changed since it was read
     builder       makes a model from a raw description
@@ -54,7 +55,7 @@ class Model(Struct, frozen=True, dict=True):
     name: str
     root: Root
     raw: Table
-    spec: Table
+    description: Description
     origin: str
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -90,11 +91,11 @@ class Model(Struct, frozen=True, dict=True):
         """The description without its origin, as text; arrays and symbols by identity."""
         import json
 
-        def other(value: object) -> str:
+        def as_text(value: object) -> str:
             return repr(value) if isinstance(value, range) else f"{type(value).__name__} at {id(value)}"
 
-        told = {key: value for key, value in self.spec.items() if key not in PROVENANCE}
-        return json.dumps(told, sort_keys=True, default=other)
+        content = {key: value for key, value in as_tables(self.description).items() if key not in PROVENANCE}
+        return json.dumps(content, sort_keys=True, default=as_text)
 
     def __repr__(self) -> str:
         params = self.params
@@ -133,8 +134,8 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def tower_params(self) -> int | None:
         """Parameters of towers and projectors; None where not known."""
-        counted, towers = self.spec["beside"], self.towers.values()
-        return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
+        counted, towers = self.description.beside, self.towers.values()
+        return None if counted is None and not towers else sum(tower.params for tower in towers) + (counted or 0)
 
     @property
     def all_notes(self) -> list[str]:
@@ -155,7 +156,7 @@ class Model(Struct, frozen=True, dict=True):
         """The towers that plans of its memory hold too."""
         if not self.multimodal or self.text_only or self.tower_params is None:
             return ()
-        counted = self.spec["beside"]
+        counted = self.description.beside
         return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))
 
     @property
@@ -177,12 +178,12 @@ class Model(Struct, frozen=True, dict=True):
     def predictors(self) -> int:
         """Parameters of the multi-token-prediction layers: each a layer like the last, a matrix from 2·D to D and three
         norms; embedding and head are the model's (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
-        return self.spec["predictors"] * self.predictor.params if self.predictor else 0
+        return self.description.predictors * self.predictor.params if self.predictor else 0
 
     @cached_property
     def predictor(self) -> Model | None:
         """One of these layers as a draft model; None: there are none."""
-        if not self.spec["predictors"]:
+        if not self.description.predictors:
             return None
         (stack,) = self.root.stacks
         return replace(self, name=f"{self.name}'s prediction layer", root=stack.predictor, checkpoint=None)
@@ -196,11 +197,10 @@ class Model(Struct, frozen=True, dict=True):
     def kind(self) -> str:
         """decoder, encoder, encoder-decoder, vision, audio; a decoder without attention is recurrent, one with both a
         hybrid."""
-        kind: str = self.spec["kind"]
+        kind = self.description.kind
         if kind != "decoder":
             return kind
-        parts = {part for layer in self.spec["stacks"][""]["layer"].values() for part in layer["parts"]}
-        kinds = {mechanism(part).kind for part in parts}
+        kinds = {layer.options(part).kind for layer in self.description.layers for part in layer.parts}
         if "recurrent" not in kinds:
             return "decoder"
         return "hybrid" if "attention" in kinds else "recurrent"
@@ -208,39 +208,37 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def multimodal(self) -> bool:
         """Whether towers stand beside its language model."""
-        return bool(self.spec["multimodal"])
+        return self.description.multimodal
 
     @property
-    def stacks(self) -> list[Mapping[str, Any]]:
-        """The resolved description of each stack, an encoder first."""
-        return list(self.spec["stacks"].values())
+    def stacks(self) -> list[StackSpec]:
+        """The description of each stack, an encoder first."""
+        return list(self.description.stacks.values())
 
     @property
-    def d_model(self) -> int:
+    def d_model(self) -> Num:
         """Width of the residual stream, of an encoder–decoder's decoder."""
-        return self.stacks[-1]["d_model"]  # type: ignore[no-any-return]
+        return self.description.last.d_model
 
     @property
-    def n_layers(self) -> int:
+    def n_layers(self) -> Num:
         """Number of layers, of an encoder–decoder's decoder."""
-        return self.stacks[-1]["n_layers"]  # type: ignore[no-any-return]
+        return self.description.last.n_layers
 
     @property
-    def vocab_size(self) -> int | None:
+    def vocab_size(self) -> Num | None:
         """Rows of the token embedding, padding included; None without one."""
-        return self.stacks[-1]["vocab_size"]  # type: ignore[no-any-return]
+        return self.description.last.vocab_size
 
     @property
-    def context(self) -> int | None:
+    def context(self) -> Num | None:
         """The context length in tokens; None if not known."""
-        context: int | None = self.spec["context"]
-        return context
+        return self.description.context
 
     @property
     def usual_tokens(self) -> int:
         """Default workload: its context, at most 2,048 tokens, and at most the rows of its position table."""
-        decoder = self.stacks[-1]
-        rows = decoder["positions"].get("rows")
+        rows = self.description.last.positions.get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
 
     @called
@@ -328,8 +326,8 @@ class Model(Struct, frozen=True, dict=True):
 
     def encoded(self, tokens: Num) -> Any:
         """Default encoder positions: as many as `tokens` unless the model fixes them."""
-        audio = self.spec["stacks"].get("encoder", {}).get("audio")
-        return audio["positions"] if audio else tokens
+        encoder = self.description.stacks.get("encoder")
+        return encoder.audio.positions if encoder and encoder.audio else tokens
 
     def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
         """The ledger of a checked workload; `bits` per weight, activation and cached element."""
@@ -338,7 +336,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def takes_source(self) -> bool:
         """Whether encoder positions are given apart from tokens."""
-        return self.spec["kind"] in ("encoder-decoder", "audio") or bool(self.root.prompt)
+        return self.description.kind in ("encoder-decoder", "audio") or bool(self.root.prompt)
 
     @property
     def fixed_length(self) -> bool:
@@ -348,7 +346,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def decodes(self) -> bool:
         """Whether it decodes with a cache: encoders and vision models do not."""
-        return self.spec["kind"] not in ("encoder", "vision")
+        return self.description.kind not in ("encoder", "vision")
 
     @property
     def has_encoder_apart(self) -> bool:
@@ -357,8 +355,8 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def reads_no_ids(self) -> bool:
         """Whether its encoder reads audio or a picture, of its own length."""
-        encoder = self.spec["stacks"].get("encoder", {})
-        return bool(encoder.get("audio") or encoder.get("vision"))
+        encoder = self.description.stacks.get("encoder")
+        return bool(encoder and (encoder.audio or encoder.vision))
 
     @property
     def has_windows(self) -> bool:

@@ -164,8 +164,10 @@ def test_pieces_that_are_good() -> None:
     forms: list[dict[str, Any]] = [{"at": [2, -5, 3]}, {"form": "grouped", "groups": 4}, {"form": "tied"}]
     around = [PIECE | change | {"name": f"piece{i}"} for i, change in enumerate(forms)]
     model = build(described({"around": around}), "model.toml")
-    read = next(iter(model.spec["stacks"].values()))["around"]
-    assert build(described({"around": read}), "model.toml").spec == model.spec  # what was filled in is accepted
+    read = model.stacks[0].around
+    assert (
+        build(described({"around": read}), "model.toml").description == model.description
+    )  # what was filled in is accepted
     windows = build(described({"around": [PIECE | {"at": [1, 0, 4, 4]}]}), "model.toml").ledger(tokens=5)
     assert next(entry.flops for entry in windows if entry.path.startswith("around")) == 2 * 64 * 64 * 8  # two of four
     message = said(build, described({"around": [PIECE, PIECE]}), "model.toml")
@@ -196,7 +198,7 @@ def test_a_key_by_its_old_name() -> None:
     raw, parts = described({}), ["attention", "feed_forward"]
     old = build(raw | {"norm": {"abreast": parts}}, "old", written=True)
     assert old.raw["norm"] == {"parallel": parts}
-    assert old.spec["stacks"] == build(raw, "new", changes={"norm.abreast": parts}).spec["stacks"]
+    assert old.stacks == build(raw, "new", changes={"norm.abreast": parts}).stacks
     with pytest.raises(InputError, match=r"norm\.abreast is not a key"):
         build(raw | {"norm": {"abreast": parts, "parallel": "no"}}, "both")
 

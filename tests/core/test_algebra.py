@@ -74,7 +74,7 @@ def workloads(model: Model) -> list[Workload]:
     """A prefill, and where there is a cache a decode step, under every convention."""
     apart: dict[str, Any] = {"source": 5} if model.has_encoder_apart else {}
     made = [model.workload(2, 7, **apart), model.workload(1, 1, **apart, mla="absorbed", keep_scores=True)]
-    if model.spec["kind"] in ("decoder", "encoder-decoder", "audio"):
+    if model.description.kind in ("decoder", "encoder-decoder", "audio"):
         made += [model.workload(3, 2, 5000, **apart, logits="last"), model.workload(1, 1, 9, **apart, mla="absorbed")]
     return made
 

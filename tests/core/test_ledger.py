@@ -377,8 +377,8 @@ def test_shares_of_channels_divide_them() -> None:
 
 
 def test_defaults_of_a_relative_bias() -> None:
-    positions = txcalc.load("D=64 L=1 h=4 F=96 V=99", {"positions.form": "relative"}).spec["stacks"][""]["positions"]
-    assert (positions["buckets"], positions["distance"]) == (32, 128)  # T5's own
+    positions = txcalc.load("D=64 L=1 h=4 F=96 V=99", {"positions.form": "relative"}).description.last.positions
+    assert (positions.get("buckets"), positions.get("distance")) == (32, 128)  # T5's own
 
 
 def test_a_number_up_to_another() -> None:

@@ -34,7 +34,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
 
 def workload(model: Model, tokens: int, past: int = 0) -> dict[str, Any]:
     """Encoders and vision have no past."""
-    return {"tokens": tokens, "past": 0 if model.spec["kind"] in ("encoder", "vision") else past}
+    return {"tokens": tokens, "past": 0 if model.description.kind in ("encoder", "vision") else past}
 
 
 @pytest.mark.slow
@@ -42,7 +42,7 @@ def workload(model: Model, tokens: int, past: int = 0) -> dict[str, Any]:
 def test_linear_in_the_batch(raw: dict[str, Any], tokens: int, past: int, batch: int) -> None:
     model = made(raw)
     one, two, many = (model.ledger(batch=b, **workload(model, tokens, past)) for b in (1, 2, batch))
-    once = any(stack["positions"]["form"] == "disentangled" for stack in model.spec["stacks"].values())
+    once = any(stack.positions.form == "disentangled" for stack in model.stacks)
     for quantity in LINEAR_IN_BATCH:
         step = two.total(quantity) - one.total(quantity) if once else one.total(quantity)
         assert many.total(quantity) == one.total(quantity) + (batch - 1) * step, quantity
@@ -213,9 +213,7 @@ def test_the_cache_grows_as_it_says(raw: dict[str, Any], past: int, tokens: int)
     growth, constant, held = ledger.cache_terms
     keys = past + tokens
     assert held == ledger.total("cache") <= growth * keys + constant
-    windows = [
-        layer["attention"]["window"] for layer in model.spec["stacks"][""]["layer"].values() if "attention" in layer
-    ]
+    windows = [attention.get("window") for attention in model.description.last.attentions]
     if all(window is None or window <= keys for window in windows):
         assert held == growth * keys + constant
         assert model.ledger(tokens=tokens + 1, past=past).total("cache") == held + growth
@@ -237,7 +235,7 @@ def test_conventions_change_only_what_they_say(raw: dict[str, Any], tokens: int)
     assert plain.total("flops") - last.total("flops") == head - head // tokens
     assert figures(eager) | {"saved": 0} == figures(plain) | {"saved": 0}
     assert plain.total("cache") == absorbed.total("cache")
-    if not any("latent" in layer for layer in model.spec["stacks"][""]["layer"].values()):
+    if not any(layer.latent for layer in model.description.layers):
         assert figures(plain) == figures(absorbed)
 
 

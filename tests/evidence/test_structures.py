@@ -40,12 +40,12 @@ def test_a_size_is_a_sum_of_products() -> None:
 
 def test_a_size_below_0_is_a_letter_taken_off() -> None:
     piece = {"form": "linear", "bias": False, "shared": False, "groups": 1, "sizes": [8, 6], "at": [2, -3], "keys": ""}
-    assert [str(size) for size in leaf(piece).spec["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
+    assert [str(size) for size in leaf(piece).content["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
 
 
 def test_widths_of_a_grouped_leaf_are_multiples_of_its_groups() -> None:
     piece = {"form": "grouped", "bias": False, "shared": False, "groups": 2, "sizes": [8, 6], "at": [1], "keys": ""}
-    said = [str(size) for size in leaf(piece).spec["leaf"]["sizes"]]
+    said = [str(size) for size in leaf(piece).content["leaf"]["sizes"]]
     assert said == ["leaf.groups·leaf.d_in", "leaf.groups·leaf.d_out"]
     assert leaf(piece).values == {"leaf.groups": 2, "leaf.d_in": 4, "leaf.d_out": 3}
 
@@ -83,8 +83,8 @@ def test_the_parameters_of_a_layer(source: str, changes: dict[str, Any], values:
 def test_what_is_absent_is_no_size() -> None:
     """A structure's key says nothing of a size of 0, and says of a size of 1 that it is one."""
     *_, layer = units(load(MIXTURE.replace("k=2", "k=1")))
-    experts = layer.spec["stacks"][""]["layer"]["layer"]["experts"]
-    assert (experts["d_ff_shared"], experts["top_k"]) == (0, Size(((1, ()),)))
+    experts = layer.description.last.layer["layer"].experts
+    assert experts and (experts.d_ff_shared, experts.top_k) == (0, Size(((1, ()),)))
 
 
 def test_a_width_is_divided_among_heads_where_there_are_any() -> None:
@@ -94,9 +94,10 @@ def test_a_width_is_divided_among_heads_where_there_are_any() -> None:
 
 def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
     """Of 8 of a head 4 are turned, of 6 of the index as many; where all are, their number is the head's."""
-    found = {unit.name: unit.spec["stacks"][""]["layer"]["layer"] for unit in units(build(TINY["laguna"], "laguna"))}
-    turned = {name: str(layer["positions"]["rotary_dims"]) for name, layer in found.items()}
-    assert turned["layer local"] == str(found["layer local"]["attention"]["d_head"]) == "2·attention.d_head/2"
+    found = {unit.name: unit.description.last.layer["layer"] for unit in units(build(TINY["laguna"], "laguna"))}
+    turned = {name: str(layer.positions.get("rotary_dims")) for name, layer in found.items()}
+    attention = found["layer local"].attention
+    assert attention and turned["layer local"] == str(attention.d_head) == "2·attention.d_head/2"
     assert turned["layer wide"] == "2·positions.rotary_dims/2"
     *_, layer = units(build(TINY["compressed"], "compressed"))
     beyond = {name: value for name, value in layer.values.items() if "-d_rope" in name}

@@ -134,7 +134,7 @@ def test_what_is_measured_of_a_model_stands_in_for_its_structures(monkeypatch: p
     assert inherited(load("gemma-2-9b", {"F": 1000}), "flops with cache") is None
     assert how_known(gpt3, "params").how == "proved"
     monkeypatch.setattr(theorems, "theorems", lambda: store.TheoremFiles({}))
-    assert how_known(gpt3, "params") == ("published", gpt3.spec["source"])
+    assert how_known(gpt3, "params") == ("published", gpt3.description.source)
     assert how_known(gemma, "flops") == how_known(load(TOY), "params") == ("modelled", "")
 
 

@@ -25,7 +25,6 @@ import txcalc
 from txcalc.ledger import walk
 from txcalc.parts.adapters import Frozen, LowRank
 from txcalc.parts.forms import pieces
-from txcalc.parts.norm import NormOptions
 from txcalc.parts.part import Cache, Leaf, MatMul, Workload
 from txcalc.parts.place import Place, mechanism
 from txcalc.parts.positions import PositionsOptions
@@ -154,10 +153,10 @@ def test_pinned(name: str) -> None:
 def test_a_description_makes_what_is_pinned(name: str) -> None:
     _, work, pinned = ROWS[name]
     section, said = SAID[name]
-    layer = build({"d_model": 11, "n_layers": 1, "attention": {"n_heads": 1}, "feed_forward": {"d_ff": 3}}, "").spec
-    tables = layer["stacks"][""]["layer"]["layer"]
-    positions = tables["positions"] | {"form": "rotary" if said.get("rotary") else "none"}
-    place = Place(11, NormOptions.of(tables["norm"]), PositionsOptions.of(positions), "decoder")
+    model = build({"d_model": 11, "n_layers": 1, "attention": {"n_heads": 1}, "feed_forward": {"d_ff": 3}}, "")
+    layer = model.description.last.layer["layer"]
+    positions = layer.positions.values() | {"form": "rotary" if said.get("rotary") else "none"}
+    place = Place(11, layer.norm, PositionsOptions.of(positions), "decoder")
     assert figures(mechanism(section).of(said).build(place), work) == pinned
 
 

@@ -116,7 +116,7 @@ def test_layers_of_one_pattern_are_compared_key_by_key() -> None:
 
 
 def test_layer_kinds_of_other_names_are_the_same_layers() -> None:
-    raw = dict(explicit(txcalc.load("gemma-3-27b").spec))
+    raw = dict(explicit(txcalc.load("gemma-3-27b").description))
     raw["layer"] = {"near": raw["layer"]["local"], "far": raw["layer"]["global"]}
     raw["pattern"] = ["5*near", "far"]
     raw["layer"]["near"] = {**raw["layer"]["near"], "attention": {"window": 512}}
@@ -158,7 +158,7 @@ def test_a_single_stack_and_two_are_not_compared() -> None:
 @pytest.mark.parametrize("preset", names())
 def test_a_model_does_not_differ_from_itself(preset: str) -> None:
     model = txcalc.load(preset)
-    assert differences(model, build(explicit(model.spec), "again"), {}) == []
+    assert differences(model, build(explicit(model.description), "again"), {}) == []
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_any_two_models_are_compared_without_a_fault(one: str, other: str) -> No
 @given(descriptions, descriptions)
 def test_any_descriptions_are_compared_and_written_out_in_full(one: dict[str, Any], other: dict[str, Any]) -> None:
     mine, theirs = build(one, "one"), build(other, "other")
-    whole = build(explicit(mine.spec), "whole")
+    whole = build(explicit(mine.description), "whole")
     assert same_ledger(mine, whole)
     assert differences(mine, whole, {}) == []
     assert all((d.cost is None) == bool(d.why) for d in differences(mine, theirs, {}))
@@ -188,8 +188,9 @@ def test_any_descriptions_are_compared_and_written_out_in_full(one: dict[str, An
 def test_changes_are_found_again(changes: dict[str, int]) -> None:
     model = txcalc.load("llama-2-7b")
     changed = txcalc.load("llama-2-7b", changes)
-    spec = model.spec["stacks"][""]
-    before = {**spec, **spec["layer"]["layer"]["attention"], **spec["layer"]["layer"]["feed_forward"]}
+    stack = model.description.last
+    layer = stack.layer["layer"]
+    before = {**stack.values(), **layer.tables["attention"].values(), **layer.tables["feed_forward"].values()}
     keys = {"L": "n_layers", "h": "n_heads", "F": "d_ff", "V": "vocab_size", "d_h": "d_head"}
     found = {d.letter: d for d in differences(model, changed, {"tokens": 3})}
     # h_kv is h in Llama 2, unless the file sets it apart

@@ -301,10 +301,10 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
 @pytest.mark.parametrize("name", KIN)
 def test_a_model_is_like_itself(name: str) -> None:
     model = load(name)
-    stack = model.spec["stacks"][""]
+    stack = model.description.last
     family = Likeness(model)
-    assert stack["d_model"] % family.step() == 0
-    same = family.model(stack["n_layers"], stack["d_model"])
+    assert stack.d_model % family.step() == 0
+    same = family.model(stack.n_layers, stack.d_model)
     assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
     assert same.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
 

@@ -542,7 +542,7 @@ def numbers(text: str) -> list[int]:
 def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights: str) -> None:
     """Tensor by tensor and layer by layer; of rows that a type does not divide, what it falls back to."""
     model, said = load(name), dict(SIZES["types"][name][weights])
-    model = replace(model, spec={**model.spec, "quantization": None})  # of 16 bits: its quantiser keeps MXFP4 as it is
+    model = replace(model, description=model.description.replace(quantization=None))  # of 16 bits: it keeps MXFP4
     default = MIXTURES[weights.lower()].default
     chosen = {"output": said.pop("output"), "token_embd": said.pop("token_embd", default)}
     chosen |= {f"{key.split()[0]} {i}": key.split()[1] for key, layers in said.items() for i in numbers(layers)}
@@ -561,7 +561,7 @@ def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights:
         assert found and found.name == (FALLBACK.get(kind, kind) if width % GGML[kind].long else kind), tensor
         compared += 1
     assert not chosen
-    assert compared == 7 * next(iter(model.spec["stacks"].values()))["n_layers"] + 2
+    assert compared == 7 * model.n_layers + 2
 
 
 @pytest.mark.parametrize(("name", "weights"), [(name, w) for name, row in SIZES["counts"].items() for w in row])

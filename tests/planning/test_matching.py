@@ -14,15 +14,13 @@ def test_a_size_that_meets_a_budget_is_the_one_above() -> None:
     """Of sizes tried one by one: the largest below, the smallest that is not, and of two as near the smaller."""
     model = load("D=64 L=9 h=4 F=96 V=50 untied")
     for budget in (0, 7, 8, 9, 10, 63, 64, 65, 6400):
-        found = matched(model, "L", 3 * budget + 1, lambda one: 3 * one.spec["stacks"][""]["n_layers"])
+        found = matched(model, "L", 3 * budget + 1, lambda one: 3 * one.n_layers)
         exact = [(n, 3 * n - 3 * budget - 1) for n in range(1, MAX_LAYERS + 1)]
         below = max((one for one in exact if one[1] < 0), default=None)
         above = min((one for one in exact if one[1] >= 0), default=None)
         assert (found.below, found.above) == (below, above), budget
-        met = matched(model, "L", 3 * budget + 3, lambda one: 3 * one.spec["stacks"][""]["n_layers"])
-        assert (met.best, met.above) == ((budget + 1, 0),) * 2 and met.model.spec["stacks"][""][
-            "n_layers"
-        ] == budget + 1
+        met = matched(model, "L", 3 * budget + 3, lambda one: 3 * one.n_layers)
+        assert (met.best, met.above) == ((budget + 1, 0),) * 2 and met.model.n_layers == budget + 1
         assert met.below == ((budget, -3) if budget and budget + 1 != 9 else None)
 
 

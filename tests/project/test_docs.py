@@ -119,7 +119,9 @@ def presets() -> str:
     for name in names():
         model = load(name)
         context = f"{model.context:,}" if model.context else ""
-        source, published = (model.spec[key].replace("|", "\\|") for key in ("source", "published"))
+        source, published = (
+            text.replace("|", "\\|") for text in (model.description.source, model.description.published)
+        )
         rows.append(f"| `{name}` | {model.params:,} | {model.active:,} | {context} | {source} | {published} |")
     return "\n".join(rows)
 

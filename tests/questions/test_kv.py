@@ -154,7 +154,7 @@ def test_an_index_keeps_a_key_beside_the_latent(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", names())
 def test_every_preset_has_a_table_or_a_reason(name: str) -> None:
     code, out, err = run(name)
-    if load(name).spec["kind"] in ("encoder", "vision"):
+    if load(name).description.kind in ("encoder", "vision"):
         assert (code, out) == (2, "")
         assert err == f"txcalc: {name}: has no cache\n"
     else:

@@ -46,7 +46,7 @@ def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
-    return model, net, reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    return model, net, reference.inputs(model, B, T, 10 if model.has_encoder_apart else None)
 
 
 def logits(made: Any) -> Tensor:
@@ -342,7 +342,7 @@ def test_a_step_of_training_reaches_every_weight(name: str) -> None:
     torch.manual_seed(0)
     model = tiny(name)
     net = reference.build(model)
-    inputs = reference.inputs(model, 8, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    inputs = reference.inputs(model, 8, T, 10 if model.has_encoder_apart else None)
     optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
     losses = []
     for _ in range(6):
@@ -408,7 +408,7 @@ def test_greedy_generation_is_the_likeliest_of_the_whole(name: str) -> None:
 def test_bfloat16_runs_in_every_form(name: str) -> None:
     model = tiny(name)
     net = reference.build(model, dtype=torch.bfloat16)
-    inputs = reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    inputs = reference.inputs(model, B, T, 10 if model.has_encoder_apart else None)
     inputs = tuple(x.bfloat16() if x.is_floating_point() else x for x in inputs)
     for explicit in (False, True):
         with reference.mode(explicit=explicit):

@@ -265,7 +265,7 @@ def pair(case: Case) -> tuple[nn.Module, nn.Module, tuple[Tensor, ...]]:
     model = described(case.raw, case.name)
     ours = reference.build(model)
     copy(case, theirs, ours)
-    return theirs, ours, reference.inputs(model, B, T, 10 if len(model.spec["stacks"]) == 2 else None)
+    return theirs, ours, reference.inputs(model, B, T, 10 if model.has_encoder_apart else None)
 
 
 def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> Any:

@@ -33,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from tiny import TINY
 
 from txcalc import load
+from txcalc.description import as_tables
 from txcalc.errors import TxcalcError
 from txcalc.evidence import store, theorems
 from txcalc.evidence.structures import sized
@@ -123,8 +124,7 @@ def read(origin: str, name: str, config: Any) -> Iterator[tuple[str, Model]]:
 
 
 def _layers(model: Model) -> Iterator[dict[str, Any]]:
-    for stack in model.spec["stacks"].values():
-        yield from stack["layer"].values()
+    yield from as_tables(model.description.layers)
 
 
 def lacking(unit: Unit) -> set[str]:

@@ -82,9 +82,8 @@ def chosen(draw: random.Random, number: int) -> Model:
         if draw.random() < 0.4 or (key == "n_layers" and source >= 0.6):
             with suppress(TxcalcError):
                 model = model.set({key: draw.choice(values)})
-    layers = sum(stack["n_layers"] for stack in model.spec["stacks"].values())
-    kinds = [layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values()]
-    experts = [layer.get("experts", {}).get("n_experts", 1) for layer in kinds]
+    layers = sum(stack.n_layers for stack in model.stacks)
+    experts = [layer.experts.n_experts if layer.experts else 1 for layer in model.description.layers]
     if layers * max(experts) > 600:
         raise Refuted("its modules are too many")
     return model
@@ -95,7 +94,7 @@ def judged(number: int, seed: int) -> tuple[Counter[str], list[str]]:
     draw = random.Random(f"{seed} {number}")
     model = chosen(draw, 1_000_000 * seed + number)
     sizes = {"batch": draw.choice((1, 1, 2, 3, 17)), "tokens": draw.choice((1, 1, 2, 7, 40))}
-    rows = [s["positions"].get("rows") for s in model.spec["stacks"].values()]
+    rows = [stack.positions.get("rows") for stack in model.stacks]
     if any(rows):
         sizes["tokens"] = min(sizes["tokens"], *(row for row in rows if row))
     elif model.decodes and draw.random() < 0.4:

@@ -54,7 +54,7 @@ def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
     written = to_toml(model)
     back = build(tomllib.loads(written), "back", written=True)
     assert rows(back, batch=2, tokens=5) == rows(model, batch=2, tokens=5)
-    assert back.spec["params"] == model.params
+    assert back.description.params == model.params
     assert to_toml(back).splitlines()[1:] == written.splitlines()[1:]  # the first names it
 
 
@@ -83,9 +83,9 @@ def test_what_a_change_has_taken_away_is_not_written() -> None:
 @each_preset
 def test_an_explicit_description_leaves_nothing_to_a_default(preset: str) -> None:
     model = txcalc.load(preset)
-    back = build(explicit(model.spec), "back")
+    back = build(explicit(model.description), "back")
     assert rows(back, batch=2, tokens=5) == rows(model, batch=2, tokens=5)
-    assert explicit(back.spec) == explicit(model.spec)
+    assert explicit(back.description) == explicit(model.description)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_config_comes_back_to_the_same_ledger_or_is_refused(preset: str) -> No
     back = build(*huggingface.describe(json.loads(json.dumps(config))))
     works: list[dict[str, Any]] = [{"batch": 3, "tokens": 11}, {"tokens": 1, "past": 9000}]
     for work in works:
-        if work.get("past") and model.spec["kind"] in ("encoder", "vision"):
+        if work.get("past") and model.description.kind in ("encoder", "vision"):
             continue
         mine, theirs = model.ledger(**work), back.ledger(**work)
         for quantity in QUANTITIES:
             assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity
         assert theirs.cache_terms == mine.cache_terms
     assert back.assumptions == ()  # every key that decides is there
-    assert bool(model.spec["model_type"]) or notes[0].startswith("written as ")
+    assert bool(model.description.model_type) or notes[0].startswith("written as ")
 
 
 CONFIGS = json.loads((HF / "configs.json").read_text())
@@ -272,7 +272,7 @@ def test_a_preset_of_ones_own_goes_first(inner: str, tmp_path: Path, monkeypatch
     (place / "mine-7b.toml").write_text(to_toml(txcalc.load("llama-7b")))
     monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
     model = txcalc.load("gpt2")
-    assert model.spec["stacks"][""]["n_layers"] == 13
+    assert model.description.last.n_layers == 13
     assert model.notes == (f"read from {place / 'gpt2.toml'}",)
     assert txcalc.load("mine-7b").params == txcalc.load("llama-7b").params
     assert {"mine-7b", "gpt2", "llama-7b"} <= set(names())

@@ -17,6 +17,7 @@ from hypothesis import assume, example, given, settings, strategies as st
 from strategies import FAMILIES, descriptions
 
 from txcalc import Model, TxcalcError, load
+from txcalc.description import expected
 from txcalc.ledger import QUANTITIES
 from txcalc.parts.forms import pieces
 from txcalc.parts.projectors import steps_of
@@ -97,7 +98,7 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
         spec.size: st.integers(1, 12),
         spec.count: st.integers(0, 12),
         spec.layers: st.integers(1, 6),
-        spec.expected: st.integers(1, 10**12),
+        expected: st.integers(1, 10**12),
         spec.flag: st.booleans(),
         spec.text: st.sampled_from(WORDS),
         spec.real: st.floats(0.1, 10),

@@ -18,6 +18,7 @@ from paths import DATA
 
 import txcalc
 from txcalc.checkpoint import squeezed
+from txcalc.description import as_tables
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.planning.formats.names import weights_of
@@ -33,7 +34,7 @@ Shapes = dict[str, tuple[int, ...]]
 
 def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
     """The keys that llama.cpp's converter writes for a model."""
-    stack = next(iter(model.spec["stacks"].values()))
+    stack = as_tables(model.stacks[0])
     layers = list(stack["layer"].values())
     result: dict[str, Any] = {
         "block_count": stack["n_layers"],
@@ -117,15 +118,15 @@ def tensors(model: txcalc.Model, fused: bool) -> Shapes:
                     kind = part.rpartition(".")[2]
                     result[f"blk.{i}.ffn_{kind}_exps.{weight.name}"] = (copies, *weight.shape)
                 elif part == "attention.kv_b":
-                    latent = next(layer["latent"] for layer in model.spec["stacks"][""]["layer"].values())
-                    heads, rank = latent["n_heads"], latent["kv_rank"]
-                    result[f"blk.{i}.attn_k_b.weight"] = (heads, rank, latent["d_nope"])
-                    result[f"blk.{i}.attn_v_b.weight"] = (heads, latent["d_v"], rank)
+                    latent = next(layer.latent for layer in model.description.layers if layer.latent)
+                    heads, rank = latent.n_heads, latent.kv_rank
+                    result[f"blk.{i}.attn_k_b.weight"] = (heads, rank, latent.d_nope)
+                    result[f"blk.{i}.attn_v_b.weight"] = (heads, latent.d_v, rank)
                 elif fused and part in ("attention.q", "attention.k", "attention.v"):
                     name = f"blk.{i}.attn_qkv.{weight.name}"
                     rows, *rest = weight.shape
                     result[name] = (result.get(name, (0,))[0] + rows, *rest)
-                elif part == "attention.g" or (part in BOTH and model.spec["model_type"] == "qwen3_next"):
+                elif part == "attention.g" or (part in BOTH and model.description.model_type == "qwen3_next"):
                     name = f"blk.{i}.{'attn_q' if part == 'attention.g' else 'ssm_ba'}.{weight.name}"
                     rows, *rest = weight.shape
                     result[name] = (result.get(name, (0,))[0] + rows, *rest)
@@ -194,7 +195,7 @@ def test_a_file_reads_back_to_the_model_it_was_written_from(preset: str, tmp_pat
             assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity
         assert theirs.cache_terms == mine.cache_terms
     assert back.checkpoint is not None and back.checkpoint.agrees
-    assert back.spec["model_type"] == (model.spec["model_type"] if preset != "mixtral-8x7b" else "llama")
+    assert back.description.model_type == (model.description.model_type if preset != "mixtral-8x7b" else "llama")
 
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
@@ -235,7 +236,7 @@ def test_a_file_is_read_as_the_config_of_its_type_is(arch: str, tmp_path: Path) 
     model = build(*describe(config if "text_config" in config else {**SMALL, **config}))
     values = keys(arch, model) | {f"{arch}.{key}": value for key, value in own.items()}
     back = txcalc.load(write(tmp_path / "x.gguf", arch, values, tensors(model, fused=False)))
-    assert back.spec["model_type"] == model.spec["model_type"]
+    assert back.description.model_type == model.description.model_type
     works: list[dict[str, Any]] = [{"batch": 2, "tokens": 9}, {"tokens": 2, "past": 60}]
     for work in works:
         mine, theirs = model.ledger(**work), back.ledger(**work)

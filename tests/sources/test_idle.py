@@ -15,7 +15,8 @@ from txcalc import InputError, load
 from txcalc.model import Model
 from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, idle, presets, spec
-from txcalc.sources.idle import OFF, idle_keys
+from txcalc.sources.idle import NOTHING, idle_paths
+from txcalc.sources.resolve import resolve
 
 KEYS = [f"{section}.{key}" if section else key for section in spec.SECTIONS for key in spec.SECTIONS[section]]
 VALUES: dict[Any, tuple[Any, ...]] = {
@@ -74,9 +75,8 @@ def attempts(name: str) -> Iterator[tuple[str, Any]]:
 def test_every_changed_key_changes_the_tree_or_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`repr` compares trees apart from how txcalc does it. What all changes are compared with is made once."""
     raw, tree = TINY[name], repr(build(TINY[name], name).root)
-    base, make = spec.renamed(raw), idle.build_tree
-    unchanged, said = make(base), repr(base)
-    monkeypatch.setattr(idle, "build_tree", lambda tried: unchanged if repr(tried) == said else make(tried))
+    unchanged = idle.usable(spec.renamed(raw))
+    monkeypatch.setattr(idle, "usable", lambda _: unchanged)
     changed = 0
     for path, value in attempts(name):
         try:
@@ -97,8 +97,8 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
     says is asked of each."""
     for path, value in attempts(name):
         line = written(TINY[name], path, value)
-        made = idle.build_tree(line)
-        if made is None or idle.is_idle(line, tuple(path.split(".")), value, made):
+        made = idle.usable(line)
+        if made is None or (tuple(path.split(".")), value) in idle_paths(made):
             continue
         table, _, key = path.rpartition(".")
         default = spec.SECTIONS[table][key].default
@@ -106,7 +106,7 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
             model, without = build(line, name), build(idle.without(line, tuple(path.split("."))), name)
         except InputError:
             continue
-        so = value in OFF or default is None or without.spec["stacks"] == model.spec["stacks"]
+        so = value in NOTHING or default is None or without.stacks == model.stacks
         assert so or repr(model.root) != repr(without.root), (path, value)
 
 
@@ -237,7 +237,7 @@ def test_a_change_may_mend_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", presets.names())
 def test_every_key_of_a_preset_counts(name: str) -> None:
     raw, *_ = presets.find(name)
-    assert not idle_keys(raw, raw, {})
+    assert not list(idle_paths(idle.Built(raw, resolve(raw, ""))))
 
 
 # Faulty keys.

@@ -82,17 +82,17 @@ def test_it_says_where_it_comes_from(name: str) -> None:
     text = (presets.folder() / "models" / f"{name}.toml").read_text()
     assert model.origin == name == name.strip().lower()
     assert text.startswith("# ") and all(len(line) <= 120 for line in text.splitlines())
-    assert all(model.spec[key] for key in ("family", "kind", "source", "published", "params"))
+    assert all(getattr(model.description, key) for key in ("family", "kind", "source", "published", "params"))
     assert not model.assumptions and not model.notes
 
 
 @every_preset
 def test_it_gives_its_count(name: str) -> None:
     model = txcalc.load(name)
-    assert model.params == model.spec["params"]
-    assert model.active == (model.spec["active"] or model.spec["params"])
+    assert model.params == model.description.params
+    assert model.active == (model.description.active or model.description.params)
     routed = any(entry.kind == "experts" for entry in model.ledger())
-    assert (model.spec["active"] is not None) == routed
+    assert (model.description.active is not None) == routed
 
 
 @pytest.mark.parametrize("name", ORACLE)
@@ -245,5 +245,5 @@ def test_published_active_parameters_leave_tables_out(name: str, without: tuple[
     left = ledger.total("active") - sum(ledger.by_kind("active")[kind] for kind in without)
     assert round(left / 1e9) == billions != round(ledger.total("active") / 1e9)
     said = "without embedding and head" if len(without) > 1 else "without the embedding"
-    published = txcalc.load(name).spec["published"]
+    published = txcalc.load(name).description.published
     assert f"{billions} B activat" in published and said in published.partition(f"{billions} B activat")[2]

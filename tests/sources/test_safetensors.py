@@ -144,10 +144,8 @@ def test_every_tensor_of_transformers_own_modules_is_explained(preset: str) -> N
     name, keys = TWINS[preset]
     cls = getattr(transformers, name)
     model = txcalc.load(preset)
-    stack = next(reversed(model.spec["stacks"].values()))
-    config = cls.config_class(
-        **{"vocab_size": stack["vocab_size"], "tie_word_embeddings": stack["head"]["tied"], **keys}
-    )
+    stack = model.description.last
+    config = cls.config_class(**{"vocab_size": stack.vocab_size, "tie_word_embeddings": stack.head.tied, **keys})
     if preset == "falcon-7b":
         config.update({"hidden_size": 4544, "num_hidden_layers": 32, "num_attention_heads": 71})
     if preset == "albert-base-v2":

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from txcalc.description import StackSpec
 from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
@@ -19,8 +20,9 @@ from txcalc.notation import Expression
 from txcalc.num import exact_div, product as product_of, ratio, total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import Root
-from txcalc.parts.options import Raw, Table
+from txcalc.parts.options import Raw
 from txcalc.parts.part import Workload
+from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, stage as stage_of
@@ -29,7 +31,7 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import held_by
 from txcalc.sources import build
-from txcalc.sources.assemble import assemble, patches
+from txcalc.sources.assemble import assemble
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
 
 try:
@@ -100,41 +102,43 @@ def symbolic(model: Model) -> Symbolic:
     of several kinds are counted apart: L_local, L_global. The number of a picture's positions is T.
     """
     naming = _Naming()
-    halves = model.spec["stacks"]
-    stacks = {half: _lettered(stack, naming, half) for half, stack in halves.items()}
-    places = next(iter(stacks.values()))["positions"]
-    if model.fixed_length and places.get("rows") is None:
-        places["rows"] = naming(BY_LETTER["P_max"], model.root.fixed)
-    return Symbolic(assemble({**model.spec, "stacks": stacks}).at_length(symbol("T")), naming.made)
+    stacks = {half: _lettered(stack, naming, half) for half, stack in model.description.stacks.items()}
+    half, first = next(iter(stacks.items()))
+    if model.fixed_length and first.positions.get("rows") is None:
+        rows = naming(BY_LETTER["P_max"], model.root.fixed)
+        stacks[half] = first.replace(positions=first.positions.replace(rows=rows))
+    return Symbolic(assemble(model.description.replace(stacks=stacks)).at_length(symbol("T")), naming.made)
 
 
-def _lettered(stack: Table, naming: _Naming, half: str) -> Raw:
-    """A resolved stack with letters for its sizes."""
-    result = dict(stack)
-    kinds = [name for name, _ in stack["groups"]]
+def _lettered(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
+    """A stack with letters for its sizes."""
+    changes: Raw = {}
     for entry in TABLE:
         section, _, key = entry.key.rpartition(".")
-        if section and stack.get(section):  # the others are a layer's
-            result[section] = {**result[section], key: naming(entry, stack[section].get(key), half)}
+        if section and (table := changes.get(section, vars(stack).get(section))):  # the others are a layer's
+            changes[section] = table.replace(**{key: naming(entry, table.get(key), half)})
         elif entry.key and not section and key != "n_layers":
-            result[key] = naming(entry, stack[key], half)
-    number = BY_LETTER["L"]
-    if len(kinds) == 1:
-        result["n_layers"] = naming(number, stack["n_layers"], half)
+            changes[key] = naming(entry, getattr(stack, key), half)
+    number, several = BY_LETTER["L"], len(stack.groups) > 1
+    if several:
+        changes["counts"] = {name: naming(number, len(at), half, name, plain=False) for name, at in stack.groups}
     else:
-        result["counts"] = {name: naming(number, len(at), half, name, plain=False) for name, at in stack["groups"]}
-    if half == "encoder" and result["positions"]["form"] == "learned" and result["positions"]["rows"] is None:
-        rows = stack["audio"]["positions"] if stack["audio"] else patches(stack)
-        result["positions"]["rows"] = naming(BY_LETTER["P_max"], rows, half)
-    result["layer"] = {}
-    for name in kinds:
-        layer = result["layer"][name] = dict(stack["layer"][name])
-        for entry, section in product(TABLE, [name for name in layer if name not in ("parts", "norm", "positions")]):
+        changes["n_layers"] = naming(number, stack.n_layers, half)
+    places: PositionsOptions = changes.get("positions", stack.positions)
+    if half == "encoder" and places.form == "learned" and places.get("rows") is None:
+        fixed = stack.audio.positions if stack.audio else stack.fixed_positions
+        changes["positions"] = places.replace(rows=naming(BY_LETTER["P_max"], fixed, half))
+    layers = {}
+    for name, _ in stack.groups:
+        layer = stack.layer[name]
+        tables = dict(layer.tables)
+        for entry, section in product(TABLE, tables):
             home, _, key = entry.key.rpartition(".")
-            if home == ("attention" if section in ATTENTIONS else section) and key in layer.get(section, ()):
-                size = naming(entry, layer[section][key], half, name if len(kinds) > 1 else "")
-                layer[section] = {**layer[section], key: size}
-    return result
+            if home == ("attention" if section in ATTENTIONS else section) and key in tables[section].values():
+                size = naming(entry, tables[section].get(key), half, name if several else "")
+                tables[section] = tables[section].replace(**{key: size})
+        layers[name] = replace(layer, tables=tables)
+    return stack.replace(**changes, layer=layers)
 
 
 def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expression, BoundSymbol]]:
@@ -240,25 +244,25 @@ def formulas(
 def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
     """The model with recomputed layers as a kind of their own, if others are not recomputed. Errors: `InputError` for
     layers that do not exist or are shared."""
-    halves, stacks = model.spec["stacks"], Raw()
+    halves, stacks = model.description.stacks, dict[str, StackSpec]()
     if not recipe.recompute.startswith(("every", "layers")):
         return model
     for half, stack in halves.items():
-        groups, layer, numbers = [], dict(stack["layer"]), recipe.recomputed(stack["n_layers"])
-        expected = f"numbers of layers from 0 to {stack['n_layers'] - 1}" if max(numbers) >= stack["n_layers"] else ""
-        if stack["shared_layers"] or (len(halves) > 1 and recipe.recompute.startswith("layers")):
+        groups, layer, numbers = [], dict(stack.layer), recipe.recomputed(stack.n_layers)
+        expected = f"numbers of layers from 0 to {stack.n_layers - 1}" if max(numbers) >= stack.n_layers else ""
+        if stack.shared_layers or (len(halves) > 1 and recipe.recompute.startswith("layers")):
             expected = "none, core or blocks: a number is of more layers than one"
         if expected:
             raise InputError("training step", [Fault("--recompute", recipe.recompute, expected)])
-        for name, indices in stack["groups"]:
+        for name, indices in stack.groups:
             parts = [tuple(i for i in indices if (i in numbers) is again) for again in (True, False)]
             for word, part in zip(("recomputed", "kept"), parts, strict=True):
-                own = name if () in parts else "_".join(filter(None, (name * (len(stack["groups"]) > 1), word)))
+                own = name if () in parts else "_".join(filter(None, (name * (len(stack.groups) > 1), word)))
                 groups += [(own, part)] if part else []
-                layer[own] = stack["layer"][name]
-        stacks[half] = {**stack, "groups": sorted(groups, key=lambda group: group[1]), "layer": layer}
-    spec = {**model.spec, "stacks": stacks}
-    return replace(model, spec=spec, root=assemble(spec))
+                layer[own] = stack.layer[name]
+        stacks[half] = stack.replace(groups=sorted(groups, key=lambda group: group[1]), layer=layer)
+    description = model.description.replace(stacks=stacks)
+    return replace(model, description=description, root=assemble(description))
 
 
 # What is of whole sequences, of which each rank of cp has as many of attention's pairs.

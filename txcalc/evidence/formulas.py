@@ -118,7 +118,7 @@ class Formulas:
         return self._digests[quantity]
 
     def _digest(self, figure: Figure) -> str:
-        alone = self.unit.spec["kind"] in ("encoder", "vision")
+        alone = self.unit.description.kind in ("encoder", "vision")
         passes = [name for name in figure.passes if not (name == STEP and alone)]
         return fingerprint(
             [
@@ -180,20 +180,20 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
                 continue
             if unit.name == FRAME:  # the feed-forward in it is not the model's
                 continue
-            stack = model.spec["stacks"][half.removesuffix(".")]
+            stack = model.description.stacks[half.removesuffix(".")]
             place, _, rest = rest.partition(".")
-            groups = [group for group in stack["groups"] if called(group[0]) == unit.name]
-            _, layers = groups[0] if groups else stack["groups"][int(place)]
-            copies = 1 if weights and stack["shared_layers"] else len(layers)
+            groups = [group for group in stack.groups if called(group[0]) == unit.name]
+            _, layers = groups[0] if groups else stack.groups[int(place)]
+            copies = 1 if weights and stack.shared_layers else len(layers)
             yield f"{half}layers.{layers[0]}.{rest}", None if number is None else number * copies
 
 
 def _listed(model: Model) -> Iterator[tuple[str, Table, int]]:
     """The leaves that a description lists, each with its path and in how many layers it is."""
-    for half, stack in model.spec["stacks"].items():
+    for half, stack in model.description.stacks.items():
         above = f"{half}." if half else ""
-        yield from ((f"{above}around.{piece['name']}", piece, 1) for piece in stack["around"])
-        for name, layer in stack["layer"].items():
-            layers = dict(stack["groups"])[name]
-            for piece in layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ():
+        yield from ((f"{above}around.{piece['name']}", piece, 1) for piece in stack.around)
+        for name, layer in stack.layer.items():
+            layers = dict(stack.groups)[name]
+            for piece in layer.leaves:
                 yield f"{above}layers.{layers[0]}.pieces.{piece['name']}", piece, len(layers)

@@ -105,7 +105,7 @@ def all_known(
         if outside:
             known = Evidence("modelled", f"{known.how} only for {known.where}")
         if known.how == "modelled" and quantity == "params" and _published(model):
-            known = Evidence("published", model.spec["source"])
+            known = Evidence("published", model.description.source)
         found[name] = known
     return found
 
@@ -138,4 +138,4 @@ def shown_known(model: Model, shown: Ledger, kept: Ledger) -> dict[str, Evidence
 
 
 def _published(model: Model) -> bool:
-    return bool(model.spec["published"]) and bool(model.spec["params"] == model.params)
+    return bool(model.description.published) and model.description.params == model.params

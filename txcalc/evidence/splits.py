@@ -7,12 +7,14 @@ their figures are its own.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from txcalc.description import LayerSpec, StackSpec, mapped
 from txcalc.evidence.structures import (
     FRAME,
-    LEAF,
     NO_HEAD,
     WHOLE,
     Unit,
@@ -28,18 +30,18 @@ from txcalc.evidence.structures import (
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.forms import FORMS
-from txcalc.parts.mechanisms import section_of
+from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import ACTIVATIONS, Raw, Table
 from txcalc.parts.part import Workload
-from txcalc.parts.place import mechanism
+from txcalc.parts.positions import PositionsOptions
 
 PART = "part"
-UNPLACED = {"form": "none"}
-PLAIN_NORM = {
+UNPLACED = PositionsOptions.of({"form": "none"})
+PLAIN_NORM = NormOptions.of({
     "form": "rms", "bias": False, "eps": None, "place": "pre", "parallel": "no", "final": False, "final_bias": False,
     "qk_bias": False, "offset": False, "weighted": True, "residual_scale": False, "layer_scale": False, "without": [],
     "after": [], "joint": [], "residual": None, "scalar": False,
-}  # fmt: skip
+})  # fmt: skip
 WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # what norms within a part are like
 ANOTHER = "another activation"  # what a key is written with, before it is one
 ANYWHERE = {"at": None, "keys": None, "shared": False}  # of a leaf that works at every position
@@ -57,63 +59,61 @@ class Component(NamedTuple):
 def smaller(unit: Unit) -> list[Component]:
     """The structures of which one is made; [] where it is made of none."""
     if unit.listed:
-        said = unit.plain[LEAF]
-        fixed = said["form"] == "windows" or all(said[key] == value for key, value in ANYWHERE.items())
-        return [] if fixed else [Component(leaf({**said, **ANYWHERE}), None)]
-    stacks = unit.plain["stacks"]
-    if len(stacks) > 1 or not separable(stacks[""]):
+        table = unit.plain_piece
+        fixed = table["form"] == "windows" or all(table[key] == value for key, value in ANYWHERE.items())
+        return [] if fixed else [Component(leaf({**table, **ANYWHERE}), None)]
+    stacks, stack = unit.plain.stacks, unit.plain.last
+    if len(stacks) > 1 or not separable(stack):
         return []
     if unit.name.startswith(PART):
-        return _unnormed(unit, stacks[""])
+        return _unnormed(unit, stack)
     ways = {WHOLE: _apart, FRAME: _ends}
-    made = ways.get(unit.name, _parts)(stacks[""])
-    return [Component(lettered(name, {"": table}, unit.spec["kind"]), i) for name, table, i in made]
+    smaller_stacks = ways.get(unit.name, _parts)(stack)
+    return [Component(lettered(name, {"": part}, unit.description.kind), i) for name, part, i in smaller_stacks]
 
 
-Found = Iterator[tuple[str, Table, int | None]]  # the name, the stack and the number of its layer
+Smaller = Iterator[tuple[str, StackSpec, int | None]]  # the name, the stack and the number of its layer
 
 
-def _apart(stack: Table) -> Found:
+def _apart(stack: StackSpec) -> Smaller:
     """What is around the layers, if anything is, and each kind of these."""
     frame = framed(stack)
     if frame != bare(frame, "layer"):
         yield FRAME, frame, None
-    yield from ((called(each), bare(stack, each), i) for i, each in enumerate(stack["layer"]))
+    yield from ((called(name), bare(stack, name), i) for i, name in enumerate(stack.layer))
 
 
-def _parts(stack: Table) -> Found:
+def _parts(stack: StackSpec) -> Smaller:
     """The parts of the only layer, one by one."""
-    ((name, layer),) = stack["layer"].items()
-    norm, parts = layer["norm"], layer["parts"]
-    if bare(stack, name) == stack and len(parts) > 1 and norm["parallel"] == "no" and not norm["joint"]:
+    ((name, layer),) = stack.layer.items()
+    norm, parts = layer.norm, layer.parts
+    if bare(stack, name) == stack and len(parts) > 1 and norm.parallel == "no" and not norm.joint:
         yield from ((f"{PART} {part}", _alone(stack, layer, part), 0) for part in parts)
 
 
-def _alone(stack: Table, layer: Table, part: str) -> Table:
+def _alone(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
     """One part of the only layer."""
-    own = section_of(part, layer)
-    kept = {key: value for key, value in layer.items() if key == own or key in ("norm", "positions")}
-    for key in ("without", "after"):
-        kept["norm"] = {**kept["norm"], key: [one for one in layer["norm"][key] if one == part]}
-    if not mechanism(part, layer).ordered:
-        kept["positions"] = UNPLACED
-    places = {"positions": stack["positions"] if kept["positions"] is not UNPLACED else UNPLACED}
-    return {**stack, **places, "layer": {"layer": {**kept, "parts": [part]}}, "norm": kept["norm"]}
+    options, norm = layer.options(part), layer.norm
+    norm = norm.replace(without=[part] if part in norm.without else [], after=[part] if part in norm.after else [])
+    places = (stack.positions, layer.positions) if options.ordered else (UNPLACED, UNPLACED)
+    lone = LayerSpec([part], norm, places[1], {options.section: options})
+    return stack.replace(positions=places[0], layer={"layer": lone}, norm=norm)
 
 
-def _unnormed(unit: Unit, stack: Table) -> list[Component]:
+def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
     """A part without the norms and scales around it, and each of those as a listed leaf; [] where nothing is around it,
     or something that no list has. Norms within the part are plain, or as the layer's where that changes them."""
-    (layer,) = stack["layer"].values()
-    (part,) = layer["parts"]
-    alike = mechanism(part, layer).stands == "" and not mechanism(part, layer).ordered  # in encoders and decoders
-    role, kind = ("decoder", "decoder") if alike else (stack["role"], unit.spec["kind"])
+    (layer,) = stack.layer.values()
+    (part,) = layer.parts
+    options = layer.options(part)
+    alike = options.stands == "" and not options.ordered  # in encoders and decoders
+    role, kind = ("decoder", "decoder") if alike else (stack.role, unit.description.kind)
     entries = _entries(unit)
     for within in ((), WITHIN):
-        norm = PLAIN_NORM | {key: layer["norm"][key] for key in within} | {"without": [part]}
-        if layer["norm"] == norm:
+        norm = _within(layer.norm, within).replace(without=[part])
+        if layer.norm == norm:
             return []
-        bared = {**stack, "norm": norm, "role": role, "layer": {"layer": {**layer, "norm": norm}}}
+        bared = stack.replace(norm=norm, role=role, layer={"layer": replace(layer, norm=norm)})
         inner = lettered(unit.name, {"": bared}, kind)
         kept = _entries(inner)
         same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in kept.items())
@@ -121,6 +121,11 @@ def _unnormed(unit: Unit, stack: Table) -> list[Component]:
         if same and all(around.values()):
             return [Component(inner, 0), *(Component(leaf(made), None, path) for path, made in around.items() if made)]
     return []
+
+
+def _within(norm: NormOptions, keys: Sequence[str]) -> NormOptions:
+    """A plain norm, in these keys like another."""
+    return PLAIN_NORM.replace(**{key: getattr(norm, key) for key in keys})
 
 
 def _entries(unit: Unit) -> Raw:
@@ -142,35 +147,36 @@ def _listed(part: object) -> Table | None:
     return None
 
 
-def _ends(stack: Table) -> Found:
+def _ends(stack: StackSpec) -> Smaller:
     """What is before the layers of a frame, what is behind them, and what no token runs through."""
-    embedding, norm, idle = stack["embedding"], stack["norm"], stack["idle"]
-    inner = PLAIN_NORM | {key: norm[key] for key in WITHIN}
-    if stack["vocab_size"] is not None or stack["vision"] or stack["audio"]:
-        before = {**stack, "head": NO_HEAD, "norm": inner if embedding["norm"] else PLAIN_NORM}
-        yield "embedding", _around({**before, "idle": None}), None
-    if norm["final"] or stack["head"] | {"tied": False} != NO_HEAD:
-        shared = {key: embedding[key] for key in ("extra", "rank", "early")}  # with a head that is tied, or as wide
-        behind = {**stack, "embedding": without(embedding) | shared, "positions": UNPLACED}
-        behind["norm"] = inner | {key: norm[key] for key in ("final", "final_bias")}
-        yield "head", _around(behind | dict.fromkeys(("vision", "audio", "idle"))), None
+    embedding, norm, idle = stack.embedding, stack.norm, stack.idle
+    inner = _within(norm, WITHIN)
+    if stack.vocab_size is not None or stack.vision or stack.audio:
+        yield "embedding", _around(stack.replace(head=NO_HEAD, norm=inner if embedding.norm else PLAIN_NORM)), None
+    if norm.final or stack.head.replace(tied=False) != NO_HEAD:
+        # With a head that is tied, or as wide.
+        shared = without(embedding).replace(extra=embedding.extra, rank=embedding.rank, early=embedding.early)
+        last = inner.replace(final=norm.final, final_bias=norm.final_bias)
+        behind = stack.replace(embedding=shared, positions=UNPLACED, norm=last, vision=None, audio=None)
+        yield "head", _around(behind), None
     if idle is not None:
-        yield "idle", _around({**bare(stack, "layer"), "norm": PLAIN_NORM, "idle": idle}), None
+        yield "idle", _around(bare(stack, "layer").replace(norm=PLAIN_NORM)).replace(idle=idle), None
 
 
-def _around(stack: Table) -> Table:
+def _around(stack: StackSpec) -> StackSpec:
     """A stack around one plain feed-forward, which is not the model's; only a masked-LM head reads its activation."""
-    (layer,) = framed(stack)["layer"].values()
-    if stack["head"]["form"] != "masked-lm":
-        layer["feed_forward"]["activation"] = "gelu"
-    return {**framed(stack), "layer": {"layer": {**layer, "norm": PLAIN_NORM}}}
+    frame = framed(stack)
+    (layer,) = frame.layer.values()
+    plain = layer.options("feed_forward")
+    plain = plain if stack.head.form == "masked-lm" else plain.replace(activation="gelu")
+    return frame.replace(layer={"layer": replace(layer, norm=PLAIN_NORM, tables={"feed_forward": plain})}, idle=None)
 
 
 def others(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
     """The structure with another activation instead of one of its own, if its key is known, and that one as a leaf."""
-    for active in sorted(_active(unit.spec)):
+    for active in sorted(_active(unit.content)):
         forms = [form for form in ACTIVATIONS if form not in (active, "none")]
-        found = keys(_with(unit.spec, active, ANOTHER), ANOTHER, forms)
+        found = keys(_with(unit, active, ANOTHER), ANOTHER, forms)
         if active != "none":  # a key may say nothing in the place of this one
             found["none"] = _instead(unit, active, "none")[0].key
         yield from (_instead(unit, active, form) for form, key in found.items() if key in known)
@@ -178,14 +184,14 @@ def others(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
 
 def usual(unit: Unit) -> list[Unit]:
     """The same with the first of all activations, if it has one other than this; else []."""
-    unusual = sorted(_active(unit.spec) - {ACTIVATIONS[0]})
+    unusual = sorted(_active(unit.content) - {ACTIVATIONS[0]})
     return _instead(unit, unusual[0], ACTIVATIONS[0]) if len(unusual) == 1 else []
 
 
 def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
     """The structure with another activation in the place of one, and this one as a leaf."""
     alone = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
-    return [unit._replace(spec=_with(unit.spec, active, other)), alone]
+    return [_with(unit, active, other), alone]
 
 
 def _active(value: object) -> set[str]:
@@ -196,12 +202,13 @@ def _active(value: object) -> set[str]:
     return set().union(*inner, [value[key] for key in ("activation", "transform") if value.get(key) in ACTIVATIONS])
 
 
-def _with(value: object, active: str, other: str) -> Any:
-    """A description with another activation in the place of one."""
-    if not isinstance(value, dict):
-        return value
-    changed = {key: other for key in ("activation", "transform") if value.get(key) == active}
-    return {key: changed.get(key, _with(item, active, other)) for key, item in value.items()}
+def _with(unit: Unit, active: str, other: str) -> Unit:
+    """A structure with another activation in the place of one."""
+
+    def changed(key: str, value: object) -> object:
+        return other if key in ("activation", "transform") and value == active else value
+
+    return unit._replace(description=mapped(unit.description, changed))
 
 
 def where(said: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:

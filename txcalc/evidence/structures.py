@@ -16,16 +16,24 @@ from itertools import count, islice
 from math import isqrt, lcm
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
+from txcalc.description import Description, LayerSpec, StackSpec, as_tables, mapped
 from txcalc.model import Model
 from txcalc.num import whole
+from txcalc.parts.attention import AttentionOptions
+from txcalc.parts.embedding import EmbeddingOptions
+from txcalc.parts.feedforward import FeedForwardOptions
 from txcalc.parts.forms import FORMS
+from txcalc.parts.head import HeadOptions
 from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.options import FreeSize, Raw, Table
+from txcalc.parts.options import FreeSize, Options, Raw, Table
+from txcalc.parts.positions import DisentangledPositions, PositionsOptions
 from txcalc.sources.assemble import assemble
 from txcalc.sources.spec import SECTIONS, real
 
 # The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
-STACK = ("", "embedding", "head", "lora", "features", "vision", "audio")
+STACK = ("embedding", "head", "lora", "features", "vision", "audio")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 GROUPED = {"attention", "feed_forward"}
 # What every structure's key says of a table, also where its form has no such keys: as when all forms had them, so that
@@ -36,9 +44,9 @@ NAMED: dict[str, Raw] = {
 }
 LEAF, FRAME, WHOLE = "leaf", "frame", "whole"
 SIZED = "at its sizes"
-NO_HEAD = {
+NO_HEAD = HeadOptions.of({
     "form": "none", "pooler": False, "pairs": None, "pool": "first", "tied": False, "norm": False, "pool_norm": False,
-}  # fmt: skip
+})  # fmt: skip
 ONE = {"name": LEAF, "kind": "other", "times": 1, "runs": 1}  # of a leaf that stands for all copies
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
@@ -72,10 +80,10 @@ def hashed(text: str) -> str:
     return str(_sha256()(text.encode()).hexdigest())
 
 
-def keys(spec: object, word: str, words: Iterable[str]) -> dict[str, str]:
-    """The keys of a description with each of several words in the place of one: written once, not for each."""
-    text = json.dumps(_said(spec), sort_keys=True)
-    return {one: hashed(text.replace(f'"{word}"', f'"{one}"'))[:16] for one in words}
+def keys(unit: Unit, word: str, words: Iterable[str]) -> dict[str, str]:
+    """The keys of a structure with each of several words in the place of one: written once, not for each."""
+    text = json.dumps(_said(unit.content), sort_keys=True)
+    return {name: hashed(text.replace(f'"{word}"', f'"{name}"'))[:16] for name in words}
 
 
 @cache
@@ -88,33 +96,49 @@ def _sha256() -> Any:
 
 
 class Unit(NamedTuple):
-    """A part of a model that has a theorem of its own: the resolved description of a model that is nothing else, with
-    `Size`s for its sizes; and this model's value of each parameter."""
+    """A part of a model that has a theorem of its own: the description of a model that is nothing else, with `Size`s
+    for its sizes; and this model's value of each parameter. `piece` is the table of a leaf that a model lists by
+    itself."""
 
     name: str
-    spec: Raw
+    description: Description
     values: dict[str, int]
+    piece: Raw | None = None
+
+    @property
+    def content(self) -> Raw:
+        """All that it says, as plain tables."""
+        result: Raw = as_tables(self.description)
+        if self.piece is not None:
+            result[LEAF] = self.piece
+        return result | {SIZED: True} if self.name == SIZED else result
 
     @property
     def key(self) -> str:
         """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
-        return fingerprint(_said(self.spec))
+        return fingerprint(_said(self.content))
 
     def over(self, values: Table) -> Any:
         """The tree of parts at other sizes."""
-        said = _over(self.spec, values)
-        return Pieces(pieces=(said[LEAF] | ONE,)) if self.listed else assemble(said)
+        if self.piece is not None:
+            return Pieces(pieces=(_over(self.piece, values) | ONE,))
+        return assemble(mapped(self.description, lambda _, value: _over(value, values)))
 
     @property
-    def plain(self) -> Raw:
+    def plain(self) -> Description:
         """The description at the model's own sizes."""
-        spec: Raw = _over(self.spec, self.values)
-        return spec
+        return mapped(self.description, lambda _, value: _over(value, self.values))
+
+    @property
+    def plain_piece(self) -> Raw:
+        """The table of a listed leaf at the model's own sizes."""
+        piece: Raw = _over(self.piece, self.values)
+        return piece
 
     @property
     def listed(self) -> bool:
         """Whether it is a leaf that a model lists by itself."""
-        return LEAF in self.spec
+        return self.piece is not None
 
 
 class _Parameters:
@@ -137,21 +161,23 @@ class _Parameters:
             return self.parameter(letter, value)
         return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
 
-    def size(self, section: str, key: str, value: int, table: Table) -> Size:
+    def size(self, section: str, key: str, value: int, table: Options) -> Size:
         letter = _letters(section)[key]
         if of := letter.of:
-            least: Any = table[of]
+            least = table.get(of)
             if whole(least) and least > 1 and value % least == 0:
                 base = self.size(section, of, least, table)
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
-        if (part := letter.contains) and table[part] < value:
-            base = self.size(section, part, table[part], table)
-            return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
-        if letter.chosen and whole(chosen := table[letter.chosen]) and chosen > 1:
+        if (part := letter.contains) and (contained := table.get(part)) < value:
+            base = self.size(section, part, contained, table)
+            return _plus(base, self.rest(f"{section}.{key}-{part}", value - contained))
+        if letter.chosen and whole(chosen := table.get(letter.chosen)) and chosen > 1:
             base = self.parameter(f"{section}.{letter.chosen}", chosen)
             return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
-        if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
-            return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
+        if isinstance(table, StackSpec) and (heads := _direct(table)) and key == "d_model":
+            sides = {"n_heads": heads.n_heads, "d_head": heads.d_head}
+            if sides["n_heads"] * sides["d_head"] == value:
+                return _times(*(self.size("attention", side, number, heads) for side, number in sides.items()))
         name = letter.same or (f"{section}.{key}" if section else key)
         if letter.even and value == 2:  # nothing less is even
             return _fixed(value)
@@ -167,25 +193,25 @@ def _letters(section: str) -> dict[str, FreeSize]:
     return {key: field.letter for key, field in SECTIONS[section].items() if field.letter}
 
 
-def _divisor(section: str, key: str, table: Table) -> int:
+def _divisor(section: str, key: str, table: Options) -> int:
     """What a size is divided by: halves that are turned, or groups of its own."""
     if _letters(section)[key].even:
         return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
     if (section, key) == ("positions", "rows"):
-        return 2 if table["form"] == "disentangled" else 1
-    if key == "d_model":
-        grouped = [layer[name].get("groups") or () for layer in table["layer"].values() for name in GROUPED & {*layer}]
-        return lcm(2 if table["positions"]["form"] in WAVES else 1, *(n for groups in grouped for n in groups))
+        return 2 if table.get("form") == "disentangled" else 1
+    if isinstance(table, StackSpec) and key == "d_model":
+        tables = [layer.tables[name] for layer in table.layer.values() for name in GROUPED & layer.tables.keys()]
+        groups = (number for grouped in tables for number in grouped.get("groups") or ())
+        return lcm(2 if table.positions.form in WAVES else 1, *groups)
     if (section, key) == ("feed_forward", "d_ff"):
-        return lcm(*(table["groups"] or ()))
+        return lcm(*(table.get("groups") or ()))
     cut = _letters(section)[key].cut
-    return int(table[cut] or 1) if cut else 1
+    return int(table.get(cut) or 1) if cut else 1
 
 
-def _direct(stack: Table) -> Table | None:
+def _direct(stack: StackSpec) -> AttentionOptions | None:
     """Attention whose heads together are as wide as the model, since nothing projects them."""
-    found = (layer["attention"] for layer in stack["layer"].values() if "attention" in layer)
-    return next((attention for attention in found if attention.get("direct")), None)
+    return next((attention for attention in stack.attentions if attention.direct), None)
 
 
 def _fixed(value: int) -> Size:
@@ -208,37 +234,35 @@ def units(model: Model) -> list[Unit]:
 def sized(model: Model) -> Unit:
     """A whole model as a structure in which every size is a number: what is only known of the model itself is kept by
     its key."""
-    stacks = {
-        half: {key: item for key, item in stack.items() if key != "pattern"}
-        for half, stack in model.spec["stacks"].items()
-    }
-    return Unit(SIZED, {"kind": model.spec["kind"], "stacks": _plain(stacks), SIZED: True}, {})
+    stacks = {half: mapped(stack.replace(pattern=None), _plain) for half, stack in model.description.stacks.items()}
+    return Unit(SIZED, Description.joined(model.description.kind, stacks), {})
 
 
-def listed(spec: Table) -> Iterator[Table]:
+def listed(model: Model) -> Iterator[Table]:
     """The leaves that a description lists one by one."""
-    for stack in spec["stacks"].values():
-        yield from stack["around"]
-        for layer in stack["layer"].values():
-            yield from layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ()
+    for stack in model.stacks:
+        yield from stack.around
+        for layer in stack.layer.values():
+            yield from layer.leaves
 
 
 def pieces(model: Model) -> list[Unit]:
     """A model's frame and each kind of its layers, or the whole where these are not apart; and each of the leaves that
     it lists by themselves: what is left without them may be nothing."""
-    if leaves := [leaf(piece) for piece in listed(model.spec)]:
+    if leaves := [leaf(piece) for piece in listed(model)]:
         return [unit for unit in _parts(model) if any(True for _ in unit.over(unit.values).leaves())] + leaves
     return _parts(model)
 
 
 def _parts(model: Model) -> list[Unit]:
-    stacks, kind = {half: _unlisted(stack) for half, stack in model.spec["stacks"].items()}, model.spec["kind"]
-    if len(stacks) > 1 or not _apart(model.spec["stacks"][""]):
+    description = model.description
+    stacks, kind = {half: _unlisted(stack) for half, stack in description.stacks.items()}, description.kind
+    if len(stacks) > 1 or not _apart(description.last):
         return [lettered(WHOLE, {half: _thin(stack) for half, stack in stacks.items()}, kind)]
     stack = stacks[""]
-    around = stack["vocab_size"] is not None or stack["norm"]["final"]
+    around = stack.vocab_size is not None or stack.norm.final
     frame = lettered(FRAME, {"": framed(stack)}, kind) if around else None
-    layers = [lettered(called(name), {"": bare(stack, name)}, kind) for name in stack["layer"]]
+    layers = [lettered(called(name), {"": bare(stack, name)}, kind) for name in stack.layer]
     return [*([frame] if frame else []), *layers]
 
 
@@ -247,13 +271,13 @@ def called(name: str) -> str:
     return "layer" if name == "layer" else f"layer {name}"
 
 
-def _unlisted(stack: Table) -> Raw:
+def _unlisted(stack: StackSpec) -> StackSpec:
     """A stack without the leaves that it lists."""
-    layers = {
-        name: {**layer, "pieces": {**layer["pieces"], "leaves": []}} if "pieces" in layer["parts"] else layer
-        for name, layer in stack["layer"].items()
-    }
-    return {**stack, "around": [], "layer": layers}
+    layers = dict(stack.layer)
+    for name, layer in layers.items():
+        if "pieces" in layer.parts:
+            layers[name] = replace(layer, tables={**layer.tables, "pieces": layer.options("pieces").replace(leaves=[])})
+    return stack.replace(around=[], layer=layers)
 
 
 def leaf(piece: Table) -> Unit:
@@ -274,136 +298,140 @@ def leaf(piece: Table) -> Unit:
         _times(groups, letter(name, size // piece["groups"])) if name in (divided or ()) else letter(name, size)
         for name, size in zip(names, piece["sizes"], strict=True)
     ]
-    said = {name: piece[name] for name in ("form", "bias", "shared")} | {"groups": groups, "sizes": sizes}
-    spec = {"kind": LEAF, "stacks": {}, LEAF: said | {name: places(name) for name in ("at", "keys")}}
-    return Unit(f"{LEAF} {piece['form']}", spec, naming.values)
+    table = {name: piece[name] for name in ("form", "bias", "shared")} | {"groups": groups, "sizes": sizes}
+    table |= {name: places(name) for name in ("at", "keys")}
+    return Unit(f"{LEAF} {piece['form']}", Description.joined(LEAF, {}), naming.values, table)
 
 
-def _apart(stack: Table) -> bool:
+def _apart(stack: StackSpec) -> bool:
     """Whether layers and frame of a stack have theorems of their own first."""
-    return (
-        separable(stack)
-        and not (stack["vision"] or stack["audio"] or stack["around"])
-        and stack["head"]["form"] in ("lm", "none")
-    )
+    return separable(stack) and not (stack.vision or stack.audio or stack.around) and stack.head.form in ("lm", "none")
 
 
-def separable(stack: Table) -> bool:
+def separable(stack: StackSpec) -> bool:
     """Whether layers and frame of a stack read nothing of each other but the residual stream."""
-    layers = stack["layer"].values()
-    shared = any(
-        "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
-    )
-    odd = stack["streams"] is not None or stack["contacts"] or stack["features"] or stack["shared_layers"] or shared
-    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers)
-    tables = stack["positions"]["form"] in ("relative", "disentangled") or (
-        stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None
-    )
-    return not odd and not tables and stack["head"].get("pool") != "attention"
+    shared = any(attention.kv_from is not None for attention in stack.attentions)
+    odd = stack.streams is not None or stack.contacts or stack.features or stack.shared_layers or shared
+    odd = odd or any(layer.tables.keys() & {"layer_input", "shared"} for layer in stack.layer.values())
+    form = stack.positions.form
+    tables = form in ("relative", "disentangled") or (form == "rotary" and stack.positions.get("rows") is not None)
+    return not odd and not tables and stack.head.get("pool") != "attention"
 
 
-def _thin(stack: Table) -> Raw:
+def _thin(stack: StackSpec) -> StackSpec:
     """One layer of each kind, in the order in which they come."""
-    kinds = [name for name, _ in stack["groups"]]
-    return {**stack, "groups": [(name, (i,)) for i, name in enumerate(kinds)], "n_layers": len(kinds)}
+    groups = [(name, (i,)) for i, (name, _) in enumerate(stack.groups)]
+    return stack.replace(groups=groups, n_layers=len(groups))
 
 
-def framed(stack: Table) -> Raw:
+def _single(stack: StackSpec, layer: LayerSpec) -> StackSpec:
+    """A stack of one layer, without what is of all of them."""
+    places = unturned(stack.positions)
+    return stack.replace(layer={"layer": layer}, groups=[("layer", (0,))], n_layers=1, length=None, positions=places)
+
+
+def framed(stack: StackSpec) -> StackSpec:
     """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
-    first = next(iter(stack["layer"].values()))
-    plain = {
-        "activation": first.get("feed_forward", {}).get("activation", "gelu"), "bias": False, "d_ff": 7 * 64,
+    first = next(iter(stack.layer.values())).feed_forward
+    plain = FeedForwardOptions.of({
+        "activation": first.activation if first else "gelu", "bias": False, "d_ff": 7 * 64,
         "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
-    }  # fmt: skip
-    norm = {**stack["norm"], "joint": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
-    places = _unturned(stack["positions"])
-    layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": places}
-    alone = {"layer": {"layer": layer}, "groups": [["layer", [0]]], "n_layers": 1, "length": None, "positions": places}
-    return {**stack, **alone, "laurel": None, "lora": None}
+    })  # fmt: skip
+    norm = stack.norm.replace(joint=[], after=[], without=[], parallel="no", place="pre")
+    layer = LayerSpec(["feed_forward"], norm, unturned(stack.positions), {"feed_forward": plain})
+    return _single(stack, layer).replace(laurel=None, lora=None)
 
 
-def bare(stack: Table, name: str) -> Raw:
+def bare(stack: StackSpec, name: str) -> StackSpec:
     """One layer of a kind, of a model without a vocabulary."""
-    norm = {**stack["norm"], "final": False}
-    layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
-    alone = {"layer": {"layer": layer}, "groups": [["layer", [0]]], "n_layers": 1, "norm": norm, "head": NO_HEAD}
-    alone |= {"embedding": without(stack["embedding"]), "positions": _unturned(stack["positions"])}
-    return {**stack, **alone} | dict.fromkeys(("vocab_size", "vision", "audio", "idle", "length"))
+    layer = stack.layer[name]
+    return _single(stack, replace(layer, norm=layer.norm.replace(final=False))).replace(
+        norm=stack.norm.replace(final=False),
+        head=NO_HEAD,
+        embedding=without(stack.embedding),
+        **dict.fromkeys(("vocab_size", "vision", "audio", "idle")),
+    )
 
 
-def _unturned(places: Table) -> Raw:
+def unturned(places: PositionsOptions) -> PositionsOptions:
     """Positions of what has no heads to turn."""
-    return {**places, "rotary_dims": None} if "rotary_dims" in places else dict(places)
+    return places.replace(rotary_dims=None) if "rotary_dims" in places.declared else places
 
 
-def without(table: Table) -> Raw:
+def without(embedding: EmbeddingOptions) -> EmbeddingOptions:
+    """An embedding that does nothing."""
     nothing = dict.fromkeys(("types", "rank", "scale"))
-    return {**table, **nothing, "tables": [], "norm": False, "early": False, "shared": True, "extra": 0}
+    return embedding.replace(**nothing, tables=[], norm=False, early=False, shared=True, extra=0)
 
 
-def lettered(name: str, stacks: Table, kind: str) -> Unit:
+def lettered(name: str, stacks: Mapping[str, StackSpec], kind: str) -> Unit:
     """The structure of a description."""
     naming = _Parameters()
-    spec = {"kind": kind, "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()}}
-    return Unit(name, spec, naming.values)
+    description = Description.joined(kind, {half: _lettered(stack, naming) for half, stack in stacks.items()})
+    return Unit(name, description, naming.values)
 
 
-def _lettered(stack: Table, naming: _Parameters) -> Raw:
+def _lettered(stack: StackSpec, naming: _Parameters) -> StackSpec:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
-    result = {key: value for key, value in stack.items() if key != "pattern"}
-    sections = {name: _letters(name) for name in STACK} | {"positions": ("rows",)}
-    if (stack.get("projector") or {}).get("steps"):  # steps read so many positions of the picture
-        del sections["vision"]
-    result = _sections(result, sections, naming)
-    tables = [[naming.parameter("embedding.tables", rows), reads] for rows, reads in stack["embedding"]["tables"]]
-    result["embedding"] = {**result["embedding"], "tables": tables}
-    layers = {
-        name: _sections(layer, {section: _letters(section) for section in layer if section in SECTIONS}, naming)
-        for name, layer in stack["layer"].items()
-    }
-    return {key: _plain(value) for key, value in {**result, "layer": layers}.items()}
+    result = stack.replace(pattern=None, **_sizes("", stack, _letters(""), naming))
+    for section in (*STACK, "positions"):
+        table: Options | None = vars(stack)[section]
+        if section == "vision" and stack.projector and stack.projector.steps:
+            continue  # steps read so many positions of the picture
+        if table is not None:
+            letters = ("rows",) if section == "positions" else _letters(section)
+            result = result.replace(**{section: table.replace(**_sizes(section, table, letters, naming))})
+    tables = [[naming.parameter("embedding.tables", rows), reads] for rows, reads in stack.embedding.tables]
+    layers = {name: _lettered_layer(layer, naming) for name, layer in stack.layer.items()}
+    return mapped(result.replace(embedding=result.embedding.replace(tables=tables), layer=layers), _plain)
 
 
-def _sections(table: Table, sections: Mapping[str, Iterable[str]], naming: _Parameters) -> Raw:
-    result = dict(table)
-    for section, keys in sections.items():
-        own = table if not section else table.get(section)
-        if own is None:
-            continue
-        sizes: Raw = {
-            key: naming.size(section, key, own[key], own) for key in keys if whole(own.get(key)) and own[key] > 0
-        }
-        if section == "attention" and "rotary_dims" in (places := table["positions"]) and "d_head" in sizes:
-            turned = places["rotary_dims"]
-            if whole(turned) and 2 <= turned < own["d_head"]:  # part of a head, so that there is a rest
-                base = naming.size("positions", "rotary_dims", turned, places)
-                sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", own["d_head"] - turned))
-        if section == "positions" and own["form"] == "disentangled" and 2 * own["distance"] == own["rows"]:
-            sizes["distance"] = naming.parameter("positions.rows/2", own["distance"])  # a row for each on either side
-        if section == "positions" and whole(own.get("side")):
-            sizes["side"] = naming.parameter("vision.image/patch", own["side"])
-        if section == "positions" and "rotary_dims" in sizes and "attention" in table:
-            heads = table["attention"]
-            if whole(heads["d_head"]) and own["rotary_dims"] == heads["d_head"]:
-                sizes["rotary_dims"] = naming.size("attention", "d_head", heads["d_head"], heads)
-        numbers = [key for key, field in SECTIONS[section].items() if field.check is real and whole(own.get(key))]
-        sizes |= {key: 0.5 for key in numbers if own[key] > 1}
-        if section in ("attention", "latent"):
-            sizes["scale"] = None
-        result |= sizes if not section else {section: {**own, **sizes}}
-    return result
+def _lettered_layer(layer: LayerSpec, naming: _Parameters) -> LayerSpec:
+    tables = dict(layer.tables)
+    for section, table in tables.items():
+        tables[section] = table.replace(**_sizes(section, table, _letters(section), naming, layer))
+    norm = layer.norm.replace(**_sizes("norm", layer.norm, _letters("norm"), naming))
+    places = layer.positions
+    places = places.replace(**_sizes("positions", places, _letters("positions"), naming, layer))
+    return replace(layer, norm=norm, positions=places, tables=tables)
 
 
-def _plain(value: object) -> Any:
+def _sizes(
+    section: str, table: Options, keys: Iterable[str], naming: _Parameters, layer: LayerSpec | None = None
+) -> Raw:
+    """The `Size`s of a table, and what costs nothing as any number."""
+    numbers = {key: value for key, value in table.values().items() if whole(value)}
+    sizes: Raw = {key: naming.size(section, key, numbers[key], table) for key in keys if numbers.get(key, 0) > 0}
+    if isinstance(table, AttentionOptions) and layer and "d_head" in sizes:
+        places, width = layer.positions, numbers["d_head"]
+        turned = places.get("rotary_dims")
+        if whole(turned) and 2 <= turned < width:  # part of a head, so that there is a rest
+            base = naming.size("positions", "rotary_dims", turned, places)
+            sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", width - turned))
+    if isinstance(table, DisentangledPositions) and 2 * table.distance == table.rows:
+        sizes["distance"] = naming.parameter("positions.rows/2", numbers["distance"])  # a row for each on either side
+    if section == "positions" and "side" in numbers:
+        sizes["side"] = naming.parameter("vision.image/patch", numbers["side"])
+    heads = layer.attention if section == "positions" and layer else None
+    if "rotary_dims" in sizes and heads and numbers["rotary_dims"] == heads.d_head:
+        sizes["rotary_dims"] = naming.size("attention", "d_head", heads.d_head, heads)
+    reals = [key for key, field in SECTIONS[section].items() if field.check is real]
+    sizes |= {key: 0.5 for key in reals if numbers.get(key, 0) > 1}
+    return sizes | {"scale": None} if section in ("attention", "latent") else sizes
+
+
+def _plain(key: str, value: object) -> Any:
     """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
-    if isinstance(value, Size):
-        return value
+    if key in ANY:
+        return ANY[key]
     if isinstance(value, dict):
-        return {key: ANY.get(key, _plain(item)) for key, item in value.items()}
+        return {name: _plain(name, item) for name, item in value.items()}
     if isinstance(value, float):
         return 0.5
-    if isinstance(value, list | tuple | range) and not hasattr(value, "_fields"):
-        return [_plain(item) for item in value]
+    if isinstance(value, list):
+        return [_plain("", item) for item in value]
+    if isinstance(value, tuple | range) and not isinstance(value, Size):
+        return tuple(_plain("", item) for item in value)
     return value
 
 
@@ -422,7 +450,7 @@ def _said(value: object, section: str = "") -> Any:
             for key, item in whole
             if (said := _said(item, key)) not in off or (said == "none" and key in _choosing(section))
         }
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return [_said(item) for item in value]
     return value
 

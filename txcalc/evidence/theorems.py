@@ -43,7 +43,6 @@ from txcalc.evidence.store import (
 )
 from txcalc.evidence.structures import (
     FRAME,
-    LEAF,
     Size as Size,
     Unit as Unit,
     pieces,
@@ -62,8 +61,8 @@ APART = "its parts each by itself"
 def touched(unit: Unit, form: str) -> bool:
     """Whether a form changes what a unit computes: it has a head, or latents."""
     if form == LAST:
-        return any(stack["head"]["form"] != "none" for stack in unit.spec["stacks"].values())
-    return any("latent" in layer for stack in unit.spec["stacks"].values() for layer in stack["layer"].values())
+        return any(stack.head.form != "none" for stack in unit.description.stacks.values())
+    return any(layer.latent for layer in unit.description.layers)
 
 
 def digest(unit: Unit, quantity: str) -> str:
@@ -226,10 +225,9 @@ def _adds_up_at(probed: Unit, lengths: tuple[int, int, int], keys: list[str]) ->
         return False
     batch, tokens, source = lengths
     if probed.listed:
-        (piece,), description = pieces, probed.plain[LEAF]
+        (piece,), table = pieces, probed.plain_piece
         return all(
-            _figures(probed, batch, length, source)
-            == _figures(piece.unit, *splits.where(description, batch, length, source))
+            _figures(probed, batch, length, source) == _figures(piece.unit, *splits.where(table, batch, length, source))
             for length in (1, tokens, 713 * tokens)
         )
     return all(_sums(probed, pieces, batch, length, source) for length in (tokens, 713 * tokens))

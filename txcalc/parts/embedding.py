@@ -212,21 +212,20 @@ class EmbeddingOptions(Options, section="embedding"):
         self,
         *,
         d_model: Num,
-        vocab: Num,
+        vocab: Num | None,
         norm: NormOptions,
         places: PositionsOptions,
         vision: VisionOptions | None,
         audio: AudioOptions | None,
     ) -> Embedding | None:
         """The embedding of tokens, patches or audio; None without input of its own."""
-        text = vision is None and audio is None
-        if vocab is None and text:
+        if vocab is None and vision is None and audio is None:
             return None
         inner = d_model if self.rank is None else self.rank
         added = d_model if self.early else inner  # what is added to the tokens is as wide
         seen = None if vision is None else vision.positions
         rows = places.table_of(seen if audio is None else audio.positions)
-        read: Raw
+        read: Raw = {}
         if vision is not None:
             read = {
                 "patches": Patches(channels=vision.channels, size=vision.patch, width=d_model, bias=vision.patch_bias),
@@ -235,7 +234,7 @@ class EmbeddingOptions(Options, section="embedding"):
             }
         elif audio is not None:
             read = {"convolutions": audio.convolutions(d_model)}
-        else:
+        elif vocab is not None:
             tables = tuple((Lookup(rows=rows, width=added, added=True), reads) for rows, reads in self.tables)
             read = {"tokens": Lookup(rows=vocab + self.extra, width=inner), "tables": tables}
         return Embedding(

@@ -359,7 +359,7 @@ class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
             if self.router
             else None,
             shared=shared,
-            shared_gate=gate if self.shared_gate and shared is not None else None,
+            shared_gate=gate if shared is not None and self.shared_gate else None,
             router_norm=replace(place.norm.over(d_model), keeps=False) if self.router_norm else None,
             norm=place.pre if self.router_norm else None,
             scales=LearnedScale(rows=self.n_experts, used=self.top_k) if self.expert_scales else None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from msgspec.structs import replace
 
@@ -91,7 +91,7 @@ class HeadInputs(NamedTuple):
     the first layer's feed-forward; `reader`: its attention pool."""
 
     d_model: Num
-    vocab: Num
+    vocab: Num | None
     role: str
     norm: NormOptions
     embedding: EmbeddingOptions
@@ -100,8 +100,9 @@ class HeadInputs(NamedTuple):
 
 
 class HeadOptions(Options, section="head"):
-    """`[head]`: the output after the last layer; one class per form."""
+    """`[head]`: the output after the last layer; one class per form. `reads_vocab`: over the vocabulary."""
 
+    reads_vocab: ClassVar[bool] = False
     form: str = key(
         one_of("lm", "masked-lm", "classifier", "none"),
         "lm",
@@ -136,6 +137,7 @@ class HeadOptions(Options, section="head"):
 class LmHead(HeadOptions, forms="lm"):
     """Logits over the vocabulary, in a decoder."""
 
+    reads_vocab = True
     bias: bool = key(flag, False, "bias of the head", "with an lm head, a classifier, or a plain masked-lm head")
     rank: Num = letter(
         lambda at: at["embedding"]["rank"],
@@ -162,6 +164,7 @@ class LmHead(HeadOptions, forms="lm"):
 class MaskedHead(HeadOptions, forms="masked-lm"):
     """Logits over the vocabulary at every position, after a transform, as BERT's."""
 
+    reads_vocab = True
     bias: bool = key(flag, False, "bias of the head")
     rank: Num = letter(
         lambda at: at["embedding"]["rank"],

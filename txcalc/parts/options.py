@@ -9,9 +9,8 @@ from __future__ import annotations
 import math
 from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
-from copy import copy
 from functools import cache
-from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
 from msgspec import Struct
 
@@ -359,23 +358,54 @@ class Options(ABC):
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        """The options of a checked table; of an incomplete one, reading a missing key raises `AttributeError`."""
+        """The options of a checked table, with what it says for other forms; of an incomplete one, reading a missing
+        key raises `AttributeError`."""
         kind = cls.chosen(table)
         result = object.__new__(kind)
-        keys = ((name, name.rstrip("_")) for name in kind.declared)
-        vars(result).update({name: table[key] for name, key in keys if key in table})
+        names = {name.rstrip("_"): name for name in kind.declared}
+        vars(result).update({names.get(key, key): value for key, value in table.items()})
         return result
+
+    def values(self) -> Raw:
+        """Its values by key."""
+        return {name.rstrip("_"): value for name, value in vars(self).items()}
+
+    def get(self, key: str, default: object = None) -> Any:
+        """The value of a key that not every form has."""
+        return getattr(self, key, default) if key in self.declared else default
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values."""
-        result = copy(self)
-        vars(result).update(changes)
+        result = object.__new__(type(self))
+        vars(result).update(vars(self) | changes)
         return result
+
+    def recorded(self, read: Callable[[str], object]) -> Self:
+        """A copy that calls `read` with each key the first time that its value is read."""
+        copy = object.__new__(type(self))
+        vars(copy)["_recorded"] = vars(self), read
+        return copy
+
+    if not TYPE_CHECKING:  # which would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """A value of a recorded copy."""
+            values, read = vars(self).get("_recorded", ({}, None))
+            if name not in values:
+                raise AttributeError(f"{type(self).__name__} has no value {name}")
+            read(name.rstrip("_"))
+            vars(self)[name] = values[name]
+            return values[name]
+
+    def __eq__(self, other: object) -> bool:
+        return type(self) is type(other) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: options are frozen")
 
     def into(self, part: type[Made], **more: object) -> Made:
         """Builds a part from the options with the names of its fields, and `more`."""
-        values = {name: getattr(self, name) for name in self.declared if name in part.__struct_fields__}
-        return part(**{**values, **more})
+        names = [name for name in self.declared if name in part.__struct_fields__ and name not in more]
+        return part(**{name: getattr(self, name) for name in names}, **more)

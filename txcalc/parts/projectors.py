@@ -137,7 +137,7 @@ class ProjectorOptions(Options, section="projector"):
     )
     dropped: Num = key(count, 0, "positions that are not handed on")
 
-    def build(self, stack: Stack, positions: Num) -> TowerStack:
+    def build(self, stack: Stack, positions: Num | None) -> TowerStack:
         """The tower of a stack with this number of positions (None: as the workload says)."""
         built = projector(stack.d_model, self.steps)
         tokens = None if positions is None else exact_div((positions - self.dropped) * built.makes, built.reads)

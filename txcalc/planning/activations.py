@@ -27,7 +27,7 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     core = next(entry for entry in layers if entry.leaf.attended)
     assert core.leaf.attended is not None
     heads: Num = core.leaf.attended.heads
-    wide = ledger.work.positions * model.stacks[0]["d_model"] * core.runs
+    wide = ledger.work.positions * model.stacks[0].d_model * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
 
     def kept(kind: str, duty: str = "", *, activation: bool = False) -> Num:
@@ -56,20 +56,20 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
 def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
     """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
     stack = model.stacks[0]
-    kinds = [layer for layer in stack["layer"].values() if {"attention", "feed_forward"} == set(layer["parts"])]
+    kinds = [layer for layer in stack.layer.values() if {"attention", "feed_forward"} == set(layer.parts)]
     cores = [entry.leaf for entry in layers if entry.leaf.attended]
     faults = []
     if not (ledger.work.keep_scores and ledger.work.past == 0):
         faults.append("counts a training step that keeps the attention matrix (keep_scores)")
-    if stack["lora"] is not None:
+    if stack.lora is not None:
         faults.append("describes layers whose weights all learn: these are frozen")
-    plain = len(model.stacks) == len(kinds) == len(stack["layer"]) == len(cores) == 1
+    plain = len(model.stacks) == len(kinds) == len(stack.layer) == len(cores) == 1
     heads = cores[0].attended if plain and not cores[0].extra_products and not cores[0].kernels else None
-    if heads is None or heads.groups != heads.heads or not heads.d_qk == heads.d_v == stack["d_model"] / heads.heads:
+    if heads is None or heads.groups != heads.heads or not heads.d_qk == heads.d_v == stack.d_model / heads.heads:
         faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")
     else:
-        inner = kinds[0]["feed_forward"]
-        if inner["gated"] or inner["d_ff"] != 4 * stack["d_model"] or inner["activation"] not in GELU:
+        inner = kinds[0].feed_forward
+        if not inner or inner.gated or inner.d_ff != 4 * stack.d_model or inner.activation not in GELU:
             faults.append(f"describes a feed-forward of two matrices of D × 4·D with GeLU; {model.name} has another")
     if faults:
         raise InputError("korthikanti", faults)

@@ -59,7 +59,7 @@ def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
     Source   mosaicml/llm-foundry (8c8dd48), tests/scripts/train/benchmarking/README.md: MFU and HFU
     """
     describes("llm-foundry", model, ledger, recurrent=False, latent=False)
-    width = only_stack(model)["d_model"]
+    width = only_stack(model).d_model
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
     source = "mosaicml/llm-foundry, tests/scripts/train/benchmarking"
     return trained("llm-foundry", "6·N + 12·L·D·T per token", source, [*weights(ledger, 3), core])
@@ -72,7 +72,7 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Conventio
     Source   the runs of huggingface/nanotron's ultra-scale playbook (2025), which it reproduces
     """
     describes("nanotron", model, ledger, recurrent=False, latent=False)
-    width = only_stack(model)["d_model"]
+    width = only_stack(model).d_model
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
     tables = [entry.params for entry in ledger if entry.duty == "tokens"]
     again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
@@ -109,7 +109,7 @@ def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention
     Source   karpathy/nanoGPT (3adf61e), model.py: get_num_params, estimate_mfu
     """
     describes("nanogpt", model, ledger, recurrent=False, latent=False)
-    width = only_stack(model)["d_model"]
+    width = only_stack(model).d_model
     cores = cores_term(ledger, 3, attention, lambda core: 2 * core.heads * (width // core.heads))
     formula = "6·N + 12·L·H·Q·T per token; N without positions, Q = D/H"
     return trained("nanogpt", formula, "karpathy/nanoGPT, model.py", [*weights(ledger, 3, ("position table",)), cores])
@@ -214,7 +214,7 @@ def _megatron(
 ) -> Convention:
     describes(name, model, ledger, recurrent=False, latent=False)
     stack, flops = only_stack(model), by_kind(ledger, attention)
-    width, layers, vocab, rows = stack["d_model"], stack["n_layers"], stack["vocab_size"] or 0, ledger.work.positions
+    width, layers, vocab, rows = stack.d_model, stack.n_layers, stack.vocab_size or 0, ledger.work.positions
     squares, scores = rows * layers * width * width, rows * ledger.work.tokens * layers * width
     channel = sum(flops.pop(kind, 0) for kind in FEED_FORWARD)
     again = {"core": 4 * scores, "blocks": 24 * squares + 4 * scores}
@@ -238,7 +238,7 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convent
     Source   Hoffmann et al. 2022 (arXiv 2203.15556), appendix F
     """
     describes("chinchilla", model, ledger, recurrent=False, latent=False, experts=False)
-    width, vocab, rows = only_stack(model)["d_model"], only_stack(model)["vocab_size"] or 0, ledger.work.positions
+    width, vocab, rows = only_stack(model).d_model, only_stack(model).vocab_size or 0, ledger.work.positions
     cores = [(entry.leaf.attended, entry.runs) for entry in ledger if entry.leaf.attended]
     joint = rows * sum(core.heads * core.d_qk * runs for core, runs in cores)
     pairs = rows * ledger.work.tokens * sum(core.heads * runs for core, runs in cores)

@@ -13,6 +13,7 @@ from copy import deepcopy
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from txcalc.description import LayerSpec, StackSpec, as_tables
 from txcalc.errors import ABSENT, InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -77,12 +78,12 @@ def differences(one: Model, other: Model, work: Table, flops: str = "flops") -> 
 
     `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
     """
-    mine, theirs = explicit(one.spec), explicit(other.spec)
+    mine, theirs = explicit(one.description), explicit(other.description)
     ledger = one.ledger(**work)
-    halves = one.spec["stacks"].keys()
-    if halves != other.spec["stacks"].keys():
+    halves = one.description.stacks.keys()
+    if halves != other.description.stacks.keys():
         why = "one model has an encoder and a decoder, the other a single stack"
-        return [KeyDifference("kind", "", one.spec["kind"], other.spec["kind"], None, why)]
+        return [KeyDifference("kind", "", one.description.kind, other.description.kind, None, why)]
     changes = [
         _Change(key, mine.get(key), theirs.get(key), ((key, theirs.get(key)),))
         for key in ("kind", "context")
@@ -149,14 +150,14 @@ class _Together(NamedTuple):
 def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
     """What layers of another kind differ in, each alone: their number, where the pattern is that of a certain one, what
     mixes positions, and the feed-forward. Empty where it is one of these only."""
-    stack, twin = one.spec["stacks"][half], other.spec["stacks"][half]
+    stack, twin = one.description.stacks[half], other.description.stacks[half]
     own, its = (mine[half], theirs[half]) if half else (mine, theirs)
     differ = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
     if _counted(own, its) and own["n_layers"] != its["n_layers"]:
         differ.insert(0, "n_layers")
     found = []
     for what in differ if len(differ) > 1 else ():
-        values = [s["n_layers"] if what == "n_layers" else _side_said(s, what) for s in (stack, twin)]
+        values = [s.n_layers if what == "n_layers" else _side_said(s, what) for s in (stack, twin)]
         changed = deepcopy(mine)
         target = changed[half] if half else changed
         target.update(_exchanged(stack, twin, own, its, what))
@@ -172,7 +173,7 @@ def _written(raw: Raw, kind: str) -> Raw:
     return table
 
 
-def _exchanged(stack: Table, twin: Table, own: Raw, its: Raw, what: str) -> Raw:
+def _exchanged(stack: StackSpec, twin: StackSpec, own: Raw, its: Raw, what: str) -> Raw:
     """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
 
     A pattern goes on with its last kind where the layers are more. As in all layers of another kind, a table that both
@@ -190,10 +191,10 @@ def _exchanged(stack: Table, twin: Table, own: Raw, its: Raw, what: str) -> Raw:
         kind: Raw = {"parts": [], "norm": _written(own, name).get("norm", {})}
         for side in SIDES:
             taken, tables, origin = (its, twin, twin_name) if side == what else (own, stack, name)
-            written, resolved = _written(taken, origin), tables["layer"][origin]
-            kind["parts"] += [part for part in resolved["parts"] if _side_of(part) == side]
+            written, resolved = _written(taken, origin), tables.layer[origin]
+            kind["parts"] += [part for part in resolved.parts if _side_of(part) == side]
             for section in SIDES[side]:
-                if section in resolved:
+                if section in resolved.tables:
                     base = own[section] if section in own else taken.get(section, {})
                     kind[section] = merge(base, written.get(section, {}))
             if side == "mixer" and "positions" in written:
@@ -207,41 +208,41 @@ def _side_of(part: str) -> str:
     return "feed_forward" if part in CHANNEL else "mixer"
 
 
-def _order(stack: Table, side: str) -> Any:
+def _order(stack: StackSpec, side: str) -> Any:
     """What one side of the layers is made of, and which layers are alike in it, as `_structure` says it of both."""
     seen: list[Any] = []
     order = []
     for name in kinds_in_order(stack):
-        tables = {section: table for section, table in stack["layer"][name].items() if section in SIDES[side]}
+        tables = {section: table for section, table in stack.layer[name].tables.items() if section in SIDES[side]}
         if tables not in seen:
             seen.append(tables)
         order.append(seen.index(tables))
     return [sorted(tables) for tables in seen], cycle(order)
 
 
-def _side_said(stack: Table, side: str) -> str:
+def _side_said(stack: StackSpec, side: str) -> str:
     """One side of the layers in a few words."""
     words = {}
-    for name, layer in stack["layer"].items():
-        said = [_mixer(part, layer) for part in layer["parts"] if _side_of(part) == side]
+    for name, layer in stack.layer.items():
+        said = [_mixer(part, layer) for part in layer.parts if _side_of(part) == side]
         words[name] = " + ".join(said) or "none"
     return ", ".join(folded([words[name] for name in kinds_in_order(stack)]))
 
 
-def _mixer(part: str, layer: Table) -> str:
+def _mixer(part: str, layer: LayerSpec) -> str:
     if part != "attention":
         return part
-    if "attention" not in layer:
-        section = section_of(part, layer)
+    attention = layer.attention
+    if attention is None:
+        section = section_of(part, layer.tables)
         return "MLA" if section == "latent" else section
-    heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
-    name = named_by_groups(heads, groups)
-    return name if layer["attention"].get("window") is None else f"{name} in a window"
+    name = named_by_groups(attention.n_heads, attention.n_kv_heads)
+    return name if attention.get("window") is None else f"{name} in a window"
 
 
 def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
     own, its = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
-    stack, twin = one.spec["stacks"][half], other.spec["stacks"][half]
+    stack, twin = one.description.stacks[half], other.description.stacks[half]
     prefix = f"{half}." if half else ""
     taken: set[str] = set()
     together = None
@@ -274,10 +275,10 @@ def _usual(words: list[str], values: tuple[Any, Any]) -> bool:
     return key == "parts" or (None in values and default in values and default is not None)
 
 
-def _structure(stack: Table) -> Any:
+def _structure(stack: StackSpec) -> Any:
     """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
-    names = list(stack["layer"])
-    tables = [(layer["parts"], sorted(layer.keys() - {"parts"})) for layer in stack["layer"].values()]
+    names = list(stack.layer)
+    tables = [(layer.parts, sorted(layer.tables)) for layer in stack.layer.values()]
     return tables, cycle([names.index(name) for name in kinds_in_order(stack)])
 
 
@@ -316,12 +317,12 @@ def _said(own: Raw) -> str:
     return " + ".join(own["layer"]["layer"]["parts"])
 
 
-def _shown(flat: Table, stack: Table, path: str) -> Any:
+def _shown(flat: Table, stack: StackSpec, path: str) -> Any:
     """A key's value, also where it follows from others."""
     if path in flat:
         return flat[path]
     *sections, key = path.split(".")
-    tables = [stack, *([] if sections[:1] == ["layer"] else stack["layer"].values())]
+    tables = [as_tables(spec) for spec in (stack, *([] if sections[:1] == ["layer"] else stack.layer.values()))]
     for table in tables:
         for section in sections:
             table = table.get(section) or {}

@@ -117,7 +117,7 @@ def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int
 
 
 def _prefills(model: Model) -> Prefills:
-    if model.has_encoder_apart or model.spec["kind"] != "decoder":
+    if model.has_encoder_apart or model.description.kind != "decoder":
         raise InputError(model.name, ["is no decoder by itself: what it writes without a cache is not counted"])
     return lengths(model, logits="last")
 

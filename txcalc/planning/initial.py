@@ -56,7 +56,7 @@ def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
 
 def _branches(model: Model) -> dict[str, int]:
     """Branches of each stack whose norms do not stand after the sums, by the half of the model that it is."""
-    halves = model.spec["stacks"]
+    halves = model.description.stacks
     return {
         half: sum(group.count * len(group.block.branches) * (not group.block.norm_after_sum) for group in stack.groups)
         for half, stack in zip(halves, model.root.stacks, strict=True)

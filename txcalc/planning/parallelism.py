@@ -168,8 +168,7 @@ class Sharding:
         self.outside = offload.layers if offload else 0
         # Layers that a pipeline may cut; 0: it may not.
         self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
-        tables = (layer for stack in model.stacks for layer in stack["layer"].values())
-        self.has_experts = any("experts" in layer for layer in tables)
+        self.has_experts = any(layer.experts for layer in model.description.layers)
         self._ranks: dict[tuple[int, int, int, int], RankShare] = {}
         self._stages: dict[Layout, tuple[PipelineStage, ...]] = {}
         self._faults: dict[Layout, list[Fault | str]] = {}

@@ -38,9 +38,8 @@ def rules_of_thumb(model: Model, ledger: Ledger) -> list[RuleOfThumb]:
     N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
     training step's.
     """
-    stacks = model.stacks
-    layers = total(stack["n_layers"] for stack in stacks)
-    width, vocab = stacks[-1]["d_model"], stacks[-1]["vocab_size"]
+    layers = total(stack.n_layers for stack in model.stacks)
+    width, vocab = model.d_model, model.vocab_size
     kinds = ledger.by_kind("params")
     active, embedding = ledger.total("active"), kinds.get("embedding", 0)
     params = ledger.total("params")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct, field
 
+from txcalc.description import StackSpec
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
@@ -138,16 +139,15 @@ class Likeness(Struct, frozen=True, dict=True):
     sizes: Table = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.base.spec["kind"] != "decoder":
+        if self.base.description.kind != "decoder":
             raise InputError(self.base.name, ["is no decoder: a design has one stack of layers"])
         for key in ("D", "L", "d_model", "n_layers"):
             if key in self.sizes:
                 raise InputError("options", [f"{key} is what a design looks for: it cannot be set"])
 
     @property
-    def stack(self) -> Table:
-        stack: Table = self.base.spec["stacks"][""]
-        return stack
+    def stack(self) -> StackSpec:
+        return self.base.description.last
 
     @cached_property
     def order(self) -> list[str]:
@@ -170,7 +170,7 @@ class Likeness(Struct, frozen=True, dict=True):
 
     def step(self) -> int:
         """What D must be a multiple of: whole tiles, and whole heads in proportion."""
-        width: int = self.stack["d_model"]
+        width: int = self.stack.d_model
         heads = [value for path, value in leaves(self.base.raw).items() if _grows(path) == "heads"]
         return lcm(TILE, *(width // gcd(width, number) for number in heads))
 
@@ -182,7 +182,7 @@ class Likeness(Struct, frozen=True, dict=True):
 
     def changes(self, layers: int, width: int) -> Raw:
         """What makes a shape of the model: values by dotted path."""
-        base: int = self.stack["d_model"]
+        base: int = self.stack.d_model
         found: Raw = {"d_model": width, "n_layers": layers}
         for path, value in leaves(self.base.raw).items():
             if value and _grows(path) == "heads":
@@ -190,12 +190,12 @@ class Likeness(Struct, frozen=True, dict=True):
             elif value and _grows(path) == "width":
                 tile = gcd(value, TILE)
                 found[path] = ceil_div(value * width, base * tile) * tile
-        for name, layer in self.stack["layer"].items():
-            for section in layer:
+        for name, layer in self.stack.layer.items():
+            for section, table in layer.tables.items():
                 if _grows(f"{section}.d_head") == "head":
                     own = (self.base.raw.get("layer") or {}).get(name, {})
                     there = f"layer.{name}.{section}" if section in own else section
-                    found.setdefault(f"{there}.d_head", layer[section]["d_head"])
+                    found.setdefault(f"{there}.d_head", table.get("d_head"))
         if not self.repeats:
             found["pattern"] = folded(stretched(self.order, layers))
         raw = changed(self.base.raw, found)

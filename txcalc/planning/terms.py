@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from txcalc.description import StackSpec
 from txcalc.errors import InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
@@ -198,6 +199,6 @@ def tied_table(ledger: Ledger) -> bool:
     return any(entry.leaf.untied is not entry.leaf for entry in ledger)
 
 
-def only_stack(model: Model) -> Any:
+def only_stack(model: Model) -> StackSpec:
     (stack,) = model.stacks
     return stack

@@ -278,9 +278,9 @@ def default_contexts(models: Sequence[Model]) -> list[int]:
 
 def reaches(model: Model, tokens: int) -> bool:
     """Whether a model takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
-    positions = model.stacks[-1]["positions"]
-    learned = positions["form"] in ("learned", "relative") and positions["rows"] is not None
-    return not model.fixed_length and not (learned and tokens > positions["rows"])
+    positions = model.description.last.positions
+    rows = positions.get("rows") if positions.form in ("learned", "relative") else None
+    return not model.fixed_length and (rows is None or tokens <= rows)
 
 
 def quantities(models: Sequence[Model], contexts: Sequence[int], conventions: Conventions) -> list[QuantityValues]:

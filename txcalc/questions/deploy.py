@@ -495,7 +495,7 @@ def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
 
 def _draft(model: Model) -> Model:
     """A draft model. Errors: `InputError` if the time of its passes is not known."""
-    if model.spec["drafting"] == "block":
+    if model.description.drafting == "block":
         mend = "--draft N --acceptance P counts drafting as free"
         raise InputError(
             "--draft", [f"the time of {model.name}'s passes, which draft a block at once, is not known ({mend})"]

@@ -712,7 +712,7 @@ def _speculation(serving: Serving) -> SpeculationInfo | None:
     guess, draft = serving.request.speculation, serving.plan.planner.draft
     if guess is None:
         return None
-    at_once = draft is not None and draft.spec["drafting"] != "in-turn"
+    at_once = draft is not None and draft.description.drafting != "in-turn"
     return SpeculationInfo(guess.tokens, guess.acceptance, draft.name if draft else None, guess.expected, at_once)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fractions import Fraction
 
 from txcalc.model import Model
-from txcalc.parts.place import mechanism
 from txcalc.questions.answers import Answer
 
 
@@ -22,17 +21,17 @@ class ModelInfo(Answer):
 
     @classmethod
     def of(cls, model: Model) -> ModelInfo:
-        spec = model.spec
-        source, model_type = spec["source"] or model.origin, spec["model_type"] or None
+        description = model.description
+        source, model_type = description.source or model.origin, description.model_type or None
         return cls(model.name, model.kind, model.context, source, model_type, model.params, summary(model))
 
 
 def summary(model: Model) -> tuple[str, str]:
     """A model in one line, and its layers in another."""
-    layers = " + ".join(str(stack["n_layers"]) for stack in model.stacks)
+    layers = " + ".join(str(stack.n_layers) for stack in model.stacks)
     first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {model.d_model:,}"
     if model.vocab_size is not None:
-        first += f", V = {model.vocab_size:,}" + (" (tied)" if model.stacks[-1]["head"]["tied"] else "")
+        first += f", V = {model.vocab_size:,}" + (" (tied)" if model.description.last.head.tied else "")
     blocks = [group.block for stack in model.root.stacks for group in stack.groups]
     descriptions = [leaf.describe() for leaf in model.root.leaves()]
     descriptions += [branch.part.describe() for block in blocks for branch in block.branches]
@@ -53,23 +52,23 @@ def architecture(model: Model) -> str:
     norms, activations, places, ratios = ways
     pieces = False
     for stack in model.stacks:
-        for layer in stack["layer"].values():
-            norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
-            place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
-            bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
-            added = "" if norm["residual"] is None else f", branches × {norm['residual']}"
-            listed = layer["pieces"]["leaves"] if "pieces" in layer["parts"] else []
-            piece_norms = [LISTED[each["form"]] for each in listed if each["kind"] == "norm" and each["form"] in LISTED]
-            layer_norms = piece_norms or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
+        for layer in stack.layer.values():
+            norm, form = layer.norm, layer.positions.form
+            place = PARALLEL.get(str(norm.parallel)) or PLACES.get(norm.place, f"{norm.place}-norm")
+            bare = set(layer.parts) <= set(norm.without) and not norm.after
+            added = "" if norm.residual is None else f", branches × {norm.residual}"
+            listed_forms = [leaf["form"] for leaf in layer.leaves if leaf["kind"] == "norm"]
+            piece_norms = [LISTED[leaf_form] for leaf_form in listed_forms if leaf_form in LISTED]
+            layer_norms = piece_norms or ["no norms"] if bare else [f"{NORMS.get(norm.form, norm.form)}, {place}"]
             norms |= dict.fromkeys(name + added for name in layer_norms)
-            if positions["form"] == "none" and (listed or stack["around"]):
+            if form == "none" and (layer.leaves or stack.around):
                 pieces = True  # some may be positions
-            elif positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
-                places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
-            for channel in (layer[name] for name in CHANNELS if name in layer):
-                if channel.get("activation"):
-                    activations[channel["activation"] + (", gated" if channel.get("gated") else "")] = None
-                ratios[f"F/D = {float(Fraction(channel['d_ff'], stack['d_model'])):.4g}"] = None
+            elif form in ADDED or any(layer.options(part).ordered for part in layer.parts):
+                places["no positions" if form == "none" else f"{form} positions"] = None
+            for channel in (layer.tables[name] for name in CHANNELS if name in layer.tables):
+                if activation := channel.get("activation"):
+                    activations[activation + (", gated" if channel.get("gated") else "")] = None
+                ratios[f"F/D = {float(Fraction(channel.get('d_ff'), stack.d_model)):.4g}"] = None
     if not (places or pieces):
         places["no positions"] = None
     for form in [form for form in LISTED.values() if any(other.startswith(f"{form},") for other in norms)]:

@@ -29,8 +29,8 @@ class Preset(Answer):
     @classmethod
     def of(cls, model: Model) -> Self:
         params, active = (model.ledger().total(quantity) for quantity in ("params", "active"))
-        spec = model.spec
-        return cls(model.name, spec["family"], model.kind, params, active, model.context, spec["source"])
+        description = model.description
+        return cls(model.name, description.family, model.kind, params, active, model.context, description.source)
 
 
 class Datasheet(Answer):
@@ -99,7 +99,7 @@ def presets(
     models = [
         model
         for model in map(load, names())
-        if fnmatchcase(model.name, wanted) or fnmatchcase(model.spec["family"].lower(), wanted)
+        if fnmatchcase(model.name, wanted) or fnmatchcase(model.description.family.lower(), wanted)
     ]
     if not models:
         raise UnknownName("presets", "preset", pattern, names(), "txcalc presets lists them all")

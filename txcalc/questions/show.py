@@ -316,7 +316,7 @@ def show(
         checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
         sums=dict(zip(SUMS, sums_of(ledger).values(), strict=True)),
         rules=tuple(map(rule, rules_of_thumb(model, ledger))),
-        published=model.spec["published"],
+        published=model.description.published,
         towers={name: tower(model.towers[name], each) for name, each in towers.items()},
         as_=counted[0] if counted else None,
         conventions=counted,
@@ -478,8 +478,8 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[
     """What a reader of the figures should know."""
     work, params = ledger.work, ledger.total("params")
     yield from model.notes
-    if model.spec["params"] not in (None, params) and not model.notes:
-        yield f"its description expects {model.spec['params']:,} parameters"
+    if model.description.params not in (None, params) and not model.notes:
+        yield f"its description expects {model.description.params:,} parameters"
     if model.context and work.past + work.tokens > model.context and not model.fixed_length:
         yield f"{work.past + work.tokens:,} positions exceed its context of {model.context:,}"
     if model.fixed_length:

@@ -22,13 +22,11 @@ try:
 except ModuleNotFoundError as missing:
     raise MissingExtra("the reference model", "torch", "verify") from missing
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec.structs import replace
 from torch import Tensor
 
 from txcalc.model import Model
+from txcalc.parts.embedding import VisionOptions
 from txcalc.parts.model import EncoderDecoder as EncoderDecoderPart, FixedLength, LayerGroup, Stack as StackPart
 from txcalc.parts.part import Composite
 from txcalc.reference.initial import initialise
@@ -100,26 +98,28 @@ def inputs(
     Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source), or images; audio's ids (B, T) and mel bands
     (B, mels, 2·source); images (B, channels, side, side); vectors (B, T, D) of a model without a vocabulary.
     """
-    stacks = model.spec["stacks"]
-    last = stacks.get("decoder") or stacks[""]
-    if last["vision"]:
-        return (_random_images(last["vision"], batch, device),)
-    if last["vocab_size"] is None:
-        return (torch.randn(batch, tokens, last["d_model"], device=device),)
-    ids = torch.randint(last["vocab_size"], (batch, tokens), device=device)
-    if "encoder" not in stacks:
+    last = model.description.last
+    if last.vision:
+        return (_random_images(last.vision, batch, device),)
+    if last.vocab_size is None:
+        return (torch.randn(batch, tokens, last.d_model, device=device),)
+    ids = torch.randint(last.vocab_size, (batch, tokens), device=device)
+    if not model.has_encoder_apart:
         return (ids,)
     source = model.workload(batch, tokens, source=source).source
-    first = stacks["encoder"]
-    if first["vision"]:
-        return ids, _random_images(first["vision"], batch, device)
-    if first["audio"]:
-        return ids, torch.randn(batch, first["audio"]["mels"], 2 * source, device=device)
-    return ids, torch.randint(first["vocab_size"], (batch, source), device=device)
+    first = model.stacks[0]
+    if first.vision:
+        return ids, _random_images(first.vision, batch, device)
+    if first.audio:
+        return ids, torch.randn(batch, first.audio.mels, 2 * source, device=device)
+    assert first.vocab_size is not None
+    return ids, torch.randint(first.vocab_size, (batch, source), device=device)
 
 
-def _random_images(vision: Mapping[str, Any], batch: int, device: str | torch.device) -> Tensor:
-    return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
+def _random_images(vision: VisionOptions, batch: int, device: str | torch.device) -> Tensor:
+    side = vision.image
+    assert side is not None
+    return torch.randn(batch, vision.channels, side, side, device=device)
 
 
 __all__ = ["CacheTensors", "Mode", "build", "cut", "inputs", "mode", "modules", "stack", "tracing"]

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
+from txcalc.description import Description
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model, asked_for
 from txcalc.parts.adapters import adaptable
 from txcalc.parts.options import Table
 from txcalc.parts.part import Composite
-from txcalc.sources.assemble import assemble
+from txcalc.sources.idle import Built, idle_changes, idle_keys, usable
 from txcalc.sources.resolve import resolve
 from txcalc.sources.spec import IDENTITY, changed, letter_path, renamed, scalar
 
@@ -253,35 +254,33 @@ def build(
             dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]  # they fit the unchanged
             if any(dropped):
                 notes = (*notes, "its towers and projectors fit the sizes as they were, and are left out")
-    spec = resolve(after, origin, spelling)
-    root = assemble(spec)
-    if unknown := [*_adapters(spec, root)]:
+    description, unchanged = resolve(after, origin, spelling), list[str]()
+    tree = Built(after, description, recorded=written)
+    if unknown := [*_adapters(description, tree.root)]:
         raise InputError(origin, unknown)
-    unchanged: list[str] = []
     if changes or written:
-        from txcalc.sources.idle import idle_changes, idle_keys
-
-        faults = idle_keys(raw, after, spelling) if written else []
-        idle, unchanged = idle_changes(raw, changes, (spec, root))
+        base = usable(raw) if changes else tree
+        faults = idle_keys(base or tree, spelling) if written else []
+        idle, unchanged = idle_changes(base, tree, changes)
         if faults or idle:
             raise InputError(origin, [*faults, *idle])
     different = _listing("changed", {key: value for key, value in changes.items() if key not in unchanged})
     as_it_was = _listing("already so", {key: changes[key] for key in unchanged})
     notes = (*notes, *filter(None, (different, as_it_was)))
-    name = spec["name"] or origin
+    name = description.name or origin
     towers = {
         kind: replace(build(table, f"{origin}: towers.{kind}", written=written), name=f"{name}'s {kind} tower")
-        for kind, table in spec["towers"].items()
+        for kind, table in description.towers.items()
     }
-    return Model(name, root, after, spec, origin, assumptions, notes, None, different, build, towers)
+    return Model(name, tree.root, after, description, origin, assumptions, notes, None, different, build, towers)
 
 
-def _adapters(spec: Table, root: Composite) -> Iterator[Fault]:
+def _adapters(description: Description, root: Composite) -> Iterator[Fault]:
     """Names of `lora.modules` that no linear layer of a block has."""
-    for stack in spec["stacks"].values():
-        if stack["lora"] is not None:
+    for stack in description.stacks.values():
+        if stack.lora is not None:
             known = adaptable(root)
-            for name in stack["lora"]["modules"]:
+            for name in stack.lora.modules:
                 if name not in known and not (name == "all" and known):
                     yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
 

@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
+from txcalc.description import Description, StackSpec, as_tables
 from txcalc.parts.mechanisms import ATTENTIONS, PART_TABLES
 from txcalc.parts.options import Raw, Table
 from txcalc.sources.spec import SECTIONS
 
 
-def explicit(spec: Table) -> Raw:
+def explicit(description: Description) -> Raw:
     """A resolved description as one would write it: every key that is set, and none that follows from the others.
 
     Tables that are the same in all layer kinds are the stack's.
     """
-    raw: Raw = {"kind": spec["kind"]}
-    raw |= {"context": spec["context"]} if spec["context"] is not None else {}
-    for half, stack in spec["stacks"].items():
-        (raw.setdefault(half, {}) if half else raw).update(_explicit(stack))
+    raw: Raw = {"kind": description.kind}
+    raw |= {"context": description.context} if description.context is not None else {}
+    for half, stack in description.stacks.items():
+        (raw.setdefault(half, {}) if half else raw).update(_explicit(as_tables(stack), kinds_in_order(stack)))
     return raw
 
 
-def _explicit(stack: Table) -> Raw:
+def _explicit(stack: Table, order: Sequence[str]) -> Raw:
     raw: Raw = {key: stack[key] for key in SECTIONS[""] if stack[key] not in (None, False) and key != "pattern"}
     done = {"": stack}
     for name in SECTIONS:
@@ -50,7 +51,7 @@ def _explicit(stack: Table) -> Raw:
     if len(layers) == 1:  # its name says nothing
         layers = {"layer": layers.popitem()[1]}
     if len(layers) > 1:
-        raw["pattern"] = folded(kinds_in_order(stack))
+        raw["pattern"] = folded(order)
     return raw | {"layer": layers}
 
 
@@ -73,10 +74,10 @@ def _set(section: str, table: Table, scope: Table) -> Raw:
     return result
 
 
-def kinds_in_order(stack: Table) -> list[str]:
-    """The kind of every layer of a resolved stack."""
-    names = [""] * sum(len(indices) for _, indices in stack["groups"])
-    for name, indices in stack["groups"]:
+def kinds_in_order(stack: StackSpec) -> list[str]:
+    """The kind of every layer of a stack."""
+    names = [""] * sum(len(indices) for _, indices in stack.groups)
+    for name, indices in stack.groups:
         for i in indices:
             names[i] = name
     return names

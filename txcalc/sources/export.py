@@ -16,7 +16,7 @@ from txcalc.errors import InputError, MissingExtra, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.model import Model
 from txcalc.parts.norm import EPS
-from txcalc.parts.options import Raw, Table
+from txcalc.parts.options import Options, Raw
 from txcalc.sources import build
 from txcalc.sources.export_keys import KEYS, NULLS, Facts
 from txcalc.sources.huggingface import reader_of
@@ -38,9 +38,9 @@ def to_toml(model: Model) -> str:
     if raw.get("towers"):
         raw["towers"] = {name: pruned(table) for name, table in raw["towers"].items()}
     params, active = ledger.total("params"), ledger.total("active")
-    counts = {"params": params} | ({"active": active} if active != params else {})
-    if params == model.spec["params"] and model.spec["published"]:
-        counts["published"] = model.spec["published"]
+    counts: Raw = {"params": params} | ({"active": active} if active != params else {})
+    if params == model.description.params and model.description.published:
+        counts["published"] = model.description.published
     said = [*(f"assumed {line}" for line in model.assumptions), *model.notes]
     head = "".join(
         f"{fill(line, WIDTH, initial_indent='# ', subsequent_indent='# ')}\n"
@@ -73,7 +73,8 @@ FIRST = "llama mistral qwen2 qwen3 gemma mixtral qwen2_moe qwen3_moe deepseek_v3
 def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
     """A config.json that reads back to the same ledger, and notes: the model type where it is not the model's own, and
     what the format cannot say that changes no count. Errors: `InputError` where no family says all of it."""
-    named = WRAPPERS.get(model.spec["model_type"], model.spec["model_type"])
+    own_type = model.description.model_type
+    named = WRAPPERS.get(own_type, own_type)
     if named and named not in READERS:
         if named in REFUSED:
             raise InputError(model.name, [f"a config.json of {named} cannot be written: {REFUSED[named]}"])
@@ -83,8 +84,8 @@ def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
         for config in _attempts(model, model_type):
             back = _read_back(config)
             if back is not None and same_ledger(model, back):
-                own = model_type == model.spec["model_type"]
-                notes = () if own else (f"written as {model_type}, a model type with the same ledger",)
+                same = model_type == own_type
+                notes = () if same else (f"written as {model_type}, a model type with the same ledger",)
                 return config, (*notes, *_lost(model, back))
     what = f"a config.json of {named}" if named else "the config.json of any model type that is read"
     raise InputError(model.name, [f"{what} cannot say all of this description (export it --to toml)"])
@@ -173,21 +174,22 @@ def _figures(model: Model) -> list[Any]:
 
 def _lost(model: Model, back: Model) -> Iterator[str]:
     """Values that change no count and are not read back."""
-    mine, theirs = _uncounted(model.spec), _uncounted(back.spec)
+    mine, theirs = _uncounted(model), _uncounted(back)
     for key, values in mine.items():
         for value in sorted(values - theirs.get(key, set())):
             yield f"{key} = {value} is not in this config.json"
 
 
-def _uncounted(spec: Table) -> dict[str, set[str]]:
+def _uncounted(model: Model) -> dict[str, set[str]]:
     """What changes results and no count: values by key, of all layers."""
     found: dict[str, set[str]] = {}
-    for stack in spec["stacks"].values():
-        tables = [(name, stack[name]) for name in ("norm", "embedding", "head")]
-        tables += [pair for layer in stack["layer"].values() for pair in layer.items() if pair[0] != "parts"]
-        for section, table in tables:
+    for stack in model.stacks:
+        tables: list[Options] = [stack.norm, stack.embedding, stack.head]
+        for layer in stack.layer.values():
+            tables += [layer.norm, layer.positions, *layer.tables.values()]
+        for table in tables:
             for key in ("eps", "theta", "scale", "softcap", "router_scale", "sparsity"):
-                value = EPS[table["form"]] if key == "eps" and table.get(key, 0) is None else table.get(key)
+                value = EPS[table.get("form")] if key == "eps" and table.get(key, 0) is None else table.get(key)
                 if value is not None:
-                    found.setdefault(f"{section}.{key}", set()).add(f"{value:.6g}")
+                    found.setdefault(f"{table.section}.{key}", set()).add(f"{value:.6g}")
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from txcalc.description import as_tables
 from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.norm import EPS
@@ -14,15 +15,14 @@ from txcalc.sources.huggingface.keys import ACTIVATIONS
 
 
 class Facts:
-    """A resolved description as `KEYS` asks for it."""
+    """A resolved description as `KEYS` asks for it: as plain tables."""
 
     def __init__(self, model: Model) -> None:
-        spec = model.spec
-        self.context = spec["context"]
-        stacks = spec["stacks"]
+        self.context = model.context
+        stacks = as_tables(model.description.stacks)
         self.first, self.last = next(iter(stacks.values())), next(reversed(stacks.values()))
         self.encoder, self.decoder = stacks.get("encoder"), stacks.get("decoder")
-        self.kinds = kinds_in_order(self.last)
+        self.kinds = kinds_in_order(model.description.last)
         self.layer = self.last["layer"]
 
     def table(self, section: str, stack: Table | None = None) -> Any:

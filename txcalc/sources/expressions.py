@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
+from txcalc.description import as_tables
 from txcalc.errors import Fault, InputError, shown
 from txcalc.parts.options import Table
 from txcalc.sources import spec
@@ -163,7 +164,7 @@ def size_of(raw: Table, name: str) -> Any:
     steps = path.split(".")
     values = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
     if not values:
-        stacks = resolve(raw, "description")["stacks"]
+        stacks = as_tables(resolve(raw, "description").stacks)
         half = steps.pop(0) if steps[0] in stacks and steps[0] else None
         chosen = [stacks[half]] if half else list(stacks.values())
         tables = [*chosen, *(layer for stack in chosen for layer in stack["layer"].values())]

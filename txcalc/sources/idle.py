@@ -1,103 +1,236 @@
 """Keys that change nothing. What a description says and no part does is refused, never passed over.
 
-Whether a key is read is not declared anywhere: it is tried. A key is idle where the tree of parts is the same without
-it, unless it only spells out what is so: a default, that there is none of something, or a size that follows from
-others where nobody says it (its default is None; another size makes another tree). Where even nonsense in its place
-goes unnoticed, it is idle whatever it says.
+A key counts where the tree of parts is built from it: its reads are recorded while that happens, once. A key that
+nobody reads is idle, unless the tree without it is another (what follows from it is read), or it only spells out what
+is so: a default, or that there is none of something. Where no table takes the key from its place, it is idle whatever
+it says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import cache
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache, cached_property
+from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from txcalc.description import Description, as_tables
 from txcalc.errors import InputError, shown
-from txcalc.parts.options import Raw, Table
+from txcalc.parts.options import Options, Raw, Table
 from txcalc.sources.assemble import assemble
-from txcalc.sources.resolve import resolve
+from txcalc.sources.resolve import STACK_TABLES, resolve
 from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets
 
 Path = tuple[str, ...]
-Made = tuple[Table, Any]  # a resolved description, and its tree
-OFF: tuple[Any, ...] = (False, 0, "none", "no", [])
-NOTHING = (None, *OFF)
-NONSENSE = float("nan")  # no key may be this
+NOTHING: tuple[Any, ...] = (None, False, 0, "none", "no", [])
 ALREADY = "it is so already"
+DESCRIBED = "n_shared"  # a number that parts only describe
 
 
-def idle_keys(raw: Table, after: Table, spelling: Mapping[str, str]) -> list[str]:
-    """A fault for every key of a description that changes nothing: of the one that was written, or, if that cannot be
-    used without its changes, of the one after them."""
-    made = build_tree(raw)
-    if made is None:
-        raw, made = after, build_tree(after)
-        assert made is not None
-    return [
-        _fault(raw, path, value, spelling)
-        for path, value in leaves(raw)
-        if path[0] not in IDENTITY and is_idle(raw, path, value, made)
-    ]
+class Built:
+    """A description with its tree. `recorded`: its reads are recorded while the tree is built; else when asked for."""
+
+    def __init__(self, raw: Table, description: Description, recorded: bool = False) -> None:
+        self.raw, self.description = raw, description
+        if recorded:
+            self.use = KeyUse(raw)
+            self.root = assemble(self.use.recorded(description))
+        else:
+            self.root = assemble(description)
+
+    @cached_property
+    def use(self) -> KeyUse:
+        """Which keys of the description count."""
+        use = KeyUse(self.raw)
+        assemble(use.recorded(self.description))
+        return use
+
+
+def usable(raw: Table) -> Built | None:
+    """The tree of a raw description; None where it is refused."""
+    try:
+        return Built(raw, resolve(raw, ""))
+    except InputError:
+        return None
+
+
+AnyOptions = TypeVar("AnyOptions", bound=Options)
+
+
+class KeyUse:
+    """From which keys of a raw description its tables have their values (`taken`), and which of these are read while
+    the tree is built (`counted`), by path."""
+
+    def __init__(self, raw: Table) -> None:
+        self.raw = raw
+        self.taken: set[Path] = set()
+        self.counted: set[Path] = set()
+
+    def recorded(self, description: Description) -> Description:
+        """The description with tables whose reads are recorded."""
+        stacks = {}
+        for half, stack in description.stacks.items():
+            layers = {}
+            for name, layer in stack.layer.items():
+                homes = self._homes(half, name)
+                self._count(homes, ("parts",))
+                lacking = [key for key in ("without", "after") if not {*getattr(layer.norm, key)} & {*layer.parts}]
+                norm, positions = self._table(layer.norm, homes, lacking), self._table(layer.positions, homes)
+                tables = {section: self._table(table, homes) for section, table in layer.tables.items()}
+                layers[name] = replace(layer, norm=norm, positions=positions, tables=tables)
+            homes = self._homes(half)
+            self._count(homes, ("pattern", "n_layers"))
+            recorded = {}
+            for name in STACK_TABLES:
+                if (table := getattr(stack, name)) is not None:
+                    # Of the forms of positions those without a table count in layers alone.
+                    recorded[name] = self._table(table, homes, ["form"] if name == "positions" else [])
+            stacks[half] = self._table(stack.replace(**recorded, layer=layers), homes)
+        return description.replace(stacks=stacks)
+
+    def _homes(self, half: str, layer: str = "") -> list[Path]:
+        """Where a key of a table may be written, outermost first."""
+        halves: list[Path] = [(), (half,)] if half else [()]
+        return [*halves, *((*path, "layer", layer) for path in halves if layer)]
+
+    def _table(self, table: AnyOptions, homes: list[Path], ignored: Sequence[str] = ()) -> AnyOptions:
+        """A table with its reads recorded, but those of `ignored` keys, which say nothing of this layer."""
+        paths = self._paths(homes, table.section)
+        self.taken.update(paths.values())
+
+        def read(key: str) -> None:
+            if key in paths and key not in ignored and key != DESCRIBED:
+                self.counted.add(paths[key])
+
+        return table.recorded(read)
+
+    def _count(self, homes: list[Path], keys: Sequence[str]) -> None:
+        """Keys that decide on the order of layers or parts."""
+        paths = self._paths(homes, "")
+        used = {paths[key] for key in keys if key in paths}
+        self.taken |= used
+        self.counted |= used
+
+    def _paths(self, homes: list[Path], section: str) -> dict[str, Path]:
+        """The keys of a table that are written, each with its innermost path."""
+        paths = {}
+        for home in homes:
+            steps = (*home, section) if section else home
+            table: Any = self.raw
+            for step in steps:
+                table = table.get(step) if isinstance(table, Mapping) else None
+            paths.update({key: (*steps, key) for key in (table if isinstance(table, Mapping) else ())})
+        return paths
+
+
+def idle_keys(model: Built, spelling: Mapping[str, str]) -> list[str]:
+    """A fault for every key of a description that changes nothing."""
+    faults = []
+    for path, value in idle_paths(model):
+        dotted = ".".join(path)
+        faults.append(changes_nothing(spelling.get(dotted, dotted), value, reason(model, path)))
+    return faults
 
 
 def pruned(raw: Table) -> Raw:
     """A description without the keys that change nothing (a change has taken away what they said something of)."""
-    kept, made = dict(raw), build_tree(raw)
-    for path, value in leaves(raw):
-        if made and path[0] not in IDENTITY and is_idle(kept, path, value, made):
-            kept = without(kept, path)
-            made = build_tree(kept)
+    kept = dict(raw)
+    for path, _ in idle_paths(Built(raw, resolve(raw, ""))):
+        kept = without(kept, path)
     return kept
 
 
-def idle_changes(raw: Table, changes: Table, made: Made) -> tuple[list[str], list[str]]:
-    """Changes that make no difference, neither alone nor beside the others: a fault for each, and those that only say
-    what the description says already. `made` has them all.
+def idle_paths(model: Built) -> Iterator[tuple[Path, Any]]:
+    """The keys of a description that change nothing, with their values."""
+    for path, value in leaves(model.raw):
+        if path[0] not in IDENTITY and path not in model.use.counted and _is_idle(model, path, value):
+            yield path, value
 
-    Tried on a description that can be used without them.
-    """
-    base, faults, same = build_tree(raw), [], []
-    idle = not _differ(base, made)  # all of them together
-    for key, value in changes.items() if base else ():
+
+def _is_idle(model: Built, path: Path, value: object) -> bool:
+    """Whether a key that nobody reads changes nothing; it is tried without it."""
+    if path not in model.use.taken:
+        return True
+    try:
+        bare = resolve(without(model.raw, path), "")
+    except InputError:
+        return path[-1] != "form"  # which its table needs
+    if not alike(assemble(bare), model.root) or value in NOTHING:
+        return False
+    return not _same(as_tables(bare), as_tables(model.description))
+
+
+def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list[str], list[str]]:
+    """Changes that make no difference: a fault for each, and those that only say what the description says already.
+    `model` has all of them, `base` none (None: it cannot be used without them)."""
+    faults: list[str] = []
+    same: list[str] = []
+    if base is None:
+        return faults, same
+    different = not alike(base.root, model.root)
+    for key, value in changes.items():
         if key in IDENTITY:
-            same += [key] if base and base[0][key] == made[0][key] else []
+            same += [key] if getattr(base.description, key) == getattr(model.description, key) else []
             continue
-        rest = {other: changes[other] for other in changes if other != key}
-        left = build_tree(changed(raw, rest)) if rest else base
-        alone = build_tree(changed(raw, {key: value})) if rest else made
-        if not idle and (_differ(left, made) or _differ(base, alone)):
+        if different and _matters(base, model, changes, key):
             continue
-        path, unseen = tuple(letter_path(key, raw).split(".")), build_tree(changed(raw, {key: NONSENSE})) is not None
-        if base and alone and not unseen and _same(base[0]["stacks"], alone[0]["stacks"]):
+        path = tuple(letter_path(key, base.raw).split("."))
+        # A letter is changed wherever it is set, a path there alone.
+        paths = {path} if key == ".".join(path) else {at for at, _ in leaves(model.raw) if at[-len(path) :] == path}
+        if paths & model.use.taken and _same(_values(base.description, path), _values(model.description, path)):
             same.append(key)
-            continue
-        field = _field(path)
-        derived = field and field.default is None and not unseen
-        values = others(field, value) if field and derived else ()
-        tried = (build_tree(changed(raw, {key: other})) for other in values)
-        follows = any(_differ(base, other) for other in tried if other)
-        faults.append(changes_nothing(key, value, ALREADY if follows else reason(raw, path, unseen)))
+        else:
+            follows = paths & model.use.counted and _follows(base, key, path, value)
+            faults.append(changes_nothing(key, value, ALREADY if follows else reason(model, path)))
     return faults, same
 
 
-def _differ(one: Made | None, other: Made | None) -> bool:
+def _matters(base: Built, model: Built, changes: Table, key: str) -> bool:
+    """Whether one of several changes makes another tree: beside the others, or alone."""
+    rest = {other: value for other, value in changes.items() if other != key}
+    return not rest or _differs(model, _changed(base, rest)) or _differs(base, _changed(base, {key: changes[key]}))
+
+
+def _follows(base: Built, key: str, path: Path, value: object) -> bool:
+    """Whether a key, if it is absent, follows from others: another size would make another tree."""
+    field = _field(path)
+    if not field or field.default is not None:
+        return False
+    if type(value) is not int:
+        return True
+    tried = (_changed(base, {key: size}) for size in (2 * value, value // 2))
+    return any(other and _differs(base, other) for other in tried)
+
+
+def _changed(base: Built, changes: Table) -> Built | None:
+    return usable(changed(base.raw, changes))
+
+
+def _differs(one: Built, other: Built | None) -> bool:
     """Whether trees differ; one that cannot be is another."""
-    return not one or not other or not alike(one[1], other[1])
+    return other is None or not alike(one.root, other.root)
+
+
+def _values(description: Description, path: Path) -> list[Any]:
+    """The values of a key in all tables that have it."""
+    section, key = _section(path)
+    stacks = description.stacks.values()
+    tables: list[Options] = [] if section else [*stacks]
+    tables += [table for stack in stacks if isinstance(table := vars(stack).get(section), Options)]
+    for layer in description.layers:
+        layer_tables = {**layer.tables, "norm": layer.norm, "positions": layer.positions}
+        tables += [layer_tables[section]] if section in layer_tables else []
+    return [table.get(key) for table in tables if key in table.values()]
 
 
 def _same(one: object, other: object) -> bool:
-    """Whether resolved descriptions say the same; nothing said is none of it."""
+    """Whether values, or tables of them, say the same; nothing said is none of it."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(map(_same, one, other))
     return bool(one == other) or (one in NOTHING and other in NOTHING)
-
-
-def _fault(raw: Table, path: Path, value: object, spelling: Mapping[str, str]) -> str:
-    dotted = ".".join(path)
-    seen = build_tree(_with(raw, path, NONSENSE)) is None
-    return changes_nothing(spelling.get(dotted, dotted), value, reason(raw, path, not seen))
 
 
 def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
@@ -131,73 +264,24 @@ def _compared(kind: type) -> tuple[str, ...] | None:
     """The fields of a part in which it may differ; None of what is no part."""
     if not issubclass(kind, Struct):
         return None
-    return tuple(name for name in kind.__struct_fields__ if name != "n_shared")  # a number that is only described
+    return tuple(name for name in kind.__struct_fields__ if name != DESCRIBED)
 
 
-def reason(raw: Table, path: Path, unseen: bool) -> str:
+def reason(model: Built, path: Path) -> str:
     """Why a key changes nothing, where that can be said. Nobody sees one that others stand before in every layer."""
+    raw = model.raw
     homes = [(f"{half}.", raw[half]) for half in ("encoder", "decoder") if isinstance(raw.get(half), Mapping)]
     for prefix, table in (("", raw), *homes):
         homes += [(f"{prefix}layer.{name}.", layer) for name, layer in (table.get("layer") or {}).items()]
     nearer = [prefix + ".".join(path) for prefix, table in homes if sets(table, list(path))]
-    if unseen and nearer:
+    if path not in model.use.taken and nearer:
         return f"{' and '.join(nearer)} stand{'s' * (len(nearer) == 1)} in its place"
     field = _field(path)
     return f"it counts {field.when}" if field and field.when else ""
 
 
-def others(field: Field, value: object) -> Iterator[Any]:
-    """Other values that a key might have: those next to a number, the other choices, a list with less and with more."""
-    if isinstance(value, bool):
-        yield not value
-    elif isinstance(value, int | float):
-        yield from (value + 1, 2 * value, value / 2 if isinstance(value, float) else value // 2, value - 1)
-    elif isinstance(value, str):
-        yield from (other for other in getattr(field.check, "choices", (value + "-2",)) if other != value)
-    elif isinstance(value, list) and value:
-        yield from ([], value[:-1], value[1:])
-        if all(isinstance(item, str) for item in value):
-            yield [item + "-2" for item in value]
-        elif all(type(item) is int for item in value):
-            yield from ([2 * item for item in value], [1] * len(value))
-
-
-def build_tree(raw: Table) -> Made | None:
-    """What a description says and the tree it makes; None where it is refused."""
-    try:
-        spec = resolve(raw, "")
-    except InputError:
-        return None
-    return spec, assemble(spec)
-
-
-def is_idle(raw: Table, path: Path, value: object, made: Made) -> bool:
-    """Whether a key of a description changes nothing; `made` is what the description makes."""
-    bare, field = build_tree(without(raw, path)), _field(path)
-    if bare:
-        if _differ(bare, made):
-            return False
-        if build_tree(_with(raw, path, NONSENSE)) is not None:  # nobody looks at it
-            return True
-        if value in OFF or _same(bare[0], made[0]):
-            return False
-        if field is None or field.default is not None:
-            return True
-    tried = False
-    for other in others(field, value) if field else ():
-        instead = build_tree(_with(raw, path, other))
-        if instead and _differ(made, instead):
-            return False
-        tried = tried or bool(instead)
-    return tried
-
-
-def _with(raw: Table, path: Path, value: object) -> Raw:
-    first, *rest = path
-    return {**raw, first: _with(raw[first], tuple(rest), value) if rest else value}
-
-
 def leaves(raw: Table, above: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The values of a description, each with its path."""
     for key, value in raw.items():
         if isinstance(value, Mapping):
             yield from leaves(value, (*above, key))
@@ -205,9 +289,14 @@ def leaves(raw: Table, above: Path = ()) -> Iterator[tuple[Path, Any]]:
             yield (*above, key), value
 
 
-def _field(path: Path) -> Field | None:
-    """What is known of a key, in whichever half or layer kind it stands."""
+def _section(path: Path) -> tuple[str, str]:
+    """The table and the key of a path, in whichever half or layer kind it stands."""
     steps = path[1:] if path[0] in ("encoder", "decoder") else path
     steps = steps[2:] if steps[0] == "layer" else steps
-    section, key = (steps[0], steps[1]) if len(steps) == 2 else ("", steps[0])
+    return (steps[0], steps[1]) if len(steps) == 2 else ("", steps[0])
+
+
+def _field(path: Path) -> Field | None:
+    """What is known of a key."""
+    section, key = _section(path)
     return SECTIONS.get(section, {}).get(key)

@@ -1,7 +1,7 @@
 """A description checked against the tables of `spec`, and completed.
 
 `resolve` is the one place where a description is checked. It reports every fault at once, in the user's own spelling,
-and returns a plain nested dict in which nothing is optional any more; `assemble` turns that into parts.
+and returns a `Description`, in which nothing is optional any more; `assemble` turns that into parts.
 
 A faulty key has no value: reading it raises `Unsound`, which ends the rule that asked (`SOUND`). So no fault is told
 that rests on another one.
@@ -12,12 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from txcalc.description import Description, LayerSpec, StackSpec
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, shown
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
 from txcalc.parts.options import Options, Raw, Table, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
-from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, IdentityOptions, StackOptions, merge, sets
+from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
@@ -80,7 +81,7 @@ class Resolver:
         homes: Homes,
         done: Raw,
         extra: tuple[str, ...] = (),
-        kind: type[Options] = StackOptions,
+        kind: type[Options] = StackSpec,
     ) -> CheckedTable:
         """One table, checked and completed; at the top level, whose name is empty, the keys of a `kind`."""
         kind, result = options(name) if name else kind, CheckedTable()
@@ -121,27 +122,27 @@ class Resolver:
         return result
 
 
-def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -> Raw:
-    """A checked description: identity, and one resolved stack for each half (`stacks`). All faults at once.
+def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -> Description:
+    """A checked description. All faults at once.
 
     `spelling` says what the user called the key of a path (`{"attention.n_heads": "h"}`).
     """
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
-    result = resolver.section("", raw, whole, {}, (*STACK_KEYS, "encoder", "decoder"), IdentityOptions)
+    result = resolver.section("", raw, whole, {}, (*STACK_KEYS, "encoder", "decoder"), Description)
     kind = None if "kind" in result.faulty else result["kind"]
     shared = {key: value for key, value in raw.items() if key in STACK_KEYS}
     halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
     if kind is None:
         halves = tuple(half for half in ("encoder", "decoder") if half in raw)
-    result["stacks"] = {}
+    stacks: dict[str, Raw] = {}
     for half in halves or ("",):
         own = raw.get(half, {}) if half else {}
         if not isinstance(own, Mapping):
             resolver.fault(half, own, "a table")
             own = {}
         homes = ((f"{half}.", own), *whole) if own else whole
-        result["stacks"][half] = _stack(resolver, merge(shared, own), homes, kind, half)
+        stacks[half] = _stack(resolver, merge(shared, own), homes, kind, half)
     for half in ("encoder", "decoder"):
         if half in raw and not halves:
             resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
@@ -149,13 +150,27 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
         if resolver.used and resolver.all_used and name in raw and name not in resolver.used:
             resolver.faults.append(_unused(resolver, name))
     if len(halves) == 2 and kind is not None:
-        check_halves(**result["stacks"], fault=resolver.fault)
+        check_halves(**stacks, fault=resolver.fault)
     with SOUND:
-        if result["predictors"] and "" not in result["stacks"]:
+        if result["predictors"] and "" not in stacks:
             resolver.fault("predictors", result["predictors"], "0 but in a model of one stack")
     if resolver.faults:
         raise InputError(where, resolver.faults)
-    return result
+    return Description.of(result).replace(stacks={half: _typed(stack) for half, stack in stacks.items()})
+
+
+STACK_TABLES = ("norm", "positions", "embedding", "head", "vision", "audio", "lora", "features", "projector")
+
+
+def _typed(stack: Table) -> StackSpec:
+    """A stack without faults."""
+    tables = {name: None if stack[name] is None else options(name).of(stack[name]) for name in STACK_TABLES}
+    layer = {}
+    for kind, layer_tables in stack["layer"].items():
+        sections: Raw = {name: options(name).of(table) for name, table in layer_tables.items() if name != "parts"}
+        norm, positions = sections.pop("norm"), sections.pop("positions")
+        layer[kind] = LayerSpec(layer_tables["parts"], norm, positions, sections)
+    return StackSpec.of(stack).replace(role=stack["role"], groups=stack["groups"], layer=layer, **tables)
 
 
 def _unused(resolver: Resolver, name: str) -> str:

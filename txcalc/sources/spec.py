@@ -10,10 +10,8 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
+from txcalc.description import MAX_LAYERS as MAX_LAYERS, Description, StackSpec, layers as layers
 from txcalc.errors import InputError, UnknownName, shown
-from txcalc.num import Num
-from txcalc.parts import options as keys_of
-from txcalc.parts.forms import pieces
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
@@ -39,123 +37,14 @@ from txcalc.parts.options import (
 )
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
 
-MAX_LAYERS = 10**5
 MAX_KINDS = 1000  # of layers that differ
-
-
-def layers(value: Any) -> Any:
-    """A number of layers."""
-    if type(size(value)) is int and value > MAX_LAYERS:
-        raise Wrong(f"a whole number from 1 to {MAX_LAYERS:,}")
-    return value
-
-
-def expected(value: object) -> int:
-    """A number of parameters, as a preset expects it."""
-    if type(value) is not int or value < 1:
-        raise Wrong("a whole number above 0")
-    return value
-
-
-def table(value: object) -> Table | None:
-    """A table, read where it is needed."""
-    if value is not None and not isinstance(value, Mapping):
-        raise Wrong("a table")
-    return value
-
-
-def tables_by_name(value: object) -> Table:
-    """Tables by name."""
-    if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
-        raise Wrong("tables by name")
-    return value
-
-
-class IdentityOptions(keys_of.Options):
-    """What a description says of the whole model: its name, what it is, how its checkpoint is stored."""
-
-    section = ""
-
-    name: str = keys_of.key(text, "", "name in lower case with hyphens")
-    family: str = keys_of.key(text, "", "family the model belongs to")
-    kind: str = keys_of.key(
-        one_of("decoder", "encoder", "encoder-decoder", "vision", "audio"), "decoder", "how stacks are joined"
-    )
-    context: Num | None = keys_of.key(size, None, "longest context it was made for, in tokens")
-    source: str = keys_of.key(text, "", "where the sizes were published")
-    params: int | None = keys_of.key(expected, None, "parameters it must give")
-    active: int | None = keys_of.key(expected, None, "active parameters it must give")
-    published: str = keys_of.key(text, "", "the count its authors print, and why it differs, if it does")
-    model_type: str = keys_of.key(text, "", "name of the architecture in Hugging Face configs")
-    predictors: Num = keys_of.key(count, 0, "multi-token-prediction layers beside it, each a layer like its last")
-    drafting: str = keys_of.key(
-        one_of("in-turn", "at-once", "block"),
-        "in-turn",
-        "how it proposes tokens for another model: one after another, all in one pass, or a block that reads itself",
-    )
-    multimodal: bool = keys_of.key(flag, False, "the language model of a model that has more to it")
-    dtype: str = keys_of.key(
-        one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"
-    )
-    released: bool = keys_of.key(flag, True, "whether its weights can be had: what nobody can run is not offered")
-    quantization: Table | None = keys_of.key(table, None, "quantization_config of the published checkpoint")
-    variants: Table = keys_of.key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
-    towers: Table = keys_of.key(
-        tables_by_name, {}, "its towers beside the language model, each a description with a projector"
-    )
-    beside: int | None = keys_of.key(
-        expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"
-    )
-
-
-class StackOptions(keys_of.Options):
-    """What a description says of a stack of layers beside its tables."""
-
-    section = ""
-
-    d_model: Num = keys_of.letter(REQUIRED, "residual width")
-    n_layers: Num = keys_of.key(layers, REQUIRED, "layers")
-    vocab_size: Num | None = keys_of.letter(
-        None,
-        "rows of the token table as stored; without it no table and no head",
-        "where tokens are read, not patches or sound",
-    )
-    pattern: list[str] | None = keys_of.key(
-        texts, None, "layer kinds in order, repeated over the layers: 'local', '5*local', …"
-    )
-    shared_layers: bool = keys_of.key(flag, False, "one set of weights for all layers")
-    streams: Num | None = keys_of.key(
-        size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"
-    )
-    active_stream: Num = keys_of.key(count, 0, "the number of that one")
-    hyper: Num | None = keys_of.key(
-        size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
-    )
-    hyper_steps: int = keys_of.key(
-        up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
-    )
-    contacts: bool = keys_of.key(
-        flag, False, "an encoder's regression on all heads' attention weights, held and not run"
-    )
-    idle: Num | None = keys_of.letter(None, "parameters that are held and that no token runs through", check=expected)
-    around: list[Raw] = keys_of.key(
-        pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …"
-    )
-    projected: bool = keys_of.key(flag, False, "what an encoder of another width hands on passes a matrix with a bias")
-    matched: bool = keys_of.key(
-        flag, False, "each text's classes are multiplied by those of each picture of a batch: CLIP's, in a decoder"
-    )
-    length: Num | None = keys_of.letter(
-        None, "positions that layers of pieces hand on, whatever is asked for: a picture's"
-    )
-    laurel: Num | None = keys_of.key(size, None, "rank of a learned residual beside a layer's first part")
 
 
 class Sections(Mapping[str, Mapping[str, Field]]):
     """The tables of a description by name: the top level's keys, and the options' own, loaded when asked for."""
 
     def __getitem__(self, name: str) -> Mapping[str, Field]:
-        return options(name).table() if name else StackOptions.table()
+        return options(name).table() if name else StackSpec.table()
 
     def __iter__(self) -> Iterator[str]:
         yield from ("", *ALL)
@@ -164,7 +53,7 @@ class Sections(Mapping[str, Mapping[str, Field]]):
         return 1 + len(ALL)
 
 
-IDENTITY = IdentityOptions.table()
+IDENTITY = Description.table()
 SECTIONS = Sections()
 ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
 

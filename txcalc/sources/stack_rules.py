@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
+from txcalc.parts.embedding import VisionOptions
 from txcalc.parts.forms import crosses
 from txcalc.parts.projectors import projector
-from txcalc.sources.assemble import patches
 from txcalc.sources.layer_rules import check_table
 from txcalc.sources.tables import SOUND, Tables, Told, apply, every, has, unequal
 
@@ -318,8 +319,17 @@ def _patches(stack: Tables, fault: Told) -> None:
         _projector(stack, fault)
 
 
+def _positions(stack: Tables) -> Any:
+    """As `StackSpec.fixed_positions`."""
+    if stack["length"] is not None:
+        return stack["length"]
+    if stack["audio"] and stack["role"] == "encoder":
+        return stack["audio"]["positions"]
+    return VisionOptions.of(stack["vision"]).positions if stack["vision"] else None
+
+
 def _projector(stack: Tables, fault: Told) -> None:
-    positions, dropped = patches(stack), stack["projector"]["dropped"]
+    positions, dropped = _positions(stack), stack["projector"]["dropped"]
     cells = {layer["attention"].get("cell") or 1 for layer in stack["layer"].values() if "attention" in layer}
     try:
         merged = projector(stack["d_model"], stack["projector"]["steps"]).reads

@@ -247,7 +247,7 @@ class Sweep:
                 field.check(value)
             except spec.Wrong as wrong:
                 raise InputError(f"--over {name}", [Fault(path, value, wrong.expected)]) from None
-        patterned = any(stack["pattern"] for stack in self.base.stacks)
+        patterned = any(stack.pattern for stack in self.base.stacks)
         if field.check is spec.layers and patterned:
             return path, "value"
         return path, "zero" if field.check is spec.count else ""

@@ -48,8 +48,7 @@ def measure_active(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
 
 def _whole_groups(unit: Unit, values: dict[str, int]) -> dict[str, int]:
     """Sizes at which groups of experts are equally large, each as large as the number that is chosen."""
-    tables = [layer.get("experts") for stack in unit.spec["stacks"].values() for layer in stack["layer"].values()]
-    groups = max(table.get("n_groups") or 1 for table in tables if table) if any(tables) else 1
+    groups = max((layer.experts.n_groups or 1 for layer in unit.description.layers if layer.experts), default=1)
     chosen = values.get("experts.top_k", 1)
     idle = {"experts.idle": chosen * (groups - 1)} if groups > 1 and "experts.idle" in values else {}
     return {**values, **idle}

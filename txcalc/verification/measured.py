@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from txcalc.description import Description
 from txcalc.errors import Fault, InputError
 from txcalc.frames import html
 from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
@@ -27,29 +28,47 @@ def measured_model(source: nn.Module) -> Model:
     net = module(source)
     (takes,) = accepted_inputs(net)
     name = type(source).__name__
-    nothing = NoDescription(name)
     note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
-    return MeasuredModel(name, NoTree(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
+    return MeasuredModel(
+        name,
+        NoTree(name=name),
+        NoTables(name),
+        NoDescription.of({"name": name}),
+        "a module",
+        (),
+        (note,),
+        net=net,
+        takes=takes,
+    )
 
 
-class NoDescription(Mapping[str, Num]):
-    """The description of a measured module: every access is refused. Errors: `InputError`."""
+def refused(name: str) -> InputError:
+    """The fault of asking for more than parameters and FLOPs."""
+    mend = "load its config or a description for more; txcalc.trace(module) has formulas"
+    return InputError(name, [f"is measured: parameters and FLOPs alone are known of it ({mend})"])
+
+
+class NoDescription(Description):
+    """The description of a measured module: it has a name alone. Errors: `InputError` for any other key."""
+
+    def __getattr__(self, key: str) -> Any:
+        raise AttributeError(key) if key.startswith("__") else refused(self.name)
+
+
+class NoTables(Mapping[str, Num]):
+    """The written description of a measured module: every access is refused. Errors: `InputError`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def refused(self) -> InputError:
-        mend = "load its config or a description for more; txcalc.trace(module) has formulas"
-        return InputError(self.name, [f"is measured: parameters and FLOPs alone are known of it ({mend})"])
-
     def __getitem__(self, key: str) -> Any:
-        raise self.refused()
+        raise refused(self.name)
 
     def __iter__(self) -> Iterator[str]:
-        raise self.refused()
+        raise refused(self.name)
 
     def __len__(self) -> int:
-        raise self.refused()
+        raise refused(self.name)
 
 
 class NoTree(Root):
@@ -58,7 +77,7 @@ class NoTree(Root):
     name: str
 
     def children(self) -> Iterator[Child]:
-        raise NoDescription(self.name).refused()
+        raise refused(self.name)
 
 
 class MeasuredLeaf(Leaf):
@@ -140,7 +159,7 @@ class MeasuredModel(Model, frozen=True):
         if faults:
             raise InputError(self.name, faults)
         if work != Workload(batch, tokens, 0, tokens):
-            raise NoDescription(self.name).refused()
+            raise refused(self.name)
         tensor = zeros_for(self.takes, {"B": batch, "T": tokens}, "meta")
         with torch.no_grad(), user_code():
             counter = flops.count(self.net, partial(run_module, self.name, self.net, [self.takes], [tensor]))

@@ -194,7 +194,8 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     torch.manual_seed(0)
     full_net = build(model, device=device)
     (ids,) = inputs(model, recipe.global_batch, recipe.tokens, device=device)
-    labels = torch.randint(model.spec["stacks"][""]["vocab_size"], ids.shape, device=device)
+    assert model.vocab_size is not None
+    labels = torch.randint(model.vocab_size, ids.shape, device=device)
     mesh = meshes(recipe, device.type)
     full_loss = _loss(full_net(ids), labels)
     full_loss.backward()

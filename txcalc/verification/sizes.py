@@ -282,9 +282,9 @@ def refusing_symbols() -> Iterator[None]:
 
 def lengths_of(unit: Unit) -> list[str]:
     """The batch and the lengths in the formulas."""
-    half = list(unit.spec["stacks"].values())
-    fixed = half[0]["vision"] or half[0]["length"] is not None
-    if len(half) == 1:
+    stacks = list(unit.description.stacks.values())
+    fixed = stacks[0].vision or stacks[0].length is not None
+    if len(stacks) == 1:
         return ["B"] if fixed else ["B", "T"]
     return ["B", "T"] if fixed else ["B", "T", "T_src"]
 
@@ -340,7 +340,7 @@ def inputs(
     *encoder, stack = root.stacks
     if root.fixed is not None:
         tokens, source = tokens if encoder else of(root.fixed), of(root.fixed)
-    images = {half: table["vision"]["image"] for half, table in unit.spec["stacks"].items() if table["vision"]}
+    images = {half: spec.vision.image for half, spec in unit.description.stacks.items() if spec.vision}
     sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
     ids = _blank_input(stack, batch, tokens, sides.get(""), of)
     return (ids, *(_blank_input(half, batch, source, sides.get("encoder"), of) for half in encoder))

@@ -239,7 +239,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
-    fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
+    fixed = unit.description.kind == "encoder" or root.fixed is not None
     if fixed or len(windows) > 1:
         raise NotForAll("it has an encoder alone, or windows of several sizes")
     if any(name.startswith("compressed.") for name in unit.values):
@@ -360,7 +360,7 @@ def _sum_mask(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[Ch
     single_token = walk(root, Workload(1, 1, 0, source and 1))
     cores = mask.pair_costs(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.running_cores(single_token))
     lengths = {(tokens, 0) for tokens in (1, 2, 3, 5, 8, window - 1, window, window + 2)}
-    if unit.spec["kind"] not in ("encoder", "vision"):
+    if unit.description.kind not in ("encoder", "vision"):
         past = (1, 6, window - 2, window - 1, window, window + 5, 2 * window + 1)
         lengths |= {(tokens, before) for tokens in (1, 3) for before in past}
     for tokens, before in sorted(pair for pair in lengths if pair[0] > 0 and pair[1] >= 0):

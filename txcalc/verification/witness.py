@@ -69,7 +69,7 @@ POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
 
 def lists_leaves(model: Model) -> bool:
     """Whether some leaves are listed one by one: these have no module here."""
-    return any(True for _ in listed(model.spec))
+    return any(True for _ in listed(model))
 
 
 def _in_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
@@ -100,7 +100,7 @@ def _sides(shape: Sequence[int]) -> tuple[int, ...]:
 def _ties_regardless(model: Model, net: Any) -> bool:
     """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
     data = _original_config(model)
-    untied = not model.stacks[-1]["head"]["tied"]
+    untied = not model.description.last.head.tied
     if not untied or (data is not None and data.get("tie_word_embeddings") is not False):
         return False
     return getattr(type(net.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
@@ -110,7 +110,7 @@ def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[
     """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
     point: dict[str, Any] = {
         **POINT,
-        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model.spec))]),
+        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model))]),
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)
@@ -221,14 +221,14 @@ def _original_config(model: Model) -> Any:
 
 def _default_class(transformers: Any, model: Model) -> Any:
     """The class that transformers chooses where the config names none, as the calculator does."""
-    head = model.stacks[-1]["head"]["form"]
+    head = model.description.last.head.form
     kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
-    if model.spec["kind"] == "audio":
+    if model.description.kind == "audio":
         return transformers.AutoModelForSpeechSeq2Seq
     if model.reads_no_ids:
         return transformers.AutoModelForImageTextToText
-    if model.spec["kind"] == "encoder-decoder":
+    if model.description.kind == "encoder-decoder":
         return transformers.AutoModelForSeq2SeqLM
-    if model.spec["kind"] == "decoder" and head == "masked-lm":
+    if model.description.kind == "decoder" and head == "masked-lm":
         return transformers.AutoModelForCausalLM
     return getattr(transformers, kinds.get(head, "AutoModelForCausalLM"))

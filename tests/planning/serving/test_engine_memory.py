@@ -663,9 +663,9 @@ def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> Non
         model, memory = load(source), kept("vllm@0.17", "h100-sxm", sequences=1, tokens=10)
         form = weights_of(model, weights)
         assert memory.workspace(model.ledger(), form) == counted * 2 * 10 * most
-        vocab = model.spec["stacks"][""]["vocab_size"]
+        vocab = model.vocab_size or 0
         found = memory.activations(model.root, vocab, model.ledger(), form)["sampler"]
-        assert found == vocab * 15 + 2 * 10 * model.spec["stacks"][""]["d_model"] + counted * 20 * most
+        assert found == vocab * 15 + 2 * 10 * model.description.last.d_model + counted * 20 * most
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_the_number_of_classes() -> None:
     assert build(*describe(named | labels)).params == build(*describe(named | {"num_labels": 3})).params
     bart = {**CONFIGS["bart-base"], "architectures": ["BartForSequenceClassification"]}
     bart = {key: value for key, value in bart.items() if key not in ("id2label", "label2id", "num_labels")}
-    assert build(*describe(bart)).spec["stacks"]["decoder"]["head"]["classes"] == 3
+    assert build(*describe(bart)).description.last.head.get("classes") == 3
 
 
 @pytest.mark.parametrize(

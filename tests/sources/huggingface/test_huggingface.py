@@ -88,7 +88,7 @@ def kinds(found: dict[str, int], name: str, ours: bool = False) -> dict[str, int
 
 def ledger_of(model: Model, batch: int, tokens: int) -> Ledger:
     source: dict[str, Any] = (
-        {"source": 1500} if model.spec["kind"] == "audio" else {"source": tokens} if model.has_encoder_apart else {}
+        {"source": 1500} if model.description.kind == "audio" else {"source": tokens} if model.has_encoder_apart else {}
     )
     return model.ledger(batch, tokens, **source)
 
@@ -98,9 +98,12 @@ def counted_flops(model: Model, batch: int, tokens: int) -> int:
     ledger = ledger_of(model, batch, tokens)
     flops: int = ledger.total("flops")
     recurrent = [entry for entry in ledger if entry.kind == "recurrent"]
-    apart = ("conv", "dt_proj", *(["x_proj"] if model.spec["model_type"] == "zamba" else []))
+    apart = ("conv", "dt_proj", *(["x_proj"] if model.description.model_type == "zamba" else []))
     flops -= sum(entry.flops for entry in recurrent if entry.steps[-1].name in apart)
-    if model.spec["model_type"] in ("nemotron_h", "minimax"):  # its core is not a module apart from the mixer's scan
+    if model.description.model_type in (
+        "nemotron_h",
+        "minimax",
+    ):  # its core is not a module apart from the mixer's scan
         flops -= sum(entry.flops for entry in ledger if entry.kind == "attention_core")
     return flops
 
@@ -139,13 +142,15 @@ def test_small(name: str) -> None:
     for point, flops in truth["flops"].items():
         batch, tokens = map(int, point.split("x"))
         ledger = ledger_of(model, batch, tokens)
-        if model.spec["model_type"] == "longt5":  # whole blocks, each beside its two neighbours
+        if model.description.model_type == "longt5":  # whole blocks, each beside its two neighbours
             flops += sum(e.flops for e in ledger if e.kind == "attention_core" and "decoder" not in e.path)
             flops -= 2 * batch * 4 * (-(-tokens // 4) * 4) * (3 * 4) * 64
-        if model.spec["model_type"] == "diffusion_gemma":  # it reads the text without a head, then a canvas beside it
+        if (
+            model.description.model_type == "diffusion_gemma"
+        ):  # it reads the text without a head, then a canvas beside it
             flops += sum(e.flops for e in ledger if e.path.startswith(("around", "head")))
             flops -= model.ledger(batch, 256, past=tokens).total("flops")
-        if "inkling" in model.spec["model_type"]:  # its short convolutions also run over the zeros after a text
+        if "inkling" in model.description.model_type:  # its short convolutions also run over the zeros after a text
             taps = SMALL[name]["config"].get("conv_kernel_size", 4)
             flops -= sum(e.flops for e in ledger if e.path.endswith("_conv")) * (taps - 1) // tokens
         assert ledger.total("flops") == flops, point

@@ -83,7 +83,7 @@ def test_engines_hold_the_towers() -> None:
 @pytest.mark.parametrize("name", ["gemma-4-26b-a4b", "qwen3.5-27b"])
 def test_a_presets_towers_are_its_configs(name: str) -> None:
     """Part by part, so that an engine that splits towers splits those of a preset too."""
-    assert load(name).spec["towers"] == read(CONFIGS[name]).spec["towers"]
+    assert load(name).description.towers == read(CONFIGS[name]).description.towers
     plan = deploy(name, "h100:4", engine="vllm", tp=4).to_dict()
     assert any("are held split over tp" in note for note in plan["notes"])
 
@@ -271,7 +271,7 @@ def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> N
     except TxcalcError as error:
         assert str(error).encode()
         return
-    if model.spec["multimodal"]:
+    if model.description.multimodal:
         assert (model.total_params is None) == ("params.whole is not known" in said(model))
     assert model.total_params is None or model.total_params >= model.params
 

@@ -435,14 +435,14 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     with pytest.raises(InputError, match="--ignore model_type reads its llm_config alone, a qwen3"):
         describe(config)
     alone = build(*describe(config, ignore=["model_type"]))
-    assert alone.params == build(*describe(QWEN3)).params and alone.spec["dtype"] == "fp16"
+    assert alone.params == build(*describe(QWEN3)).params and alone.description.dtype == "fp16"
     assert "llm_config alone is read, as a qwen3: what else the file describes is not counted" in alone.notes
     tied = describe({**config, "tie_word_embeddings": True}, ignore=["model_type"])
     assert build(*tied).params == build(*describe(QWEN3 | {"tie_word_embeddings": True})).params
     with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
         describe({"model_type": "my_eyes", "text_config": QWEN3})
     nulls = {**config, "llm_config": {**QWEN3, "torch_dtype": None}}
-    assert build(*describe(nulls, ignore=["model_type"])).spec["dtype"] == "fp16"
+    assert build(*describe(nulls, ignore=["model_type"])).description.dtype == "fp16"
     for inner in ({}, {**QWEN3, "model_type": {}}):
         with pytest.raises(InputError, match="model_type is missing"):
             describe({**config, "llm_config": inner}, ignore=["model_type"])

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from txcalc.description import StackSpec
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
@@ -109,7 +110,7 @@ def mixture(model: Model, name: str) -> Format | None:
     if wanted not in MIXTURES:
         return None
     rules, (stack, layer) = MIXTURES[wanted], _shape(model)
-    special = OWN.get(model.spec["model_type"], {})
+    special = OWN.get(model.description.model_type, {})
     rules = rules._replace(**special.get("", {}), **special.get(wanted, {}))
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
@@ -122,7 +123,7 @@ def mixture(model: Model, name: str) -> Format | None:
     values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if apart else {}
     counted = ("down",) if rules.low else ("down", "up", "gate") if layer.experts <= 1 else ()
     ways = {(role, key): i for role in counted for i, key in enumerate(sorted(standing(role)))}
-    tied = bool(stack["head"]["tied"])
+    tied = bool(stack.head.tied)
     seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
 
     def choose(entry: Entry, numbers: Numbers) -> list[str]:
@@ -154,21 +155,21 @@ def _types(rules: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> 
     return [next((kind for when, kind in rules if WHEN[when](at)), default) for at in places]
 
 
-def _shape(model: Model) -> tuple[Table, Layer]:
+def _shape(model: Model) -> tuple[StackSpec, Layer]:
     """The stack that generates tokens, and its first layer with the sizes that rules depend on."""
     stack = model.stacks[-1]
-    tables = list(stack["layer"].values())
-    attentions = (table.get(section_of("attention", table)) for table in tables)
-    attention = next((table for table in attentions if table and "n_kv_heads" in table and "n_heads" in table), None)
-    experts = max((table["experts"]["n_experts"] for table in tables if "experts" in table), default=0)
-    groups = attention["n_heads"] // attention["n_kv_heads"] if attention else 1
-    return stack, Layer(0, stack["n_layers"], groups, experts)
+    layers = list(stack.layer.values())
+    tables = (layer.tables.get(section_of("attention", layer.tables)) for layer in layers)
+    grouped = (table for table in tables if table and {"n_heads", "n_kv_heads"} <= table.declared.keys())
+    heads = next(((table.get("n_heads"), table.get("n_kv_heads")) for table in grouped), (1, 1))
+    experts = max((layer.experts.n_experts for layer in layers if layer.experts), default=0)
+    return stack, Layer(0, stack.n_layers, heads[0] // heads[1], experts)
 
 
 def _role(model: Model, entry: Entry) -> str:
     """The role of a matrix in the rules: q, k, v, o, qkv, gate, up or down; "": none."""
     role = _called(entry.name) if entry.layer and entry.kind != "other" else ""
-    return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in _DATA["fused"] else role
+    return "qkv" if role in ("q", "k", "v") and model.description.model_type in _DATA["fused"] else role
 
 
 @cache
@@ -190,7 +191,7 @@ def _stacked(entry: Entry) -> bool:
 
 def _in_mxfp4(model: Model) -> bool:
     """Whether a model is published with its experts in MXFP4."""
-    config = model.spec["quantization"] or {}
+    config = model.description.quantization or {}
     return config.get("quant_method") == "mxfp4" or config.get("expert_dtype") == "fp4"
 
 
@@ -208,7 +209,7 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
 
 def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
     """The format with the types from `choose`: one per layer of an entry, or one for all."""
-    tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
+    tied, kept = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
         if (same := _kept(entry.name)) is not None:

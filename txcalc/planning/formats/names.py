@@ -73,7 +73,7 @@ def _agreed(model: Model, native: Format) -> Format:
     one of the two is quantised, or where the tensors' bytes are not those of the `quantization_config`."""
     if model.checkpoint is None or model.checkpoint.stored.form == "gguf":
         return native
-    config, checkpoint = model.spec["quantization"], model.checkpoint.stored
+    config, checkpoint = model.description.quantization, model.checkpoint.stored
     kinds = {tensor.dtype for tensor in checkpoint.tensors if len(tensor.shape) == 2}
     dtypes = ", ".join(sorted(kinds))
     if not config:

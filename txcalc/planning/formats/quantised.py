@@ -28,22 +28,22 @@ WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq"
 
 def native(model: Model) -> Format:
     """The weights as published. Errors: `InputError` for a config that is not understood or contradicts itself."""
-    dtype = model.spec["dtype"]
+    dtype = model.description.dtype
     if model.checkpoint and model.checkpoint.stored.form == "gguf":
         return stored(model)
-    config = model.spec["quantization"]
+    config = model.description.quantization
     return FORMATS[dtype] if config is None else configured(model, config, FORMATS[dtype].bits)
 
 
 def published(model: Model, name: str) -> Format | None:
     """The makers' published checkpoint in this format; None: there is none."""
-    config = model.spec["variants"].get(name)
-    return None if config is None else configured(model, config, FORMATS[model.spec["dtype"]].bits)
+    config = model.description.variants.get(name)
+    return None if config is None else configured(model, config, FORMATS[model.description.dtype].bits)
 
 
 def cache_published(model: Model) -> str:
     """The dtype of the cache for which a checkpoint has scales; "": none."""
-    config = table_of(model.spec["quantization"])
+    config = table_of(model.description.quantization)
     inner = table_of(config.get("quantization")) or config
     scheme, algorithm = table_of(inner.get("kv_cache_scheme")), str(inner.get("kv_cache_quant_algo"))
     if scheme.get("num_bits") == 8:

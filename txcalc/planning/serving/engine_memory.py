@@ -254,7 +254,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         rule, table = self.profile.numbers.get("captured"), data()["graphs"]
         if rule is None:
             return 0
-        most = table["largest"].get(model.spec["model_type"], table["largest"]["others"])
+        most = table["largest"].get(model.description.model_type, table["largest"]["others"])
         most = min(most, 2 * self.most_sequences, self.most_tokens)
         largest = min(self.most_sequences, most) if rule["whole"] else 0
         pieces, whole = (captured_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))

@@ -189,8 +189,8 @@ def _method(plan: Plan, engine: int) -> str:
         kind = "ngram"
     elif draft is plan.planner.model.predictor:
         kind = "mtp"
-    elif features := draft.spec["stacks"][""]["features"]:
-        kind = "eagle3" if features["number"] > 1 else "eagle"
+    elif features := draft.description.last.features:
+        kind = "eagle3" if features.number > 1 else "eagle"
     else:
         kind = "model"
     if (word := METHODS[kind][engine]) is None or (engine and _at_once(draft)):
@@ -204,7 +204,7 @@ def _method(plan: Plan, engine: int) -> str:
 
 def _at_once(draft: Model | None) -> bool:
     """Whether a draft proposes all tokens of a step in one pass."""
-    return draft is not None and draft.spec["drafting"] != "in-turn"
+    return draft is not None and draft.description.drafting != "in-turn"
 
 
 def _drafter(plan: Plan) -> str:

@@ -140,7 +140,7 @@ def _draft(plan: Plan, guess: SpeculativeDecoding) -> Flags:
     """Speculative decoding by a model of its own, or by the model's own layer. Errors: `InputError` for other
     drafts."""
     draft, model = plan.planner.draft, plan.planner.model
-    if draft is None or draft.spec["drafting"] != "in-turn" or draft.spec["stacks"][""]["features"]:
+    if draft is None or draft.description.drafting != "in-turn" or draft.description.last.features:
         name = draft.name if draft else "n-grams"
         raise InputError("--emit", [f"no flags of llama.cpp's are known here for a draft such as {name}"])
     if draft is model.predictor:

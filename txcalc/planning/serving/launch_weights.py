@@ -78,7 +78,7 @@ def kind_of(asked: str, form: Format) -> str:
 def repository_of(model: Model) -> str:
     """The repository of a model's weights on the hub, quoted for a shell; "" where its description names none, or was
     changed since."""
-    source = str(model.spec["source"])
+    source = str(model.description.source)
     found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
     return shlex.quote(found[1] or found[2]) if found and not model.changed else ""
 

@@ -164,7 +164,7 @@ def divides(model: Model) -> bool:
 
 
 def _sparse(model: Model) -> bool:
-    return any("experts" in table for stack in model.stacks for table in stack["layer"].values())
+    return any(layer.experts for layer in model.description.layers)
 
 
 def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:

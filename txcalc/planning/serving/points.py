@@ -416,7 +416,7 @@ class Timer:
         floor, achievable = step.floor, step.achievable
         if self.planner.draft:
             drafting = self.draft(layout)
-            in_turn = self.planner.draft.spec["drafting"] == "in-turn"
+            in_turn = self.planner.draft.description.drafting == "in-turn"
             passes, each = (guess.tokens, 1) if in_turn else (1, guess.tokens)
             proposed = drafting.step(sequences, context, each, busy if drafting.sharing > 1 else 1.0)
             floor, achievable = floor + passes * proposed.floor, achievable + passes * proposed.achievable

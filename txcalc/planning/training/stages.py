@@ -186,11 +186,11 @@ class Pipeline:
             yield Fault("stages", "+".join(map(str, self.recipe.stages)), expected)
         elif total > max(1, sharding.layers) and self.recipe.stages is None:
             yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
-        tuned = any(stack["lora"] for stack in self.model.stacks)
+        tuned = any(stack.lora for stack in self.model.stacks)
         for name in ("frozen", "adapter"):
             if (value := getattr(self.recipe, name)) and not tuned:
                 yield Fault(name, value, "none: the model has no adapters", "see --lora")
-        text, stacks = self.recipe.recompute, [stack["n_layers"] for stack in self.model.stacks]
+        text, stacks = self.recipe.recompute, [stack.n_layers for stack in self.model.stacks]
         if text.startswith("layers:") and len(stacks) > 1:
             yield Fault("recompute", text, "none, core, blocks or every:N: a number is of a layer of either stack")
         elif text.startswith("layers:") and max(map(int, text[7:].split(","))) >= stacks[0]:

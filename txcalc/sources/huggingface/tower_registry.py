@@ -108,7 +108,7 @@ def tower_model(raw: Raw) -> Model:
 def _build_projector(stack: Model, steps: Sequence[Raw], where: str, what: str) -> Projector:
     """The projector of these steps behind a tower. Errors: `InputError`."""
     try:
-        return projector(stack.spec["stacks"][""]["d_model"], steps_of(steps))
+        return projector(stack.d_model, steps_of(steps))
     except Wrong as error:
         raise InputError(where, [f"{what}: expected {error}"]) from None
 

@@ -244,10 +244,10 @@ def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_anoth
 
 
 def test_what_is_counted_under_other_and_added_to_the_stream_is_said(tmp_path: Path) -> None:
-    out = run("show", "stripedhyena-7b")[1]
+    out = run("show", "stripedhyena-7b", "--detail")[1]
     assert re.search(r"of these: filters, transforms, frequencies +[\d,]{9,}", out)
-    assert re.search(r"of these: scan, skip +[\d,]{9,}", run("show", "mamba-130m")[1])
-    assert "of these" not in run("show", "gpt2")[1]
+    assert re.search(r"of these: scan, skip +[\d,]{9,}", run("show", "mamba-130m", "--detail")[1])
+    assert "of these" not in run("show", "gpt2", "--detail")[1]
     text = (folder() / "models" / "llama-3.2-1b.toml").read_text()
     (tmp_path / "granite.toml").write_text(text.replace("[norm]", "[norm]\nresidual = 0.22"))
     out = run("show", str(tmp_path / "granite.toml"))[1]
@@ -255,10 +255,11 @@ def test_what_is_counted_under_other_and_added_to_the_stream_is_said(tmp_path: P
 
 
 def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
-    out = run("show", "gemma-3-27b", "--tokens", "100k")[1]
+    out = run("show", "gemma-3-27b", "--tokens", "100k", "--detail")[1]
+    assert re.search(r"[\d.]+ B FLOPs per token as masked \([\d.]+ B dense\)", out)  # what is computed goes first
     dense, masked = (re.search(rf"forward per token, {way} .* ([\d.]+) B", out) for way in ("dense", "masked"))
     assert dense and masked and float(masked[1]) < float(dense[1]) / 2
-    assert "forward per token, masked" not in run("show", "llama-3.1-8b")[1]
+    assert "forward per token, masked" not in run("show", "llama-3.1-8b", "--detail")[1]
     rows = run.data("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k")["rows"]
     per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
     assert per_token.keys() == {"flops_per_token", "flops_per_token_masked"}

@@ -159,7 +159,7 @@ def test_every_preset_has_a_table_or_a_reason(name: str) -> None:
         assert err == f"txcalc: {name}: has no cache\n"
     else:
         assert code == 0, err
-        assert "per further token" in out
+        assert "of cache per token" in out
 
 
 def test_csv_is_one_table_of_exact_numbers() -> None:

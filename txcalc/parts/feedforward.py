@@ -87,7 +87,7 @@ class FeedForward(Composite):
         )
 
     def describe(self) -> str:
-        return f"{'gated ' if self.gated else ''}F = {self.d_ff:,}"
+        return f"{'gated' if self.gated else 'plain'} F = {self.d_ff:,}"
 
     def peak_elements(self) -> Num:
         """up, gate and their product."""
@@ -210,7 +210,7 @@ class Experts(Composite):
 
     def describe(self) -> str:
         shared = f" + {maximum(self.n_shared, 1)} shared" if self.shared else ""
-        return f"{self.top_k} of {self.n_experts} experts{shared}, F = {self.expert.d_ff:,}"
+        return f"{self.top_k} of {self.n_experts} experts{shared}, {self.expert.describe()}"
 
     def peak_elements(self) -> Num:
         """Results of the first product and of the activation, of k experts; the first buffer is reused for the second

@@ -20,6 +20,7 @@ from txcalc.planning.crossover import (
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import length, maybe
+from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_MODELS, Mark, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
 
@@ -69,12 +70,19 @@ class CrossoverConvention(Answer):
 
 
 class Crossover(Result, tag_field="schema", tag="txcalc/crossover/1", kw_only=True):
-    """Where attention exceeds the feed-forward, and the cache the weights. `rows` has each rule of each model."""
+    """Where attention exceeds the feed-forward, and the cache the weights. `rows` has each rule of each model.
+
+    windowed   names of the models with windows, whose masked lengths are the ones to read
+    detail     whether the printed text has closed forms, and the cache by batch
+    """
 
     convention: CrossoverConvention
+    models: tuple[ModelInfo, ...]
+    windowed: tuple[str, ...]
     rows: tuple[Crossing, ...]
     cache: tuple[CacheCrossing, ...]
     classic: tuple[ClassicCrossing, ...] = ()
+    detail: bool = False
     notes: tuple[str, ...]
 
 
@@ -87,6 +95,7 @@ def crossover(
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
     formulas: Annotated[bool, o.Option("Closed forms in letters (SymPy, half a second).", group="Workload")] = True,
+    detail: Annotated[bool, o.DETAIL] = False,
 ) -> Crossover:
     """The exact length from which attention costs more than the feed-forward, under each common definition; and the
     context from which a decode step reads more cache than weights.
@@ -117,6 +126,8 @@ def crossover(
     latent = mla if any(model.has_latents for model in models) else None
     return Crossover(
         convention=CrossoverConvention(logits, latent, dtype, kv, "min(E, k·batch)"),
+        models=tuple(map(ModelInfo.of, models)),
+        windowed=tuple(model.name for model in models if model.has_windows),
         rows=tuple(
             crossing(model, row, form)
             for model, of_model, closed in zip(models, lengths, forms, strict=True)
@@ -124,6 +135,7 @@ def crossover(
         ),
         cache=tuple(CacheCrossing(each.model.name, *row) for each in prefills for row in balances(each, dtype, kv)),
         classic=classic,
+        detail=detail,
         notes=(*notes, *(note for model in models for note in model.notes)),
         draw=lambda: picture(prefills, lengths, logits, mla),
     )

@@ -183,6 +183,7 @@ ENGINE = Option(
     "Count the engine's own memory: vllm, vllm@0.8 (a version), sglang, trtllm, llama.cpp, none.", "NAME[@V]",
     "Engine", completes="engine",
 )  # fmt: skip
+DETAIL = Option("Print every table and definition.")
 NODE = Option("GPUs per node (default: as sold).", "N", "Engine")
 LINK = Option("Bandwidth per GPU within a node, one way: 32GB/s (default: as sold, or its slot's).", "RATE", "Engine")
 NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: as sold).", "RATE", "Engine")

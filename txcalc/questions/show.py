@@ -208,6 +208,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     changed          whether the description was changed since it was read
     default_tokens   whether the length was the default
     has_windows      whether masked FLOPs are much fewer than dense ones
+    detail           whether the printed text has every table
     """
 
     model: ModelInfo
@@ -234,6 +235,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     changed: bool = False
     default_tokens: bool = False
     has_windows: bool = False
+    detail: bool = False
 
     def _rows(self) -> list[dict[str, Any]]:
         params, flops = self.params.by_kind, self.flops.by_kind
@@ -270,6 +272,7 @@ def show(
     recompute: Annotated[str | None, o.RECOMPUTE] = None,
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,
     layout: Annotated[str | None, o.LAYOUT.more("Also show a training step of the rank with most memory.")] = None,
+    detail: Annotated[bool, o.DETAIL] = False,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
@@ -326,6 +329,7 @@ def show(
         changed=bool(model.changed),
         default_tokens=default_tokens and not model.fixed_length,
         has_windows=model.has_windows,
+        detail=detail,
         draw=lambda: picture(model, ledger, attention),
     )
 

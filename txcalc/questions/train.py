@@ -276,6 +276,8 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     libraries  the communication library of each kind, and the source of its figures
     measured   whether the rate is a measured one
     fits_on    other accelerators
+    detail     whether the printed text has every table
+    conventions  those of MFU that were asked for
     """
 
     model: ModelInfo
@@ -303,6 +305,8 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     search: SearchSummary | None = None
     fits_on: tuple[OnAccelerator, ...] | None = None
     libraries: dict[str, LibrarySource] = field(default_factory=dict)
+    detail: bool = False
+    conventions: tuple[str, ...] = ()
     notes: tuple[str, ...]
 
     @property
@@ -359,6 +363,7 @@ def train(
     run: Run = Run(),
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
     fits_on: Annotated[bool, o.Option("Also list the accelerators that it fits on.", None, "Engine")] = False,
+    detail: Annotated[bool, o.DETAIL] = False,
     tell: Callable[[str, float], None] | None = None,
     **options: Any,
 ) -> Train:
@@ -406,7 +411,7 @@ def train(
             whole = resolve_recipe(read_layout(layout), gpus, batch, sequence, choices)
     training = planning.train(model, whole, machine, rate, conventions, run_tokens, terms, rank)
     others = planning.on_every_accelerator(training) if fits_on else None
-    return answer_of(training, searched, others, asked_tokens)
+    return answer_of(training, searched, others, asked_tokens, detail, names(mfu.conventions))
 
 
 def answer_of(
@@ -414,9 +419,11 @@ def answer_of(
     searched: Searched | None = None,
     others: Sequence[OnAccelerator] | None = None,
     asked_tokens: int | None = None,
+    detail: bool = False,
+    conventions: Sequence[str] = (),
 ) -> Train:
     """The answer for a recipe on a machine. `searched`: the layouts considered; `others`: other accelerators;
-    `asked_tokens`: the sequence length that was given."""
+    `asked_tokens`, `conventions`: the sequence length and the MFU conventions that were given."""
     recipe, step, accelerator = training.recipe, training.step, training.machine.accelerator
     fewest = training.min_gpus
     fixed_length = asked_tokens not in (None, recipe.tokens)
@@ -467,6 +474,8 @@ def answer_of(
         search=SearchSummary.of(searched) if searched else None,
         fits_on=None if others is None else tuple(others),
         libraries=step.libraries if step else {},
+        detail=detail,
+        conventions=tuple(conventions),
         notes=(*notes, *notes_of(training, rates)),
         draw=lambda: picture(training, searched),
     )

@@ -14,25 +14,31 @@ WIDEST = 28  # characters of a closed form that fit next to its rule
 
 
 def report(answer: Crossover, form: str) -> Report:
-    """Two or three tables per model, and the classic block's lengths if there are closed forms."""
-    models = list(by_model(answer.rows))
+    """The lengths of each model; with `detail`, and in forms that are read by programs, closed forms and the cache by
+    batch too."""
+    models, full = list(by_model(answer.rows)), answer.detail or form != "table"
     tables: list[Table] = []
     for rows in models:
         tables.append(_lengths(rows))
-        if len({row.why for row in rows}) > 1 or answer.classic:  # a common reason is in the verdict
+        if full and (len({row.why for row in rows}) > 1 or answer.classic):  # a common reason is in the verdict
             tables += _closed(rows, form)
-        if cache := [row for row in answer.cache if row.model == rows[0].model]:
+        if full and (cache := [row for row in answer.cache if row.model == rows[0].model]):
             tables.append(_contexts(cache))
-    if answer.classic:
+    if full and answer.classic:
         tables.append(_classic(answer.classic, form))
     latent = f", MLA {answer.convention.mla}" if answer.convention.mla else ""
-    header = [
-        *map(_verdict, models),
-        "below: the smallest length T at which the left side of a rule reaches the right side",
-        "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
-        f"{answer.convention.logits} logits{latent}",
-        "a decode step reads its cache, and every weight once except embedding tables and unused experts",
-    ]
+    header = [_verdict(rows, answer.windowed) for rows in models]
+    header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
+    if full:
+        header += [
+            "below: the smallest length T at which the left side of a rule reaches the right side",
+            "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
+            f"{answer.convention.logits} logits{latent}",
+            "a decode step reads its cache, and every weight once except embedding tables and unused experts",
+        ]
+    else:
+        header += [line for model in answer.models if (line := _cache(model.name, answer.cache))]
+        header.append("closed forms, definitions and the cache by batch: --detail")
     return Report(tables, header, answer.notes)
 
 
@@ -42,14 +48,23 @@ def by_model(rows: Sequence[Crossing]) -> Iterator[Sequence[Crossing]]:
     return (rows[i : i + number] for i in range(0, len(rows), number))
 
 
-def _verdict(rows: Sequence[Crossing]) -> str:
-    """The first rule's lengths in a line, or why there are none."""
+def _cache(model: str, rows: Sequence[CacheCrossing]) -> str:
+    """The contexts from which a model's decode step reads more cache than weights, in a line; "": never."""
+    contexts = [f"{row.context:,} (batch {row.batch:,})" for row in rows if row.model == model and row.context]
+    return f"{model}: a decode step reads more cache than weights from {', '.join(contexts[:3])}" if contexts else ""
+
+
+def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
+    """The first rule's lengths in a line, or why there are none: of a model with windows, as masked first."""
     name, first = rows[0].model, rows[:2]
     if not any(row.tokens for row in first):
         why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
         return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
     dense, masked = (f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first)
-    return f"{name}: attention exceeds the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
+    if name in windowed:
+        return f"{name}: attention costs as much as the feed-forward {masked} as masked ({dense} if dense)"
+    also = f" (as masked, {masked})" if masked != dense else ""
+    return f"{name}: attention costs as much as the feed-forward {dense}{also}"
 
 
 def _lengths(rows: Sequence[Crossing]) -> Table:

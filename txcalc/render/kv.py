@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -13,13 +14,17 @@ from txcalc.units import iec, short
 def report(answer: Kv, form: str) -> Report:
     """The caches over contexts, and what generating costs with and without one."""
     cross = any(row.cross_bytes is not None for row in answer.rows)
-    headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
-    headings += [TableCell("cross_bytes", "cross")] if cross else []
-    tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
-    header = [*answer.model.summary, *answer.holds, _growth(answer, cross)]
+    if form == "table":
+        tables = [_by_batch(answer.rows)]
+    else:
+        headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
+        headings += [TableCell("cross_bytes", "cross")] if cross else []
+        tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
+    header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
-    header.append("bytes of the whole batch; dense: if every attention layer cached every token")
+    if form != "table" or any(row.bytes != row.dense_bytes for row in answer.rows):
+        header.append("bytes of the whole batch; dense: if every attention layer cached every token")
     if answer.generation:
         latents = "; MLA absorbed in single-token passes" if answer.generation.convention.mla else ""
         header.append(f"generation: a prompt of {answer.generation.prompt:,}, then one pass per token")
@@ -32,7 +37,9 @@ def report(answer: Kv, form: str) -> Report:
 
 def _growth(answer: Kv, cross: bool) -> str:
     cache, longest = answer.cache, max(row.context for row in answer.rows)
-    grows = f"{cache.bytes_per_token:,} B per further token" if cache.bytes_per_token is not None else ""
+    grows = ""
+    if cache.bytes_per_token is not None:
+        grows = f"{cache.bytes_per_token:,} B ({iec(cache.bytes_per_token)}) of cache per token"
     if grows and cache.constant_bytes:
         grows += f", constant part {cache.constant_bytes:,} B ({iec(cache.constant_bytes)})"
     grows = grows or "grows in steps of several tokens"
@@ -43,13 +50,38 @@ def _growth(answer: Kv, cross: bool) -> str:
     return f"{grows}, {answer.rows[0].dtype}"
 
 
-def _line(row: CacheRow) -> list[Any]:
+def _by_batch(rows: Sequence[CacheRow]) -> Table:
+    """A line per dtype and context, a column per batch; how much less than without windows, where it is less."""
+    batches = list(dict.fromkeys(row.batch for row in rows))
+    lines: dict[tuple[str, int], list[Any]] = {}
+    for row in rows:
+        lines.setdefault((row.dtype, row.context), [row.dtype, exact(row.context)]).append(_size(row.bytes))
+    headings = ["dtype", "context", *(f"batch {batch:,}" for batch in batches)]
+    if any(row.bytes != row.dense_bytes for row in rows):
+        headings.append("of dense")
+        for row in rows[:: len(batches)]:
+            lines[row.dtype, row.context].append(_share(row))
+    if any(row.cross_bytes for row in rows):
+        headings.append("of which encoder's, batch 1" if batches[0] == 1 else "of which encoder's")
+        for row in rows[:: len(batches)]:
+            lines[row.dtype, row.context].append(_size(row.cross_bytes or 0))
+    return Table("", headings, list(lines.values()), keys=2, name="cache")
+
+
+def _size(number: int) -> TableCell:
+    return TableCell(number, iec(number))
+
+
+def _share(row: CacheRow) -> TableCell:
     share = Fraction(row.bytes, row.dense_bytes)
     text = "100 %" if share == 1 else f"{float(100 * share):.1f} %"
+    return TableCell(float(share), text, "dim" if share == 1 else "green")
+
+
+def _line(row: CacheRow) -> list[Any]:
     cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
-    cells += [TableCell(row.dense_bytes, iec(row.dense_bytes))]
-    cells += [TableCell(float(share), text, "dim" if share == 1 else "green")]
-    return cells if row.cross_bytes is None else [*cells, TableCell(row.cross_bytes, iec(row.cross_bytes))]
+    cells += [_size(row.dense_bytes), _share(row)]
+    return cells if row.cross_bytes is None else [*cells, _size(row.cross_bytes)]
 
 
 def _generation(cost: GenerationCost, what: str) -> list[Table]:

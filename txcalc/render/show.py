@@ -17,13 +17,15 @@ SHORT = TableCell("", "short")  # heading of figures that repeat the exact ones
 
 
 def report(answer: Show, form: str) -> Report:
-    """The whole report."""
+    """A headline and the costs by part; in full with `detail`, and in forms that are read by programs."""
+    full = answer.detail or form != "table"
     workload, context = answer.workload, answer.model.context
     length = ""
     if answer.default_tokens:
         fits = context is not None and workload.tokens <= context
         length = f" (default; context {context:,})" if fits else f" (default {workload.tokens:,})"
-    header = [*answer.model.summary, answer.architecture, *_other_params(answer), f"{workload}{length}"]
+    header = _headline(answer) if form == "table" else []
+    header += [*answer.model.summary, answer.architecture, *_other_params(answer), f"{workload}{length}"]
     header.append(str(answer.convention))
     if answer.published and not answer.changed:
         header.append(f"published: {answer.published}")
@@ -31,7 +33,8 @@ def report(answer: Show, form: str) -> Report:
     tables = [_convention(each, workload.batch * workload.tokens) for each in answer.conventions]
     tables.append(_parts(answer))
     tables += [_tower(name, tower, answer) for name, tower in answer.towers.items()]
-    tables += [_params(answer), _flops(answer), _memory(answer), _rules(answer.rules)]
+    if full:
+        tables += [_params(answer, form), _flops(answer, form), _memory(answer, form), _rules(answer.rules)]
     tables += stored.tables(answer.checkpoint) if answer.checkpoint else []
     if answer.initial:
         tables.append(_initial(answer))
@@ -43,6 +46,29 @@ def report(answer: Show, form: str) -> Report:
         tables.append(training_step.table(answer.training))
     notes = [*(f"assumed {assumption}" for assumption in answer.assumptions), *answer.notes]
     return Report(tables, header, notes)
+
+
+def _headline(answer: Show) -> list[str]:
+    """The figures that people come for, in three lines."""
+    params, cache, memory = answer.params, answer.cache, answer.memory
+    active = f" ({short(params.active)} active)" if params.active != params.total else ""
+    tokens = answer.workload.batch * answer.workload.tokens
+    dense, masked = (
+        f"{short(Fraction(cost, tokens))}" for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
+    )
+    flops = f"{masked} FLOPs per token as masked ({dense} dense)" if answer.has_windows else f"{dense} FLOPs per token"
+    if answer.convention.attention == "masked" and not answer.has_windows:
+        flops = f"{masked} FLOPs per token as masked"
+    weights = f"weights {iec(memory.weights_bytes)} ({memory.format})"
+    if cache.elements:
+        grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""
+        weights += f"; KV cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens ({cache.dtype})"
+    state, saved = iec(memory.training_state_bytes), iec(memory.saved_bytes.fused)
+    return [
+        f"{answer.model.name}: {short(params.total)} parameters{active}, {flops}",
+        weights,
+        f"to train: {state} of weights, gradients and optimizer, {saved} of saved activations (--detail)",
+    ]
 
 
 def _other_params(answer: Show) -> list[str]:
@@ -110,7 +136,7 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
     return Table(title, headings, rows, total=True, name=f"{name} tower")
 
 
-def _params(answer: Show) -> Table:
+def _params(answer: Show, form: str) -> Table:
     """All parameters, and commonly quoted subtotals."""
     params, sums, known = answer.params, answer.sums, answer.known["params"].text
     evidence = {"active per token": answer.known["active"].text}
@@ -130,11 +156,10 @@ def _params(answer: Show) -> Table:
             share = float(100 * Fraction(channel, blocks))
             name = TableCell(name.value, f"feed-forward, {share:.1f} % of the blocks")
         rows.append([name, cell(channel), rounded(channel), percent(channel, params.total), known])
-    headings = ("quantity", TableCell("parameters", "exact"), SHORT, "share", "evidence")
-    return Table("Parameters", headings, rows, left=frozenset({0, 4}))
+    return _with_evidence("Parameters", ["quantity", TableCell("parameters", "exact"), SHORT, "share"], rows, form)
 
 
-def _flops(answer: Show) -> Table:
+def _flops(answer: Show, form: str) -> Table:
     flops, known = answer.flops, answer.known
     dense, masked = flops.forward.matmul, flops.masked.matmul
     tokens = answer.workload.batch * answer.workload.tokens
@@ -156,8 +181,7 @@ def _flops(answer: Show) -> Table:
         rows.append(_figure(name, sum(flops.scans.values()), known["flops_other"]))
     rows += [_figure(name, Fraction(number, tokens), evidence) for name, number, evidence in per_token]
     rows.append(_figure("forward and backward, dense", flops.training.matmul, known["training"]))
-    headings = ("quantity", TableCell("FLOPs", "exact"), SHORT, "evidence")
-    return Table("FLOPs", headings, rows, left=frozenset({0, 3}))
+    return _with_evidence("FLOPs", ["quantity", TableCell("FLOPs", "exact"), SHORT], rows, form)
 
 
 def _figure(name: str, number: int | Fraction, known: Known) -> list[Any]:
@@ -167,7 +191,7 @@ def _figure(name: str, number: int | Fraction, known: Known) -> list[Any]:
     return [name, exact, short(number), known.text]
 
 
-def _memory(answer: Show) -> Table:
+def _memory(answer: Show, form: str) -> Table:
     memory, cache, known, batch = answer.memory, answer.cache, answer.known, answer.workload.batch
     rows = [_bytes("weights", memory.weights_bytes, known["weights_bytes"].text, f"weights ({memory.format})")]
     if (native := memory.native) and native.bytes != memory.weights_bytes:
@@ -197,7 +221,14 @@ def _memory(answer: Show) -> Table:
     rows.append(
         _bytes("saved activations, eager attention", saved.attention_matrix_kept, known["saved_kept_bytes"].text)
     )
-    return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
+    return _with_evidence("Memory", ["quantity", "bytes", TableCell("", "size")], rows, form)
+
+
+def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[Any]], form: str) -> Table:
+    """A table of rows whose last cell says how their figures are known: in its title, where all are known alike."""
+    if form == "table" and len({row[-1] for row in rows}) == 1:
+        return Table(f"{title}: {rows[0][-1]}", headings, [row[:-1] for row in rows], name=title)
+    return Table(title, [*headings, "evidence"], rows, left=frozenset({0, len(headings)}))
 
 
 def _bytes(name: str, number: int, how: str, shown: str = "") -> list[Any]:

@@ -15,27 +15,35 @@ from txcalc.units import iec, seconds, short, si_bytes
 
 NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
 MAX_RANKS = 10
+SHOWN_LAYOUTS = 3  # of a search, without --detail
 
 
 def report(answer: Train, form: str) -> Report:
-    """Whether it fits, and how fast it is; memory, limits, time, utilisation, communication and the whole run."""
-    search = answer.search
+    """Whether it fits, and how fast it is; memory and time; with `detail`, and in forms that are read by programs,
+    ranks, limits, every convention of MFU, communication and the whole run too."""
+    search, full = answer.search, answer.detail or form != "table"
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
     if search and not search.refused:
         header.append(f"fastest of {search.considered:,} layouts, of which about {search.fitting:,} fit")
         if search.too_few:
             header.append(f"the fewest GPUs: on {search.too_few:,} no layout was found to fit")
-    tables = [*([_search(search)] if search else []), _memory(answer.fullest, "the fullest rank")]
+    if not full:
+        header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
+    best = [_search(search, None if full else SHOWN_LAYOUTS)] if search else []
+    tables = [*best, _memory(answer.fullest, "the fullest GPU")]
     if answer.rank:
         tables.append(_memory(answer.rank, "the requested rank"))
-    tables += [_ranks(answer.ranks), _limits(answer)]
+    if full or len(answer.ranks) > 1:
+        tables.append(_ranks(answer.ranks))
+    if full:
+        tables.append(_limits(answer))
     if answer.spent_s:
         tables.append(_time(answer, answer.spent_s))
-    if answer.utilisation:
+    if answer.utilisation and (full or answer.conventions or answer.measured):
         tables.append(_utilisation(answer))
-    if answer.sent:
+    if full and answer.sent:
         tables.append(_sent(answer.sent))
-    if answer.run:
+    if answer.run and (full or answer.run.deadline or answer.run.budget):
         tables.append(_run(answer.run, answer.trained_params != answer.model.params))
     if answer.fits_on:
         tables.append(_fits_on(answer.fits_on))
@@ -89,7 +97,23 @@ def _batch(answer: Train) -> str:
     )
 
 
-def _search(search: SearchSummary) -> Table:
+def _limit_line(answer: Train) -> str:
+    """What fits, all else equal, in a line."""
+    fewest = answer.min_gpus
+    gpus = f"{fewest.gpus:,} GPUs ({fewest.layout})" if fewest else "no number of GPUs"
+    micro = f"micro-batches up to {answer.max_micro_batch:,}, sequences up to {answer.max_tokens:,} tokens"
+    return f"all else equal, these fit: {micro}, from {gpus} on (--detail: every table)"
+
+
+def _run_line(run: TrainingRun) -> str:
+    """The whole run in a line."""
+    energy = ""
+    if run.energy_kwh is not None and run.co2_kg is not None:
+        energy = f", {_thousands(run.energy_kwh, 'kWh', 'MWh').text}, {_thousands(run.co2_kg, 'kg', 't').text} of CO2"
+    return f"{short(run.train_tokens)} tokens: {_days(run.days)}, {_amount(run.gpu_hours)} GPU-hours{energy}"
+
+
+def _search(search: SearchSummary, most: int | None) -> Table:
     rows = [
         [
             f"{row.framework} {row.layout}",
@@ -99,7 +123,7 @@ def _search(search: SearchSummary) -> Table:
             _seconds(row.step_s),
             _rate(row.tokens_per_s_per_gpu),
         ]
-        for row in search.best
+        for row in search.best[:most]
     ]
     headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
     which = "The smallest layout that was computed" if search.refused else "The fastest layouts that fit"

@@ -262,9 +262,9 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     assert "forward per token, masked" not in run("show", "llama-3.1-8b", "--detail")[1]
     rows = run.data("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k")["rows"]
     per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
-    assert per_token.keys() == {"flops_per_token", "flops_per_token_masked"}
-    assert all(less < more for less, more in zip(*reversed(per_token.values()), strict=True))
-    assert "masked, per token at" not in run("compare", "gpt2", "gpt2-xl")[1]
+    assert per_token.keys() == {"flops_per_token", "flops_per_token_dense"}
+    assert all(less < more for less, more in zip(*per_token.values(), strict=True))
+    assert "dense, per token at" not in run("compare", "gpt2", "gpt2-xl")[1]
 
 
 # Refusals.

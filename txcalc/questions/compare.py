@@ -151,7 +151,9 @@ def compare(
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
-    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    attention: Annotated[
+        o.Attention | None, o.ATTENTION.more("Default: masked where a model has windows.", value="dense|masked")
+    ] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
 ) -> Compare:
@@ -175,9 +177,12 @@ def compare(
     models += [variant(models[0], changes) for changes in variants]
     wanted = some(context, "--context")
     contexts = wanted or default_contexts(models)
+    windows = any(model.has_windows for model in models)
+    attention = attention or ("masked" if windows else "dense")
     conventions = Conventions(dtype, kv, attention, logits, mla)
     matches: list[MatchedModel] = []
-    length = contexts[0] if wanted else min(contexts, default=1)
+    # A short prompt would not see what a window saves.
+    length = contexts[0] if wanted else max(contexts, default=1) if windows else min(contexts, default=1)
     if match is not None and by is not None:
         matches = [equal_budget(model, models[0], match, by, length, conventions) for model in models[1:]]
         models[1:] = [renamed(each.model, {by: each.best.value}) for each in matches]

@@ -188,6 +188,18 @@ class Latency(Answer):
     tokens_per_s_gpu: float | None
 
 
+class SingleRequest(Answer):
+    """Seconds of one request with no other on the server, their lower bounds, and what takes most of a decode step."""
+
+    ttft_s: float
+    tpot_s: float | None
+    e2e_s: float
+    tokens_per_s_user: float | None
+    ttft_floor_s: float
+    tpot_floor_s: float | None
+    tpot_bound: str | None
+
+
 class LatencyStats(Answer):
     """Seconds: a mean, and percentiles from a simulation."""
 
@@ -308,7 +320,9 @@ class Simulation(Answer):
 class SpeculationInfo(Answer):
     """Speculative decoding: tokens proposed per step, acceptance probability, and expected tokens per step.
 
-    at_once   the draft model proposes all tokens of a step in one pass
+    at_once        the draft model proposes all tokens of a step in one pass
+    step_s         a step of `running` sequences at the full context, the draft's passes included
+    plain_tpot_s   mean TPOT at the load without speculation; None: there is none, or that does not keep up
     """
 
     tokens: int
@@ -316,6 +330,8 @@ class SpeculationInfo(Answer):
     draft: str | None
     expected_tokens_per_step: float
     at_once: bool
+    step_s: float | None = None
+    plain_tpot_s: float | None = None
 
 
 class FloorTime(Answer, kw_only=True):
@@ -442,6 +458,7 @@ class Speed(_SpeedFirst, kw_only=True):
     floors: LatencyLimits | None = None
     libraries: dict[str, LibrarySource] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    single_request: SingleRequest | None = None
     checks: tuple[LimitCheck, ...] = ()
     capacity: Point | None = None
     below_capacity: tuple[Point, ...] = ()
@@ -686,10 +703,19 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
         libraries=serving.pace.libraries,
         notes=serving.notes,
+        single_request=_single_request(serving),
         checks=tuple(_limit_checks(serving)),
         capacity=loads[-1] if loads else None,
         below_capacity=tuple(loads[:-1]),
     )
+
+
+def _single_request(serving: Serving) -> SingleRequest:
+    timer, layout = serving.timer, serving.chosen.layout
+    steady, (prompt, step) = timer.single_request(layout), timer.alone(layout)
+    rate = 1 / steady.tpot if steady.tpot else None
+    floor, bound = (step.floor, step.bound) if step and steady.tpot else (None, None)
+    return SingleRequest(steady.ttft, steady.tpot, steady.e2e, rate, prompt.floor, floor, bound)
 
 
 def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, str]]) -> Latency:
@@ -713,7 +739,16 @@ def _speculation(serving: Serving) -> SpeculationInfo | None:
     if guess is None:
         return None
     at_once = draft is not None and draft.description.drafting != "in-turn"
-    return SpeculationInfo(guess.tokens, guess.acceptance, draft.name if draft else None, guess.expected, at_once)
+    step, plain = serving.chosen.tpot, serving.without_speculation
+    return SpeculationInfo(
+        guess.tokens,
+        guess.acceptance,
+        draft.name if draft else None,
+        guess.expected,
+        at_once,
+        step.achievable * guess.expected if step else None,
+        plain.tpot if plain.timed else None,
+    )
 
 
 def _efficiency(serving: Serving) -> dict[str, KernelShare]:

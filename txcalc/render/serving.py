@@ -48,7 +48,8 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
         decode = (
             "" if tpot is None else f", TPOT {seconds(tpot)}, {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
         )
-        return [f"{_load(speed)}: TTFT {_seconds(steady.ttft_s.mean)}{decode}", *_queue(answer, speed)]
+        load = f"{_load(speed)}: TTFT {_seconds(steady.ttft_s.mean)}{decode}"
+        return [load, *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
     alone = _alone(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
@@ -59,6 +60,22 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
 
 def _alone(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
     return f"{name} {seconds(achievable)} (floor {_seconds(floor)}), bound by {bound}"
+
+
+def _speculation(speed: Speed) -> list[str]:
+    """What speculative decoding proposes, and what it gains at the load."""
+    guess, tpot = speed.speculation, speed.steady.tpot_s.mean
+    if guess is None or guess.step_s is None:
+        return []
+    by = f" by {guess.draft}" if guess.draft else ""
+    text = (
+        f"speculation: {guess.tokens} proposed{by}, {100 * guess.acceptance:.3g} % accepted, "
+        f"{guess.expected_tokens_per_step:.3g} tokens per step of {seconds(guess.step_s)}"
+    )
+    if tpot is None or guess.plain_tpot_s is None:
+        return [text]
+    gain = guess.plain_tpot_s / tpot
+    return [f"{text}; TPOT is {gain:.3g} × as fast as without it ({seconds(guess.plain_tpot_s)})"]
 
 
 def _queue(answer: Deploy, speed: Speed) -> list[str]:
@@ -213,10 +230,10 @@ def row(speed: Speed) -> list[TableCell]:
 
 def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     """Latencies, loads, cost; in detail also the front, time by part and definitions."""
-    last = [_parts(speed), _definitions(answer, speed)] if detail else []
+    last = [_steps(answer, speed), _parts(speed), _definitions(answer, speed)] if detail else []
     if speed.tpot_s is None:
-        return [_latencies(answer, speed, detail), *last]
-    shown = [_latencies(answer, speed, detail)]
+        return [_latencies(answer, speed), *last]
+    shown = [_latencies(answer, speed)]
     if speed.disaggregated:
         shown.append(_disaggregated(speed, speed.disaggregated))
     if speed.simulation:
@@ -256,44 +273,69 @@ def _share(value: float) -> TableCell:
     return TableCell(value, f"{three(100 * value)} %")
 
 
-def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
-    steady, floor, alone, decodes = speed.steady, speed.floor, speed.achievable, speed.tpot_s is not None
+def _latencies(answer: Deploy, speed: Speed) -> Table:
+    """The means at the load, and of one request alone with its lower bounds."""
+    steady, alone, decodes = speed.steady, speed.single_request, speed.tpot_s is not None
     cached = f", {speed.prefix_cached:,} of them cached" if speed.prefix_cached else ""
     name, of = ("TTFT", ", prompt of") if decodes else ("a pass", " over")
+    assert alone is not None
     first = column(name, "s", f"{name}{of} {speed.prompt:,}{cached}")
+    bound = speed.achievable.ttft_bound
     rows: list[tuple[Any, ...]] = [
-        (first, _time(steady.ttft_s.mean), _time(alone.ttft_s), _time(floor.ttft_s), alone.ttft_bound)
+        (first, _time(steady.ttft_s.mean), _time(alone.ttft_s), _time(alone.ttft_floor_s), bound)
     ]
     if decodes:
-        running = column("TPOT", "s", f"TPOT, {sequences(speed.running)} of {answer.workload.context:,}")
+        tpot, whole = column("TPOT", "s"), column("end to end", "s", f"end to end, answer of {speed.answer:,}")
         rows += [
-            (running, _time(steady.tpot_s.mean), _time(alone.tpot_s), _time(floor.tpot_s), alone.tpot_bound),
-            (
-                column("end to end", "s", f"end to end, answer of {speed.answer:,}"),
-                _time(steady.e2e_s.mean),
-                *[None] * 3,
-            ),
-            _rates("tokens/s per user", steady.tokens_per_s_user, alone.tokens_per_s_user, floor.tokens_per_s_user),
-            _rates("tokens/s per GPU", steady.tokens_per_s_gpu, alone.tokens_per_s_gpu, floor.tokens_per_s_gpu),
+            (tpot, _time(steady.tpot_s.mean), _time(alone.tpot_s), _time(alone.tpot_floor_s), alone.tpot_bound),
+            (whole, _time(steady.e2e_s.mean), _time(alone.e2e_s), None, None),
+            _rates("tokens/s per user", steady.tokens_per_s_user, alone.tokens_per_s_user),
+            _rates("tokens/s per GPU", steady.tokens_per_s_gpu),
         ]
-    prompts = f"{'prompt tokens' if decodes else 'positions'}/s per GPU"
-    rows.append(_rates(prompts, steady.prompt_tokens_per_s_gpu, speed.prompt_tokens_per_s_gpu, None))
-    rows.append(_rates("requests/s", steady.requests_per_s, None, None))
+    rows.append(_rates(f"{'prompt tokens' if decodes else 'positions'}/s per GPU", steady.prompt_tokens_per_s_gpu))
+    rows.append(_rates("requests/s", steady.requests_per_s))
     rows.append(("share of time in prefill", _share(steady.utilisation), None, None, None))
     if steady.timed and speed.rate is not None:
-        rows.append(_rates("requests in the system, on average", steady.requests_in_system, None, None))
-    if detail and decodes and speed.sequences > 1:
+        rows.append(_rates("requests in the system, on average", steady.requests_in_system))
+    return Table("Speed", ("", "at the load", "one request", "its floor", "bound"), rows)
+
+
+def _rates(name: str, at_the_load: float | None, one_request: float | None = None) -> tuple[Any, ...]:
+    return name, _rate(at_the_load), _rate(one_request), None, None
+
+
+def _steps(answer: Deploy, speed: Speed) -> Table:
+    """A prefill and a decode step, each with nothing else on the server; of speculation, the whole step."""
+    floor, time, guess = speed.floor, speed.achievable, speed.speculation
+    kind = "a pass" if time.tpot_s is None else "prefill"
+    rows: list[tuple[Any, ...]] = [
+        (
+            column(kind, "s", f"{kind} over {speed.prompt - speed.prefix_cached:,}"),
+            *(_time(time.ttft_s), _time(floor.ttft_s), time.ttft_bound, _rate(speed.prompt_tokens_per_s_gpu)),
+        )
+    ]
+    if time.tpot_s is not None and floor.tpot_s is not None:
+        tokens = guess.expected_tokens_per_step if guess else 1
+        of = f"decode step, {sequences(speed.running)} of {answer.workload.context:,}"
+        rows.append(
+            (
+                column("decode step", "s", of),
+                *(
+                    _time(time.tpot_s * tokens),
+                    _time(floor.tpot_s * tokens),
+                    time.tpot_bound,
+                    _rate(time.tokens_per_s_gpu),
+                ),
+            )
+        )
+    if time.tpot_s is not None and speed.sequences > 1:
         last = column("the last prompt", "s", f"the last of {speed.sequences:,} simultaneous prompts")
-        rows.append((last, None, _time(speed.ttft_last_s), None, None))
-    if detail and speed.ridge:
+        rows.append((last, _time(speed.ttft_last_s), None, None, None))
+    if speed.ridge:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
             text = cell(batch) if batch else TableCell(None, "never")
-            rows.append((f"ridge-point batch, {name}", None, None, text, None))
-    return Table("Speed", ("", "at the load", "step alone", "floor", "bound"), rows)
-
-
-def _rates(name: str, *values: float | None) -> tuple[Any, ...]:
-    return (name, *map(_rate, values), None)
+            rows.append((f"ridge-point batch, {name}", None, text, None, None))
+    return Table("Steps alone", ("", "time", "floor", "bound", "tokens/s per GPU"), rows)
 
 
 def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
@@ -350,14 +392,13 @@ def _loads(speed: Speed, most: int | None) -> Table:
             cell(point.sequences),
             _time(point.steady.ttft_s.mean),
             _time(point.steady.tpot_s.mean),
-            _time(point.tpot_s),
             TableCell(point.bound, point.bound),
             *_rates_of_point(point),
             *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
         ]
         for point in points
     ]
-    times = column("TTFT", "s"), column("TPOT", "s"), column("decode step", "s")
+    times = column("TTFT", "s"), column("TPOT", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
     return Table(f"Loads, {speed.layout}: each user sends the next request when an answer ends", headings, rows)
 

@@ -7,6 +7,7 @@ import json
 import re
 from fractions import Fraction
 from math import inf
+from random import Random
 from typing import Any
 
 import pytest
@@ -684,6 +685,41 @@ def test_no_point_beats_one_of_the_front() -> None:
     assert three.chosen in three.batches and rate.chosen not in rate.batches
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_one_request_alone_is_never_slower_than_under_load(seed: int) -> None:
+    draw = Random(seed)
+    model = load(draw.choice(("llama-3.1-8b", "mixtral-8x7b", "gpt2", "qwen3-30b-a3b")))
+    planner = Planner(model, hardware.load(draw.choice(("h100", "l40s", "l4"))), engine(model))
+    prompt, answer = draw.choice((20, 500, 900)), draw.choice((1, 2, 20, 100))
+    timer = Timer(planner, request(prompt + answer, prompt, answer=answer), prompt + answer)
+    for layout in planner.layouts(draw.choice((1, 2, 4, 8))):
+        if not planner.max_concurrency(layout, prompt + answer) or not timer.known(layout):
+            continue
+        alone = timer.single_request(layout)
+        if layout.sharing == 1:
+            assert timer.steady(layout, 1).e2e == pytest.approx(alone.e2e)
+        loads = [timer.steady(layout, users) for users in (2, 3, 17, 100)]
+        loads += [timer.open(layout, share * alone.rate) for share in (0.01, 0.5, 2)]
+        for state in loads:
+            assert state.e2e >= alone.e2e * (1 - 1e-9) and state.ttft >= alone.ttft * (1 - 1e-9), layout
+            assert not state.tpot or not alone.tpot or state.tpot >= alone.tpot * (1 - 1e-9), layout
+
+
+def test_a_speculative_step_and_its_gain_are_on_screen() -> None:
+    argv = ("llama-3.1-70b", "--gpu", "h100:8", "--concurrency", "8")
+    draft = ("--draft", "4:llama-3.2-1b", "--acceptance", "80%")
+    speed, plain = run.data(*argv, *draft)["speed"], run.data(*argv)["speed"]
+    guess, tpot = speed["speculation"], speed["steady"]["tpot_s"]["mean"]
+    assert guess["plain_tpot_s"] == plain["steady"]["tpot_s"]["mean"] > tpot
+    assert guess["step_s"] == pytest.approx(speed["achievable"]["tpot_s"] * guess["expected_tokens_per_step"])
+    text = (
+        "speculation: 4 proposed by llama-3.2-1b, 80 % accepted, 3.36 tokens per step "
+        f"of {1000 * guess['step_s']:.1f} ms; "
+        f"TPOT is {guess['plain_tpot_s'] / tpot:.2f} × as fast as without it ({1000 * guess['plain_tpot_s']:.1f} ms)"
+    )
+    assert text in " ".join(run(*argv, *draft)[1].split()) and "speculation" not in run(*argv)[1]
+
+
 def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
     point = found.cheapest
@@ -764,12 +800,12 @@ def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
 
 
 def test_the_report_says_what_it_means() -> None:
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
+    argv = ("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
+    code, out, _ = run(*argv)
     assert code == 0 and max(map(len, out.splitlines())) <= 80
-    text = out.replace("\n", " ")
-    for words in ("46.4 ms  30.0 ms  compute", "6.58 ms  4.56 ms   memory", "at 2.5 per GPU-hour"):
-        assert words in text
-    assert "first token" not in text
+    assert "56.4 ms    30.0 ms  compute" in out and "at 2.5 per GPU-hour" in out and "first token" not in out
+    steps = run(*argv, "--detail")[1]
+    assert "46.4 ms  30.0 ms  compute" in steps and "6.58 ms  4.56 ms   memory" in steps
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--detail")
     assert "time to first token: the mean at the load" in out.replace("\n", " ") and "Time by part" in out
 

@@ -414,7 +414,7 @@ def test_seats_are_the_engines_too() -> None:
     assert (free["seats"], free["steady"]["line_s"]) == (64, 0) and bound["seats"] == 16
     assert bound["steady"]["decoding"] <= 16 < free["steady"]["decoding"] and bound["steady"]["line_s"] > 0
     assert bound["achievable"]["tpot_s"] < free["achievable"]["tpot_s"]  # a step is of those that run
-    assert "TPOT, 16 sequences of 2,048" in run(*argv, "--max-num-seqs", "16")[1].replace("\n", " ")
+    assert "decode step, 16 sequences of 2,048" in run(*argv, "--max-num-seqs", "16", "--detail")[1].replace("\n", " ")
 
 
 def test_looks_for_requests() -> None:

@@ -348,6 +348,14 @@ class Timer:
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
+    def single_request(self, layout: Layout) -> Steady:
+        """One request with no other on any replica: never slower than under load."""
+        demand = self.demand(layout, 1)
+        ttft, further = demand.unloaded + demand.overhead, demand.answer - 1
+        tpot = demand.step(1) / demand.tokens if further else None
+        e2e = ttft + further * (tpot or 0.0)
+        return Steady(ttft, tpot, e2e, 1 / e2e, demand.prompt / e2e, (e2e - ttft) / e2e)
+
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)

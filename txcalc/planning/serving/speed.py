@@ -34,6 +34,7 @@ DEFINITIONS = {
     "tpot": "time per output token: the mean at the load, of a decode step at the mean length, the engine's overhead "
     "and prefill of other prompts",
     "alone": "one prompt's prefill with no other load, in chunks, to its first token",
+    "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
     "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "
     "requests each, as benchmarks do; or requests that arrive at random at a rate",
@@ -221,6 +222,16 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         """The latencies that the limits bound."""
         steady = self.apart.steady if self.apart else self.chosen.steady
         return self.simulated.bounded(self.limits, steady) if self.limits.simulated and self.simulated else steady
+
+    @property
+    def without_speculation(self) -> Steady:
+        """The steady state of the load, every token decoded in turn."""
+        timer, layout = (
+            Timer(self.plan.planner, replace(self.request, speculation=None), self.plan.context),
+            self.chosen.layout,
+        )
+        rate = self.request.rate
+        return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
 
     @property
     def efficiency(self) -> Efficiency:

@@ -76,9 +76,9 @@ class Model(Struct, frozen=True, dict=True):
         asked = asked_for(changes, sizes)
         if not asked or self.builder is None:
             return self
-        made = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
-        changed = made.changed or self.changed
-        return replace(made, name=self.name, changed=changed, text_only=self.text_only)
+        model = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
+        changed = model.changed or self.changed
+        return replace(model, name=self.name, changed=changed, text_only=self.text_only)
 
     def __eq__(self, other: object) -> bool:
         return self._content == other._content if isinstance(other, Model) else NotImplemented
@@ -121,7 +121,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
-        """What is made of this very tree once, for as long as it is there: equal models may have other trees."""
+        """Results computed from this tree, kept as long as it is: equal models may have different trees."""
         return {}
 
     @property
@@ -207,7 +207,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def multimodal(self) -> bool:
-        """Whether towers stand beside its language model."""
+        """Whether it has towers besides its language model."""
         return self.description.multimodal
 
     @property
@@ -284,10 +284,12 @@ class Model(Struct, frozen=True, dict=True):
                 shapes = ", ".join(f"{name} {value.shape}" for name, value in sizes.items() if is_array(value))
                 faults.append(Fault("shapes", shapes, "arrays that broadcast together"))
         if not faults and source is not None and not self.takes_source:
-            fixed = {name: one.root.fixed for name, one in self.towers.items() if one.root.fixed is not None}
-            said = " and ".join(f"its {name} tower makes {n:,} tokens" for name, n in fixed.items())
-            said = said or f"{self.name} has no encoder of its own length"
-            faults.append(Fault("source", source, f"nothing: {said}", "drop it"))
+            numbers = {name: tower.root.fixed for name, tower in self.towers.items()}
+            fixed = [
+                f"its {name} tower makes {number:,} tokens" for name, number in numbers.items() if number is not None
+            ]
+            why = " and ".join(fixed) or f"{self.name} has no encoder of its own length"
+            faults.append(Fault("source", source, f"nothing: {why}", "drop it"))
         if faults:
             raise InputError("workload", faults)
         tokens = self.root.whole(tokens)

@@ -250,8 +250,11 @@ def parse_ratio(text: str) -> Fraction:
     return ratio
 
 
-class DecoderShape(NamedTuple):
-    """A decoder of a family, its figures, and how far from the budget: parameters or bytes left over, with a sign."""
+class Shape(Struct, frozen=True, omit_defaults=True):
+    """A decoder of a family, its figures, and how to build it: an inline description, or changes of a model.
+
+    spare   parameters or bytes of the budget that are left over; below 0: missing
+    """
 
     layers: int
     width: int
@@ -263,10 +266,10 @@ class DecoderShape(NamedTuple):
     bytes: int
     cache_per_token: int
     spare: int
-
-    @property
-    def fits(self) -> bool:
-        return self.spare >= 0
+    fits: bool
+    inline: str | None = None
+    changes: dict[str, Any] | None = None
+    train_flops: int | None = None
 
 
 class Line(NamedTuple):
@@ -316,11 +319,12 @@ class DesignBudget(Struct, frozen=True):
         one, two = (self.spent(self.family.model(layers, width)) for layers in depths)
         return Line(one, two - one)
 
-    def shape(self, layers: int, width: int) -> DecoderShape:
+    def shape(self, layers: int, width: int) -> Shape:
         """A shape, built, with all its figures."""
         model = self.family.model(layers, width)
         growth: Any = model.ledger().cache_terms.growth
-        return DecoderShape(
+        spare = self.total - self.spent(model)
+        return Shape(
             layers,
             width,
             _size(model, "h"),
@@ -330,7 +334,10 @@ class DesignBudget(Struct, frozen=True):
             model.active,
             self.size(model),
             ceil_div(growth * self.engine.cache_bits, 8),
-            self.total - self.spent(model),
+            spare,
+            fits=spare >= 0,
+            **self.family.built(layers, width),
+            train_flops=None if self.tokens is None else 6 * model.active * self.tokens,
         )
 
 
@@ -354,7 +361,7 @@ def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
     return number, TOKENS_PER_PARAMETER * number
 
 
-def designs(budget: DesignBudget, most: int = 10) -> list[DecoderShape]:
+def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
     """The shapes that spend a budget, best first by `RULE`.
 
     Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
@@ -412,6 +419,6 @@ def _depths(budget: DesignBudget) -> Iterator[tuple[int, int, int]]:
 CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656), (80, 8192))
 
 
-def classics(budget: DesignBudget, family: DesignFamily) -> list[DecoderShape]:
+def classics(budget: DesignBudget, family: DesignFamily) -> list[Shape]:
     """The shapes everybody knows, in this family: which of them fit."""
     return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]

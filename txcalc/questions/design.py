@@ -9,7 +9,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.planning import shapes
 from txcalc.planning.fitting import checked_context
 from txcalc.planning.serving.engine import Reserve, engine, parse_reserve
-from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness
+from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, Shape
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import count, length, maybe
@@ -52,28 +52,6 @@ class Family(Answer, kw_only=True):
     multiple: int | None = None
     round: int | None = None
     summary: tuple[str, ...]
-
-
-class Shape(Answer):
-    """A shape, and how to build it: an inline description, or changes of a model.
-
-    spare   parameters or bytes of the budget that are left over; below 0: missing
-    """
-
-    layers: int
-    width: int
-    heads: int | None
-    kv_heads: int | None
-    d_ff: int | None
-    params: int
-    active: int
-    bytes: int
-    cache_per_token: int
-    spare: int
-    fits: bool
-    inline: str | None = None
-    changes: dict[str, Any] | None = None
-    train_flops: int | None = None
 
 
 class Design(Result, tag_field="schema", tag="txcalc/design/1", kw_only=True):
@@ -170,16 +148,9 @@ def design(
         weights=serving.weights.name,
         family=Family(**family.data(), summary=tuple(family.describe())),
         rule=shapes.RULE,
-        rows=tuple(_shape(budget, shape) for shape in shapes.designs(budget)),
-        classic=tuple(_shape(budget, shape) for shape in classic),
+        rows=tuple(shapes.designs(budget)),
+        classic=tuple(classic),
     )
-
-
-def _shape(budget: DesignBudget, shape: shapes.DecoderShape) -> Shape:
-    """A shape with how to build it, and the FLOPs that train it."""
-    train_flops = None if budget.tokens is None else 6 * shape.active * budget.tokens
-    built = budget.family.built(shape.layers, shape.width)
-    return Shape(*shape, shape.fits, built.get("inline"), built.get("changes"), train_flops)
 
 
 def _family(source: Source | None, changes: Mapping[str, Any], sizes: Mapping[str, Any]) -> DesignFamily | Likeness:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.questions.design import Design, Shape
+from txcalc.planning.shapes import Shape
+from txcalc.questions.design import Design
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 

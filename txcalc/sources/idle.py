@@ -178,7 +178,8 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
         path = tuple(letter_path(key, base.raw).split("."))
         # A letter is changed wherever it is set, a path there alone.
         paths = {path} if key == ".".join(path) else {at for at, _ in leaves(model.raw) if at[-len(path) :] == path}
-        if paths & model.use.taken and _same(_values(base.description, path), _values(model.description, path)):
+        alone = model if len(changes) == 1 else _changed(base, {key: value})
+        if alone and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, alone))):
             same.append(key)
         else:
             follows = paths & model.use.counted and _follows(base, key, path, value)
@@ -212,24 +213,10 @@ def _differs(one: Built, other: Built | None) -> bool:
     return other is None or not alike(one.root, other.root)
 
 
-def _values(description: Description, path: Path) -> list[Any]:
-    """The values of a key in all tables that have it."""
-    section, key = _section(path)
-    stacks = description.stacks.values()
-    tables: list[Options] = [] if section else [*stacks]
-    tables += [table for stack in stacks if isinstance(table := vars(stack).get(section), Options)]
-    for layer in description.layers:
-        layer_tables = {**layer.tables, "norm": layer.norm, "positions": layer.positions}
-        tables += [layer_tables[section]] if section in layer_tables else []
-    return [table.get(key) for table in tables if key in table.values()]
-
-
 def _same(one: object, other: object) -> bool:
     """Whether values, or tables of them, say the same; nothing said is none of it."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
-        return all(map(_same, one, other))
     return bool(one == other) or (one in NOTHING and other in NOTHING)
 
 

@@ -26,6 +26,7 @@ from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import bandwidth, checked, length, maybe, models
 from txcalc.questions.deployment import (
     AcceleratorInfo,
+    ApiComparison,
     Degrees,
     EngineInfo,
     LayoutFit,
@@ -54,6 +55,12 @@ DRAFT = o.Option(
     "N[:SOURCE]|mtp",
 )
 ACCEPTANCE = o.Option("Probability that a proposed token is accepted.", "80%|0.8")
+API = o.Option(
+    "Price of a million prompt and answer tokens of an API: from which load per month serving is cheaper.",
+    "IN/OUT",
+    "Money",
+)
+UTILISATION = o.Option("For --api: the share of the plan's requests that come on average.", "30%|0.3", "Money")
 LIMIT = "Limit of the time {} at the load: of the mean (200ms), or of a percentile, by simulation (p95:0.5s)."
 Time = float | str  # seconds, or "200ms"
 
@@ -213,6 +220,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     layouts        best first, by `rule`
     memory         of each GPU of every distinct stage
     largest        the largest load that fits or, if a rate is too high, is within the limits
+    api            if its prices are given: from which load serving is cheaper
     notes          of the model and, with `plan_notes`, of the plan and its speed
     detail         the printed table has everything
     launch         a function that writes the command of an engine
@@ -241,6 +249,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     largest_that_fits: Point | None = None
     unsuited: UnsuitedReplica | None = None
     times_cheapest: float | None = None
+    api: ApiComparison | None = None
     plan_notes: tuple[str, ...] = ()
     detail: bool = False
     launch: Any = None
@@ -356,6 +365,8 @@ def deploy(
     load: Load = Load(),
     limits: Limits = Limits(),
     price: Annotated[float | None, o.Option("Price per GPU-hour, for the cost of tokens.", "X", "Money")] = None,
+    api: Annotated[str | None, API] = None,
+    utilisation: Annotated[float | str | None, UTILISATION] = None,
     detail: Annotated[
         bool, o.Option("Print every table: layouts, memory and time by part, the Pareto front, definitions.")
     ] = False,
@@ -403,6 +414,7 @@ def deploy(
     hits = phrases.share(load.prefix_hits, "--prefix-hits")
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
     slo = limits.slo()
+    api_price = None if api is None else phrases.api_prices(api)
     request = replace(request, simulated=load.simulated(slo), seed=load.seed)
     for _, _, each in kinds:
         check_budget(each, slo.ttft, slo.tpot)
@@ -422,7 +434,10 @@ def deploy(
         prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
         simulate=load.simulate,
         detail=detail,
+        api=api_price,
+        utilisation=None if utilisation is None else float(phrases.share(utilisation, "--utilisation")),
     )
+    _check_api(scenario, [each for _, _, each in kinds])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
     placed = [(kind.placed(layout.node, network, link), number, each) for kind, number, each in kinds]
     pairs = [(model, *kind) for model in loaded for kind in placed]
@@ -479,6 +494,15 @@ def _cost(deployment: Deploy | Refusal) -> float | None:
     return capacity.cost_per_million_output if capacity else deployment.speed.cost_per_hour
 
 
+def _check_api(scenario: Scenario, prices: Sequence[float | None]) -> None:
+    """Errors: `InputError` where an API cannot be compared with."""
+    share = scenario.utilisation
+    if share is not None and (scenario.api is None or not 0 < share <= 1):
+        raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
+    if scenario.api is not None and None in prices:
+        raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
+
+
 Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour
 
 
@@ -533,6 +557,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
     prefill_gpus: int | None
     simulate: bool
     detail: bool
+    api: tuple[float, float] | None
+    utilisation: float | None
 
     def answer(
         self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, single_plan: bool = False
@@ -640,11 +666,17 @@ class Scenario(Struct, frozen=True, kw_only=True):
             notes=(*model.notes, *notes),
             largest_that_fits=fitting,
             unsuited=None if self.disaggregated else deployment.unsuited(plan),
+            api=self._api(serving, speed),
             plan_notes=tuple(notes),
             detail=self.detail,
             draw=_picture(plan, serving) if single_plan else None,
             launch=self._launch(plan, serving) if single_plan else None,
         )
+
+    def _api(self, serving: Serving | None, speed: Speed | None) -> ApiComparison | None:
+        if self.api is None or serving is None or speed is None:
+            return None
+        return deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)
 
     def _launch(self, plan: Plan, serving: Serving | None) -> Callable[[str], str]:
         """A function that writes the command of an engine."""

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.speed import Serving
 
 
+MONTH_HOURS = 730
+
+
 class Degrees(Answer, kw_only=True):
     """A layout: GPUs of each kind of parallelism. `etp`: None where it follows from tp and ep."""
 
@@ -396,6 +399,34 @@ class LimitCheck(Answer):
     within: bool
 
 
+class MonthlyCost(Answer):
+    """A month of 730 hours: requests, their tokens (prompts and answers), and what they cost here and from the API.
+
+    utilisation   requests over those that the plan serves at its load all month
+    """
+
+    requests: float
+    tokens: float
+    utilisation: float
+    plan_cost: float
+    api_cost: float
+
+
+class ApiComparison(Answer):
+    """Serving against an API, at its prices of a million prompt tokens and a million answer tokens.
+
+    break_even       from which load on serving is cheaper; None: the plan serves too few requests for that
+    at_the_load      the plan's load all month
+    at_utilisation   a given share of it
+    """
+
+    prompt_price: float
+    answer_price: float
+    break_even: MonthlyCost | None
+    at_the_load: MonthlyCost
+    at_utilisation: MonthlyCost | None = None
+
+
 class KernelShare(Answer):
     """The efficiency of kernels (or a launch time in seconds), and its source."""
 
@@ -585,7 +616,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
             "cost_per_million_output": at.cost_per_million_output(price) if decodes else None,
             "cost_per_request": price / 3600 * at.gpu_seconds,
             "cost_per_hour": price * gpus,
-            "cost_per_month": 730 * price * gpus,
+            "cost_per_month": MONTH_HOURS * price * gpus,
             "cost_per_thousand_requests": price / 3.6 * at.gpu_seconds,
         }
     return {
@@ -716,6 +747,33 @@ def _single_request(serving: Serving) -> SingleRequest:
     rate = 1 / steady.tpot if steady.tpot else None
     floor, bound = (step.floor, step.bound) if step and steady.tpot else (None, None)
     return SingleRequest(steady.ttft, steady.tpot, steady.e2e, rate, prompt.floor, floor, bound)
+
+
+def api_comparison(
+    serving: Serving, point: Point, prices: tuple[float, float], utilisation: float | None
+) -> ApiComparison | None:
+    """The plan at a load against an API; None: the load is not sustainable."""
+    assert serving.price is not None
+    steady = serving.apart.steady if serving.apart else serving.chosen.steady
+    if not steady.lasts:
+        return None
+    gpus = serving.apart.gpus if serving.apart else point.layout.gpus
+    rate = serving.apart.rate if serving.apart else point.steady.requests_per_s
+    answer = serving.request.answer if serving.pace.caching else 0
+    plan_cost, requests = MONTH_HOURS * serving.price * gpus, MONTH_HOURS * 3600 * rate
+    request_cost = (serving.prompt * prices[0] + answer * prices[1]) / 1e6
+
+    def month(share: float) -> MonthlyCost:
+        number = share * requests
+        return MonthlyCost(number, number * (serving.prompt + answer), share, plan_cost, number * request_cost)
+
+    share = plan_cost / (requests * request_cost) if request_cost else inf
+    return ApiComparison(
+        *prices,
+        break_even=month(share) if share <= 1 else None,
+        at_the_load=month(1.0),
+        at_utilisation=None if utilisation is None else month(utilisation),
+    )
 
 
 def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, str]]) -> Latency:

@@ -62,6 +62,15 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     return name, number, float(price) / (instance.gpus if instance else 1)
 
 
+def api_prices(text: str) -> tuple[float, float]:
+    """`0.25/2`: the price of a million prompt tokens, and of a million answer tokens."""
+    match = re.fullmatch(rf"\s*(?P<prompt>{PRICE})\s*/\s*(?P<answer>{PRICE})\s*", text, re.ASCII)
+    prices = (float(match["prompt"]), float(match["answer"])) if match else (0.0, 0.0)
+    if not any(prices):
+        raise InputError("options", [Fault("--api", text, "prices of a million prompt and answer tokens", "0.25/2")])
+    return prices
+
+
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
     """Prices by kind of accelerator. Errors: `InputError` where one has two."""
     prices: dict[str, set[float]] = {name: set() for name, _, _ in wanted}

@@ -41,6 +41,8 @@ def _header(answer: Deploy) -> list[str]:
         )
     if speed and speed.capacity:
         verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))
+    if answer.api:
+        verdicts.append(serving.api(answer, answer.api))
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
@@ -113,7 +115,13 @@ def comparison(answer: DeployComparison) -> Report:
         *serving.COST_HEADINGS[: 2 * priced],
     )
     timed = (each for each in answer.deployments if isinstance(each, Deploy) and each.speed)
-    header = [*_expensive(answer), *next((serving.shared(each, each.speed) for each in timed if each.speed), [])]
+    answers = [each for each in answer.deployments if isinstance(each, Deploy)]
+    against = [f"{each.layout.gpus} × {each.gpu.name}: {serving.api(each, each.api)}" for each in answers if each.api]
+    header = [
+        *_expensive(answer),
+        *against,
+        *next((serving.shared(each, each.speed) for each in timed if each.speed), []),
+    ]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
 
 

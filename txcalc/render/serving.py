@@ -11,9 +11,11 @@ from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.deployment import (
+    ApiComparison,
     Disaggregated,
     LatencyLimits,
     LimitCheck,
+    MonthlyCost,
     PartTime,
     Point,
     Simulation,
@@ -22,7 +24,7 @@ from txcalc.questions.deployment import (
     UnsuitedReplica,
 )
 from txcalc.render.report import Table, TableCell, cell, column
-from txcalc.units import seconds, three
+from txcalc.units import seconds, short, three
 
 Item = TypeVar("Item")
 FRONT = 12  # points shown
@@ -242,6 +244,8 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
         shown.append(_loads(speed, None if detail else LOADS))
     if detail and speed.layouts_compared > 1:
         shown.append(_front(speed))
+    if answer.api:
+        shown.append(_api_table(answer.api))
     if speed.price_per_gpu_hour is not None or (detail and speed.max_watts is not None):
         shown.append(_budget(speed))
     return [*shown, *last]
@@ -463,6 +467,45 @@ def _budget(speed: Speed) -> Table:
     title = "Budget" if price is None else f"Budget, at {price:g} per GPU-hour"
     within = " within the limits" if speed.limits else ""
     return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)
+
+
+def api(answer: Deploy, comparison: ApiComparison) -> str:
+    """From which load serving is cheaper than the API."""
+    name, whole, stated = answer.model.name, comparison.at_the_load, comparison.at_utilisation
+    if least := comparison.break_even:
+        text = (
+            f"serving {name} is cheaper than the API from {short(least.requests)} requests a month on, "
+            f"{_share(least.utilisation).text} of those that the plan serves"
+        )
+    else:
+        text = f"the API is cheaper than serving {name} at every load of the plan, {_monthly(whole)}"
+    if stated is None:
+        return text
+    cheaper = "the API" if stated.api_cost < stated.plan_cost else "serving"
+    return f"{text}; at {_share(stated.utilisation).text} {cheaper} is cheaper, {_monthly(stated)}"
+
+
+def _monthly(cost: MonthlyCost) -> str:
+    return f"{_money(cost.api_cost).text} a month against {_money(cost.plan_cost).text} here"
+
+
+def _api_table(comparison: ApiComparison) -> Table:
+    columns = {
+        "break-even": comparison.break_even,
+        "at the load": comparison.at_the_load,
+        "as utilised": comparison.at_utilisation,
+    }
+    months = {name: month for name, month in columns.items() if month}
+    costs = months.values()
+    rows: list[tuple[Any, ...]] = [
+        ("requests", *(TableCell(each.requests, short(each.requests)) for each in costs)),
+        ("tokens, prompts and answers", *(TableCell(each.tokens, short(each.tokens)) for each in costs)),
+        ("of the plan's requests", *(_share(each.utilisation) for each in costs)),
+        ("cost of the plan", *(_money(each.plan_cost) for each in costs)),
+        ("cost of the API", *(_money(each.api_cost) for each in costs)),
+    ]
+    prices = f"{comparison.prompt_price:g} and {comparison.answer_price:g} per 1M prompt and answer tokens"
+    return Table(f"A month here and from an API, at {prices}", ("", *months), rows)
 
 
 def _parts(speed: Speed) -> Table:

@@ -286,6 +286,37 @@ def test_the_capacity_without_limits_is_what_fits() -> None:
         assert "capacity" not in run.data(*argv, *load_)["speed"]
 
 
+BUY = ("llama-3.1-8b", "--gpu", "h100:1@2.5", "--prompt", "2k", "--answer", "300", "--concurrency", "50")
+
+
+def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
+    data = run.data(*BUY, "--api", "0.05/.2", "--utilisation", "30%")
+    least, whole, stated = (data["api"][key] for key in ("break_even", "at_the_load", "at_utilisation"))
+    request_cost, month = (2048 * 0.05 + 300 * 0.2) / 1e6, 730 * 2.5
+    requests = 730 * 3600 * data["speed"]["steady"]["requests_per_s"]
+    assert least["requests"] == pytest.approx(month / request_cost) and least["api_cost"] == pytest.approx(month)
+    assert whole["requests"] == pytest.approx(requests) and whole["api_cost"] == pytest.approx(requests * request_cost)
+    assert least["utilisation"] == pytest.approx(month / request_cost / requests) and whole["utilisation"] == 1
+    assert stated["requests"] == pytest.approx(0.3 * requests) and stated["tokens"] == pytest.approx(704.4 * requests)
+    assert {each["plan_cost"] for each in (least, whole, stated)} == {month}
+    out = " ".join(run(*BUY, "--api", "0.05/.2", "--utilisation", "30%")[1].split())
+    share = f"{100 * least['utilisation']:.1f} % of those that the plan serves"
+    assert (
+        f"serving llama-3.1-8b is cheaper than the API from 11.2 M requests a month on, {share}; at 30.0 % the " in out
+    )
+    assert f"API is cheaper, {stated['api_cost']:,.2f} a month against 1,825.00 here" in out
+    dear = run.data(*BUY, "--api", "0.01/0.02")["api"]
+    assert dear["break_even"] is None and "at_utilisation" not in dear
+    assert "the API is cheaper than serving llama-3.1-8b at every load" in " ".join(
+        run(*BUY, "--api", "0.01/0.02")[1].split()
+    )
+    # Where no load is given, against what the GPUs carry; of an encoder, by its positions.
+    carried = run.data(*BUY[:-2], "--api", "0.05/0.2")
+    requests = 730 * 3600 * carried["speed"]["capacity"]["steady"]["requests_per_s"]
+    assert carried["api"]["at_the_load"]["requests"] == pytest.approx(requests)
+    assert run.data("bert-base", "--gpu", "l4:1@1", "--api", "0.5/9")["api"]["break_even"]["tokens"] == 730 / 0.5 * 1e6
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_one_replica_less_is_too_few(seed: int) -> None:
     """Without a number: the fewest of all counts whose replicas can be rented, on every layout."""

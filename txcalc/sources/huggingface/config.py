@@ -101,11 +101,14 @@ class Config(HeadReader):
         whole: bool | None = False,
         kv_names: Sequence[str] = ("num_key_value_heads",),
         width_names: Sequence[str] = ("head_dim",),
+        attention_bias: bool | None = None,
+        **more: object,
     ) -> Raw:
-        """Query heads, key/value heads and the width of a head.
+        """Query heads, key/value heads, the width of a head, and `more` keys of the table.
 
         `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
-        width that the heads do not divide, even where d_head is given; None: it rounds D/h down.
+        width that the heads do not divide, even where d_head is given; None: it rounds D/h down. `attention_bias` is
+        the class's default of that key; None: it has no such key.
         """
         n_heads = self.size(*names)
         groups = self.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
@@ -115,7 +118,8 @@ class Config(HeadReader):
         if width is None:
             width = max(1, raw["d_model"] // n_heads)
         self.divides(groups, n_heads, self.spelling(*(kv_names or names)), self.spelling(*names))
-        return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width}
+        bias = {} if attention_bias is None else {"bias": self.flag("attention_bias", default=attention_bias)}
+        return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width, **bias, **more}
 
     def gated(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
         """SwiGLU or GeGLU: three matrices."""
@@ -299,16 +303,20 @@ class Config(HeadReader):
         """The first `first_k_dense_replace` layers are dense."""
         first = self.count("first_k_dense_replace", default=default)
         self.require_value(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
-        return self.dense_where(raw, [i < first for i in range(raw["n_layers"])])
+        return self.dense_where(raw, first)
 
-    def typed(self, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """`mlp_layer_types`, one per layer: "dense" or "sparse"; `default` says where they are dense."""
-        names = ["dense" if is_dense else "sparse" for is_dense in default]
-        kinds = self.items("mlp_layer_types", of=any_of("dense", "sparse"), length=raw["n_layers"], default=names)
+    def typed(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
+        """`mlp_layer_types`, one per layer: "dense" or "sparse"; by default dense as `dense_where` takes it."""
+        n = raw["n_layers"]
+        flags = [i < dense for i in range(n)] if isinstance(dense, int) else dense
+        names = ["dense" if is_dense else "sparse" for is_dense in flags]
+        kinds = self.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
         return self.dense_where(raw, [kind == "dense" for kind in kinds])
 
-    def dense_where(self, raw: Raw, dense: list[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """Dense layers are `intermediate_size` wide; without any, the key says nothing."""
+    def dense_where(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
+        """The axis of layers that are `dense`, so many first ones or a flag for each, `intermediate_size` wide; without
+        any, the key says nothing."""
+        dense = [i < dense for i in range(raw["n_layers"])] if isinstance(dense, int) else dense
         if any(dense):
             raw["feed_forward"] = self.gated()
         self.ignore("intermediate_size")

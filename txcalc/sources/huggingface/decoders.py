@@ -198,7 +198,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
             first = self.typed
             if not isinstance(first, int):
                 first = 0 if c.data.get("mlp_layer_types") is not None else c.count(first[0], default=first[1])
-            axes.append(c.typed(raw, [i < first for i in range(raw["n_layers"])]))
+            axes.append(c.typed(raw, first))
         return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
 
 

@@ -12,7 +12,7 @@ from txcalc.sources.huggingface.keys import any_of, number
 
 def diffllama(c: Config) -> Raw:
     """Llama with differential attention."""
-    attention = c.heads(raw := c.stack(), whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw := c.stack(), whole=None, attention_bias=False)
     for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
         if attention[key] % 2:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")
@@ -25,7 +25,7 @@ def diffllama(c: Config) -> Raw:
 def apertus(c: Config) -> Raw:
     """Two matrices, with an activation that learns its slopes."""
     raw = c.stack()
-    attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, whole=None, attention_bias=False, qk_norm="head")
     form = c.text("hidden_act", default="xielu")
     named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
     mlp = {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named}
@@ -34,14 +34,14 @@ def apertus(c: Config) -> Raw:
 
 def olmo(c: Config) -> Raw:
     raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, attention_bias=False)
     return c.decoder(raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
 
 
 def smollm3(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw, kv=4) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=4, attention_bias=False)
     raw = c.decoder(raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
     interval = c.size("no_rope_layer_interval", default=4)
     rotated = c.items(
@@ -56,7 +56,7 @@ def smollm3(c: Config) -> Raw:
 def cohere_compass_text(c: Config) -> Raw:
     """Windows only where `layer_types` says so; rotary parameters for each kind of layers, null for none."""
     raw = c.stack()
-    attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, whole=None, attention_bias=False)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     types = c.layer_types(n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
@@ -105,7 +105,7 @@ def mllama_text_model(c: Config) -> Raw:
 def doge(c: Config) -> Raw:
     """Llama whose values say which keys are kept, and whose stream is scaled as branches are added."""
     raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, attention_bias=False, qk_norm="head")
     if c.data.get("sliding_window") is not None:
         c.fault(
             "sliding_window", c.data["sliding_window"], "none", "a window beside the keys that are kept is not read"

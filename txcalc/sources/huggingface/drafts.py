@@ -138,7 +138,7 @@ def dflash(c: Config) -> Raw:
     inner = _inner(c)
     raw = _stack(inner, biases=True)
     n, d = raw["n_layers"], raw["d_model"]
-    attention = inner.heads(raw) | {"bias": inner.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = inner.heads(raw, attention_bias=False, qk_norm="head")
     window = inner.size("sliding_window", default=None)
     axis = inner.windows(raw, window, inner.layer_types(n, [GLOBAL] * n))
     settings = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)

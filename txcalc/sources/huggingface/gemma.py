@@ -24,7 +24,7 @@ READER = "-reader"
 
 def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
     """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
-    attention = c.heads(raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=kv, d_head=256, whole=whole, attention_bias=False)
     activation = c.activation(*act_names, default="gelu_pytorch_tanh")
     mlp = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation}
     norm, first = c.rms(offset=True, place=place), {"scale": raw["d_model"] ** 0.5}
@@ -152,7 +152,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     d_ff, n = c.size("intermediate_size"), raw["n_layers"]
     parts = ["attention", "feed_forward"]
     norms = c.rms(place="sandwich", scalar=True)
-    types = c.layer_types(n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
+    types = c.layer_types(n, periodic(n, 6))
     types[-1] = GLOBAL  # whatever the list says
     heads, wide = _widths(c, types, attention, tied=tied)
     attention |= heads
@@ -305,7 +305,7 @@ def gemma3n_text(c: Config) -> Raw:
         "local": {"attention": {"window": window}, "positions": local},
         "global": {"attention": {}, "positions": wide},
     }
-    types = c.layer_types(n, [GLOBAL if (i + 1) % 5 == 0 else LOCAL for i in range(n)])
+    types = c.layer_types(n, periodic(n, 5))
     kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
     for kind in ("local", "global"):
         over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}}

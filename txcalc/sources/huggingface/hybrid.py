@@ -16,7 +16,7 @@ from txcalc.sources.spec import real
 def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
     """What Bamba and Falcon-H1 have in common: all but which layer is what. `inner`: channels, from the width D."""
     raw = c.stack()
-    attention = c.heads(raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, attention_bias=False)
     raw["mamba2"] = granite_mixer(c, raw, inner(raw["d_model"]))
     return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), norm=c.rms(eps=1e-5), partial=partial)
 
@@ -59,7 +59,7 @@ def olmo_hybrid(c: Config) -> Raw:
     checkpoints say that nothing is rotated by a base of null."""
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
+    attention = c.heads(raw, attention_bias=False, qk_norm="width")
     default = [GLOBAL if i % 4 == 3 else LINEAR for i in range(n)]
     default = default if GLOBAL in default else [*default[:-1], GLOBAL]
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
@@ -116,7 +116,7 @@ def _kimi_decoder(
         "head": c.lm_head(tied=False),
     }
     c.more_heads()
-    seconds, tables = c.typed(raw, [i < first for i in range(raw["n_layers"])])
+    seconds, tables = c.typed(raw, first)
     return by_mixer(raw, [DELTA[kind] for kind in types], [tables[second]["parts"][1] for second in seconds])
 
 

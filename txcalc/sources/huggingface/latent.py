@@ -68,7 +68,7 @@ def _indexed_decoder(
     listed = c.data.get("mlp_layer_types") is not None
     if first is None:
         first = 0 if listed else c.count("first_k_dense_replace", default=3)
-    return layered(raw, *axes, c.typed(raw, [i < first for i in range(raw["n_layers"])]))
+    return layered(raw, *axes, c.typed(raw, first))
 
 
 def longcat_flash(c: Config) -> Raw:
@@ -186,7 +186,7 @@ def mistral_large4_text(c: Config) -> Raw:
     }
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
-    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed(raw, [i < first for i in range(n)])
+    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed(raw, first)
     return layered(raw, *axes)
 
 

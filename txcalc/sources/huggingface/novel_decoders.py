@@ -118,7 +118,7 @@ def muse_spark_text(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),
     }
-    channels, tables = c.typed(raw, [False] * n)
+    channels, tables = c.typed(raw, 0)
     q, kv = several * width, groups * width
 
     def layer(kind: str, base: float, sparse: bool) -> Pieces:
@@ -152,7 +152,7 @@ def muse_spark_text(c: Config) -> Raw:
 def openai_privacy_filter(c: Config) -> Raw:
     """gpt-oss with a window in every layer that looks both ways, and a name for every token."""
     raw = c.stack()
-    attention = c.heads(raw, kv=2, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
+    attention = c.heads(raw, kv=2, d_head=64, attention_bias=True, sinks=True)
     mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
     mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
     c.note("its window, which looks both ways, is a mask: counted are all pairs")

@@ -149,7 +149,7 @@ def granitemoehybrid(c: Config) -> Raw:
     n = raw["n_layers"]
     kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
     given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, attention_bias=False)
     number = c.count("num_local_experts", default=8)
     shared = c.size("shared_intermediate_size", default=1024)
     form = c.text("position_embedding_type", default=None) or "nope"

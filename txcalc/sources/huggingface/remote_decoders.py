@@ -143,7 +143,7 @@ def minicpm(c: Config) -> Raw:
     c.ignore("dim_model_base", "mup_denominator", "sparse_config", "num_experts_per_tok")
     if c.data.get("sparse_config") is not None:
         c.note("sparse_config: blocks of keys that are chosen past dense_len are not read; FLOPs are those of all keys")
-    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, width_names=(), attention_bias=False)
     description = _decoder(c, raw, attention, tied=True)
     if c.count("num_experts", default=None, null=0):
         description["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))

@@ -18,7 +18,7 @@ def hunyuan(c: Config) -> Raw:
         if isinstance(sizes, list) and len(sizes) == raw["n_layers"] and all(size == sizes[0] for size in sizes):
             c.data = {**c.data, name: sizes[0]}
     c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
-    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, width_names=(), attention_bias=False)
     c.require_value(
         attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads"
     )
@@ -94,7 +94,7 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     """DeepSeek's own code of its first two models: attention with heads of its own, or latent; experts where
     `n_routed_experts` says so. A correction of the choice is a parameter."""
     if heads_only:
-        attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+        attention = c.heads(raw, width_names=(), attention_bias=False)
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
         description = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
     else:

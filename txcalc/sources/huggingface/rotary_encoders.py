@@ -176,7 +176,7 @@ def modernbert_decoder(c: Config) -> Raw:
 def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
     """Gated, each kind of bias by a flag of its own, and a norm after the embedding; `theta` names the rotary base."""
     bias = c.flag("mlp_bias", default=False)
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv_names=(), width_names=(), attention_bias=False)
     named: Raw = {"names": theta} if theta else {}
     return raw | {
         "attention": attention,

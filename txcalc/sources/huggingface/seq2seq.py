@@ -314,7 +314,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
     }
     c.padding_within(raw)
     n = raw["n_layers"]
-    attention = c.heads(raw, kv=4, d_head=256, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=4, d_head=256, whole=True, attention_bias=False)
     raw |= {
         "attention": attention | {"softcap": c.real("attn_logit_softcapping", default=50.0)},
         "feed_forward": c.gated(act="gelu_pytorch_tanh"),

@@ -15,6 +15,7 @@ from txcalc.sources.huggingface.config import (
     Raw,
     layered,
     leaf,
+    periodic,
     rotary_axis,
 )
 from txcalc.sources.huggingface.decoders import decoder
@@ -51,7 +52,7 @@ def granitemoeshared(c: Config) -> Raw:
 def phimoe(c: Config) -> Raw:
     raw = c.stack()
     window = c.size("sliding_window", default=None)
-    attention = c.heads(raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, attention_bias=False)
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 16, 2)
     if mixed["top_k"] != 2:
         c.fault("num_experts_per_tok", mixed["top_k"], "2", "transformers' phimoe always takes two")
@@ -102,7 +103,7 @@ def flint(c: Config) -> Raw:
     """A sink a head; full attention, without positions, in the first two layers, every fourth and the last."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=513)
-    attention = c.heads(raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=4, d_head=128, attention_bias=False)
     mixed = c.experts(NAMES, TOP, WIDTH, 256, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=1024))
     raw = c.decoder(raw, attention | {"qk_norm": "head", "sinks": True}, mixed=mixed | {"scoring": "sigmoid"})
     types = c.layer_types(n, [GLOBAL if i < 2 or i % 4 == 1 or i == n - 1 else LOCAL for i in range(n)])
@@ -116,7 +117,7 @@ def flint(c: Config) -> Raw:
 def dots1(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw, kv=32) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, kv=32, attention_bias=False, qk_norm="head")
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH), "n_shared_experts", default=REQUIRED)
     raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"})
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
@@ -164,7 +165,7 @@ def cohere2_moe(c: Config) -> Raw:
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
-    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, d_head=128, attention_bias=False)
     mixed = c.with_shared(c.experts(NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
     if c.text("expert_selection_fn", default="softmax") == "sigmoid":
         mixed["scoring"] = "sigmoid"
@@ -193,7 +194,7 @@ def llama4_text(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     normed = c.flag("use_qk_norm", default=True)
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, d_head=128, attention_bias=False)
     mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
     raw = c.decoder(raw, attention, mixed=mixed, theta=5e5)
@@ -272,7 +273,7 @@ def mimo_v2_flash(c: Config) -> Raw:
         tables[LAYER_NAMES[kind]] = {"positions": places}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
-    kinds = c.typed(raw, [i == 0 for i in range(n)])
+    kinds = c.typed(raw, 1)
     c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=why)
     return layered(raw, axis, kinds)
 
@@ -281,7 +282,7 @@ def laguna(c: Config) -> Raw:
     """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, kv=8, d_head=128, attention_bias=False, qk_norm="head")
     width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
     c.ignore("gating")
     if given not in (True, "per-head", "per-element") or type(given) is int:
@@ -318,14 +319,14 @@ def laguna(c: Config) -> Raw:
                 "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
             )
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
-    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed(raw, [i == 0 for i in range(n)]))
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed(raw, 1))
 
 
 def afmoe(c: Config) -> Raw:
     """Gated attention, sandwich norms, and positions only in the layers with a window."""
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, d_head=128, attention_bias=False, qk_norm="head")
     mixed = c.experts(NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
     raw = c.decoder(raw, attention | {"gate": "element"}, mixed=mixed)
@@ -333,10 +334,10 @@ def afmoe(c: Config) -> Raw:
     if c.flag("mup_enabled", default=False, null=False):
         raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
     window, period = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
-    types = c.layer_types(n, [LOCAL if (i + 1) % period else GLOBAL for i in range(n)])
+    types = c.layer_types(n, periodic(n, period))
     first = c.count("num_dense_layers", default=1)
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))
+    return layered(raw, axis, c.dense_where(raw, first))
 
 
 def beam(c: Config) -> Raw:
@@ -345,7 +346,7 @@ def beam(c: Config) -> Raw:
     n = raw["n_layers"]
     for key, usual in (("num_key_value_heads", 8), ("head_dim", 128)):
         c.size(key, default=usual)  # null is no number here
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, d_head=128, attention_bias=False)
     attention |= {"qk_norm": "head", "gate": "element"}
     mixed = c.with_shared(c.experts(NAMES[:1], TOP, WIDTH, 256, 8), groups=(8, 4))
     mixed |= {"scoring": "sigmoid", "scale": c.real("routed_scaling_factor", default=2.5)}
@@ -355,7 +356,7 @@ def beam(c: Config) -> Raw:
     window = c.size("sliding_window", default=512, null=None)
     types = c.layer_types(n, [GLOBAL if i == n - 1 or i % 6 == 5 else LOCAL for i in range(n)])
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
-    names, tables = c.typed(raw, [i < 3 for i in range(n)])
+    names, tables = c.typed(raw, 3)
     shift = leaf("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
     for table in tables.values():
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": [shift]}}

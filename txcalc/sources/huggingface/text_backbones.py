@@ -42,13 +42,13 @@ def hunyuan_vl_text(c: Config) -> Raw:
 def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = None) -> Raw:
     """DeepSeek-V2's experts after Llama's attention; which layers have them is a list, or all but the first ones."""
     raw = c.stack()
-    attention = c.heads(raw, kv=kv, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=kv, width_names=(), attention_bias=False)
     c.require_value(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
     raw = c.decoder(raw, attention, mixed=mixed)
     if dense is None and c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse" per layer')
-    return layered(raw, c.typed(raw, [i < (dense or 0) for i in range(raw["n_layers"])]))
+    return layered(raw, c.typed(raw, dense or 0))
 
 
 def unlimited_ocr_text(c: Config) -> Raw:
@@ -77,7 +77,7 @@ def molmo2_text(c: Config) -> Raw:
 def cosmos3_edge_text(c: Config) -> Raw:
     """Llama's with two matrices and a squared ReLU."""
     raw = c.stack()
-    attention = c.heads(raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, d_head=128, whole=True, attention_bias=False)
     _axes(c, attention["d_head"], [24, 20, 20], None)
     mlp = c.plain(act="relu2", bias=c.flag("mlp_bias", default=False))
     return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=1e8)
@@ -97,7 +97,7 @@ def muse_glimmer_text(c: Config) -> Raw:
     """Gated attention with bare norms of Q and K, sandwich norms, and positions in the layers with a window alone."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=2048, null=None)
-    attention = c.heads(raw, kv=2, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=2, d_head=128, whole=True, attention_bias=False)
     factor = c.real("qk_scale_factor", default=3.87)
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
     attention |= {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5}
@@ -117,7 +117,7 @@ def muse_glimmer_text(c: Config) -> Raw:
 def ernie4_5_vl_moe_text(c: Config) -> Raw:
     """ERNIE 4.5's experts for text, and beside them as many for pictures, which no text runs through."""
     raw = c.stack()
-    n, d = raw["n_layers"], raw["d_model"]
+    d = raw["d_model"]
     widths = c.items("moe_intermediate_size", of=size, length=None, default=[1536, 512])
     if len(widths) < 2:
         c.fault("moe_intermediate_size", widths, "two widths: of the experts for text and for pictures")
@@ -131,7 +131,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     attention = c.heads(raw, kv=4)
     _axes(c, attention["d_head"], [22, 22, 20], [22, 22, 20])
     raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
-    axis = c.typed(raw, [i == 0 for i in range(n)])
+    axis = c.typed(raw, 1)
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     idle, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
     return layered(c.with_idle(raw, idle, "the experts for pictures", so), axis)
@@ -142,7 +142,7 @@ def step3p5(c: Config) -> Raw:
     raw = c.stack()
     n, more = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
     kv_names = ("num_key_value_heads", "num_attention_groups")
-    attention = c.heads(raw, kv=8, d_head=128, kv_names=kv_names) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, d_head=128, kv_names=kv_names, attention_bias=False)
     mixed = c.experts(("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
                     d_ff_shared=c.size("share_expert_dim", "share_expert_dims", default=1280))  # fmt: skip
     raw |= {

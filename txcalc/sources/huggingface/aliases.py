@@ -8,7 +8,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.families import ALIASES, reader
 from txcalc.sources.huggingface.heads import class_of
-from txcalc.sources.huggingface.keys import bare
+from txcalc.sources.huggingface.keys import bare, without
 
 
 def alias(c: Config) -> Raw:
@@ -58,7 +58,7 @@ def codet5p(c: Config) -> Raw:
     halves = {}
     for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):
         table = c.data.get(name)
-        c.keys_read.add(name)
+        c.ignore(name)
         given = table if isinstance(table, Mapping) else {}
         if given.get("model_type") != "codet5p_module":
             c.fault(name, table if name in c else ABSENT, "an object of the model type codet5p_module")
@@ -71,7 +71,7 @@ def codet5p(c: Config) -> Raw:
         if name == "decoder" and (wide := given.get("cross_attention_hidden_size")) is not None:
             inner.fault("cross_attention_hidden_size", wide, "null", "its code attends to no other width than its own")
         halves[name] = reader("gptj")(inner)
-    encoder, decoder = ({k: v for k, v in half.items() if k not in ("kind", "context")} for half in halves.values())
+    encoder, decoder = (without(half, "kind", "context") for half in halves.values())
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
     n, plain = decoder["n_layers"], ["attention", "feed_forward"]
     kinds = {"plain": {"parts": plain}, "last": {"parts": ["attention", "cross_attention", "feed_forward"]}}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import Pieces, ffn_leaves, leaf_stack, norm_leaf
+from txcalc.sources.huggingface.leaf_list import Pieces, ffn_leaves, leaf_stack, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
 # By part its model type, and the width, layers, heads and width of feed-forward (0: 8/3 of its own) of its class.
@@ -39,7 +39,7 @@ def blt(c: Config) -> Raw:
     vocab = {config: config.size("vocab_size", default=260) for config in (c, e.c, parts["patcher"].c)}
     around = [leaf("bytes", "table", vocab[e.c], e.width), leaf("hashes", "table", rows, e.width, bias=True)]
     around[1]["runs"] = hashes
-    around = [item | {"kind": "embedding"} for item in around]
+    around = of_kind("embedding", around)
     around += e.layers(window)
     times = e.number if e.c.flag("cross_attn_all_layers", default=False) else 1
     around.append(leaf("to_patches", "linear", e.width, e.width * k, bias=False, kind="embedding", runs=times, **here))
@@ -121,7 +121,7 @@ class _Part:
             f"{name}feed_forward", self.width, self.wide, self.act, norm="rms_norm", bias=False, gated=True, **here
         )
         norm = norm_leaf(f"{name}attention", self.width, "rms_norm", **here)
-        return [norm, *[item | {"kind": "attention"} for item in leaves], *ff]
+        return [norm, *of_kind("attention", leaves), *ff]
 
     def layers(self, window: int | None) -> Pieces:
         return [item | {"times": self.number} for item in self.layer(window, {}, f"{self.name}_")]
@@ -139,4 +139,4 @@ class _Part:
             norm_leaf(f"{name}q", self.width, "rms_norm", **queries),
             norm_leaf(f"{name}k", self.width, "rms_norm", **keys),
         ]
-        return [item | {"times": times} for item in [*norms, *[item | {"kind": "attention"} for item in leaves]]]
+        return [item | {"times": times} for item in [*norms, *of_kind("attention", leaves)]]

@@ -54,6 +54,10 @@ class Config(HeadReader):
         key = self.spelling(*names)
         return Config(value, self.model_type, f"{self.path}{key}.", self) if value else None
 
+    def subtable(self, name: str) -> Config:
+        """A nested object, an empty one where it is absent."""
+        return self.table(name) or Config({}, self.model_type, f"{self.path}{name}.", self)
+
     def stack(
         self,
         d_model: Sequence[str] = ("hidden_size",),

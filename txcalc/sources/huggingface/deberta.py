@@ -102,7 +102,7 @@ def _context_pooler(c: Config, raw: Raw) -> str:
 
 def _terms(c: Config) -> list[str]:
     """`pos_att_type`: a list, or its items with bars between them."""
-    c.keys_read.add("pos_att_type")
+    c.ignore("pos_att_type")
     given = c.data.get("pos_att_type") if "pos_att_type" in c else None
     terms = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else given or []
     known = ["c2p", "p2c"]

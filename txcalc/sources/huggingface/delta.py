@@ -19,6 +19,7 @@ from txcalc.sources.huggingface.config import (
     leaf,
 )
 from txcalc.sources.huggingface.keys import any_of, number
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.spec import MAX_SIZE
 
 LINEAR = "linear_attention"
@@ -199,7 +200,7 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
         leaf("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
         leaf("index_keys", "stored", inner),
     ]
-    return [{"kind": "attention"} | item for item in leaves]
+    return of_kind("attention", leaves)
 
 
 def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]:

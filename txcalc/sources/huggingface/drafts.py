@@ -83,7 +83,7 @@ def eagle3(c: Config) -> Raw:
     if c.named("Eagle3LlamaForCausalLM"):
         c.ignore(*_OF_THE_TARGET.split())
     if c.named("CosyVoice3Eagle3LlamaForCausalLM"):
-        c.data = {**c.data, "num_hidden_layers": 1}
+        c.override(num_hidden_layers=1)
     raw = _stack(inner)
     if inner is c:
         c.require_value(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
@@ -141,7 +141,7 @@ def dflash(c: Config) -> Raw:
     attention = inner.heads(raw, attention_bias=False, qk_norm="head")
     window = inner.size("sliding_window", default=None)
     axis = inner.windows(raw, window, inner.layer_types(n, [GLOBAL] * n))
-    settings = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
+    settings = c.subtable("dflash_config")
     listed = (c.data if inner is not c else settings.data).get("aux_hidden_state_layer_ids" if inner is not c else
                                                           "target_layer_ids")  # fmt: skip
     if not isinstance(listed, list | None) or listed == []:

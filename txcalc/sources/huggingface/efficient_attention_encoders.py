@@ -6,6 +6,7 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
 from txcalc.sources.spec import Wrong, size
 
@@ -22,7 +23,7 @@ def big_bird(c: Config) -> Raw:
         d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
         layer = [leaf("up", "linear", d, wide), leaf("up_activation", act, wide), leaf("down", "linear", wide, d)]
         layer += [leaf("answer_sum", "sum", d), leaf("answer_norm", "layer_norm", d)]
-        raw["around"] = [item | {"kind": "head"} for item in layer]
+        raw["around"] = of_kind("head", layer)
     elif raw["head"]["form"] != "none":
         raw["head"]["pooler"] = True
     return raw

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.heads import WRITING
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.spec import size
 
 
@@ -180,7 +181,7 @@ def tapas(c: Config) -> Raw:
     answers = c.named("TapasForQuestionAnswering")
     kinds = c.count("num_aggregation_labels", default=0) if answers else 0
     if answers:
-        c.data = {**c.data, "architectures": ["TapasModel"]}
+        c.override(architectures=["TapasModel"])
     raw = bert_like(c, types=None, rows=1024, without=("token", "question", "choice"))
     rows = c.items("type_vocab_sizes", of=size, length=None, default=[3, 256, 256, 2, 256, 256, 10])
     raw["embedding"]["tables"] = [[number, 1] for number in rows]
@@ -284,7 +285,7 @@ def splinter(c: Config) -> Raw:
     answers = c.named("SplinterForQuestionAnswering", "SplinterForPreTraining")
     c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
     if answers or not c.data.get("architectures"):  # it has no language model
-        c.data = {**c.data, "architectures": ["SplinterModel"]}
+        c.override(architectures=["SplinterModel"])
     raw = bert_like(c, pooler=False, without=("sequence", "token", "question", "choice"))
     d, once = raw["d_model"], {"at": [0, 1, 1]}
     leaves: list[Raw] = []
@@ -293,7 +294,7 @@ def splinter(c: Config) -> Raw:
             leaves += [leaf(name, "linear", d, d, **on), leaf(f"{name}_activation", "gelu", d, **on)]
             leaves.append(leaf(f"{name}_norm", "layer_norm", d, **on))
         leaves += [leaf(f"{end}_scores", "linear", d, d, bias=False, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
-    return raw | ({"around": [item | {"kind": "head"} for item in leaves]} if answers else {})
+    return raw | ({"around": of_kind("head", leaves)} if answers else {})
 
 
 def luke(c: Config) -> Raw:

@@ -12,6 +12,7 @@ from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf,
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
+from txcalc.sources.huggingface.keys import without
 from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
 from txcalc.sources.huggingface.vision import beit, deit, dinov2, donut_swin, swin, swinv2, vit
 
@@ -46,7 +47,7 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
         name = second.spelling("hidden_size", "d_model", "n_embd")
         second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its attention reads no other width")
     halves = {"encoder": encoder, "decoder": decoder}
-    stacks = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
+    stacks = {half: without(raw, "kind", "context") for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **stacks}
 
 
@@ -57,7 +58,7 @@ def vision_encoder_decoder(c: Config) -> Raw:
 
 def _half(c: Config, half: str, readers: Readers) -> Config:
     """The config of a half, as that of the class which transformers makes of it."""
-    c.keys_read.add(half)
+    c.ignore(half)
     data = c.data.get(half)
     if not isinstance(data, Mapping):
         got = ABSENT if data is None else data
@@ -160,7 +161,7 @@ def _gemma3(c: Config) -> Raw:
     raw = gemma3_text(c)
     if c.data.get("sliding_window", 0) is None:
         c.fault("sliding_window", None, "a window, for its masks are made with one")
-    return {key: value for key, value in raw.items() if key not in ("kind", "context", "head")}
+    return without(raw, "kind", "context", "head")
 
 
 def _types(c: Config, raw: Raw) -> list[str]:
@@ -203,5 +204,5 @@ def _merged(c: Config, raw: Raw) -> Raw:
     tables = {
         name: {"parts": ["pieces", "feed_forward"], "pieces": {"leaves": spans[name]}} | norm for name in set(kinds)
     }
-    plain = {key: value for key, value in raw.items() if key not in ("attention", "layer", "pattern", "positions")}
+    plain = without(raw, "attention", "layer", "pattern", "positions")
     return layered(plain | {"positions": {"form": "none"}}, (kinds, tables))

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import Pieces, attention_leaves, conformer_leaves, leaf_stack, norm_leaf
+from txcalc.sources.huggingface.leaf_list import (
+    Pieces,
+    attention_leaves,
+    conformer_leaves,
+    leaf_stack,
+    norm_leaf,
+    of_kind,
+)
 from txcalc.sources.huggingface.seq2seq import joined
 
 _COHERE = {"hidden_size": 1280, "num_hidden_layers": 48, "num_attention_heads": 8, "intermediate_size": 5120,
@@ -107,4 +114,4 @@ def _joined(c: Config, d: int) -> Pieces:
             c.data.get("num_mel_bins"),
             f"a number of which {number} strides leave {bands_left}, not {bands}",
         )
-    return [item | {"kind": "embedding"} for item in [*leaves, leaf("frames", "linear", channels * bands_left, d)]]
+    return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * bands_left, d)])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_rank
 
 # Kernels, losses and ways to compute the same, none of which changes a size.
@@ -96,7 +97,7 @@ def samba(c: Config) -> Raw:
     raw = _stack(c, sized=False, usual=2304)
     if "attn" not in c:
         attention = {"layers": [*range(1, min(18, raw["n_layers"]), 2)], "num_heads": 18, "window_size": 2048}
-        c.data = {**c.data, "attn": attention}
+        c.override(attn=attention)
         c.assume("attn", attention)
     inner = expanded(c, raw, "expand")
     c.require_value(
@@ -195,7 +196,7 @@ def _torchscale(c: Config) -> Raw:
         "n_layers": c.layers("decoder_layers"),
         "vocab_size": c.size("vocab_size", default=50257),
         "embedding": {} if c.flag("no_scale_embedding", default=True) else {"scale": d**0.5},
-        "pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]},
+        "pieces": {"leaves": of_kind("recurrent", leaves)},
         "feed_forward": {"d_ff": c.size("decoder_ffn_embed_dim", default=1280), "gated": True,
                          "activation": c.activation("activation_fn", default="gelu")},
         "norm": c.rms("layernorm_eps"),
@@ -246,7 +247,7 @@ def bailing_moe_linear(c: Config) -> Raw:
         c.fault("moe_shared_expert_intermediate_size", shared, "moe_intermediate_size", _APART)
     raw |= {
         "attention": attention,
-        "pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]},
+        "pieces": {"leaves": of_kind("recurrent", leaves)},
         "experts": c.with_shared(mixed, "num_shared_experts", default=0),
         "feed_forward": c.gated(),
         "norm": c.rms(),
@@ -348,6 +349,4 @@ def _short(c: Config, default: bool, activation: str = "", **widths: int) -> lis
 
 def _linear(c: Config, leaves: list[Raw], times: int = 4) -> Raw:
     """A layer of these pieces and a feed-forward."""
-    return _mixed(
-        c, _stack(c, times=times) | {"pieces": {"leaves": [{"kind": "recurrent"} | item for item in leaves]}}, "pieces"
-    )
+    return _mixed(c, _stack(c, times=times) | {"pieces": {"leaves": of_kind("recurrent", leaves)}}, "pieces")

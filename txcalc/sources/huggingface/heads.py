@@ -68,7 +68,7 @@ class HeadReader(Keys):
     def head_of(self, *known: str) -> str:
         """The head that `architectures[0]` names: a value of `HEADS`, "none" for hidden states; the first of `known`
         when the config names no class."""
-        self.keys_read.add("architectures")
+        self.ignore("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
             classes = metadata.classes(self.model_type)
@@ -112,7 +112,7 @@ class HeadReader(Keys):
 
     def labels(self, default: int = 2) -> int:
         """How many classes a classifier has; `default` when the config does not say."""
-        self.keys_read |= {"id2label", "label2id", "num_labels"}
+        self.ignore("id2label", "label2id", "num_labels")
         given, number = self.data.get("id2label"), self.data.get("num_labels")
         if given is None:
             return int(self.size("num_labels", default=default))

@@ -128,8 +128,7 @@ def _n_layers(c: Config) -> int:
 def kimi_linear(c: Config) -> Raw:
     """Nothing is rotated. Published configs say in `linear_attn_config` what the class has keys of its own for."""
     n = _n_layers(c)
-    table = c.table("linear_attn_config")
-    inner = table or Config({}, c.model_type, "linear_attn_config.", c)
+    inner = c.subtable("linear_attn_config")
     listed = [inner.items(key, of=number, length=None, default=None) for key in ("full_attn_layers", "kda_layers")]
     default = [GLOBAL if i and i % 4 == 0 else LINEAR for i in range(n)]
     if c.data.get("layer_types") is None and None not in listed:
@@ -157,7 +156,7 @@ def kimi_linear(c: Config) -> Raw:
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
     if "attn_res_block_size" not in c:
         return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
-    c.data = {**c.data, "hidden_act": "silu"}
+    c.override(hidden_act="silu")
     c.ignore("activation_situ_beta", "activation_situ_linear_beta")
     delta |= {"bound": inner.real("gate_lower_bound"), "whole_gate": inner.flag("use_full_rank_gate", default=False)}
     return kimi_k3(c, _kimi_decoder(c, latent | {"gate": "element"}, delta, types, first, 1e-5, form="none"))

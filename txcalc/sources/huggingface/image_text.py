@@ -12,6 +12,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.keys import without
 from txcalc.sources.huggingface.tower_registry import tower_model
 from txcalc.sources.huggingface.tower_types import Tower
 from txcalc.sources.huggingface.towers import clip as clip_tower
@@ -82,7 +83,7 @@ def clip(c: Config) -> Raw:
     first["embedding"] |= {"shared": False}
     c.note("two encoders side by side: a picture and a text; neither keeps a cache in use")
     c.note("that both vectors are scaled to length 1 is not among the other FLOPs")
-    stacks = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
+    stacks = {half: without(raw, "kind", "context") for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **stacks}
 
 
@@ -196,10 +197,7 @@ def blip(c: Config) -> Raw:
         "embedding": {"norm": True},
         "head": {"form": "masked-lm", "tied": form == "lm"},
     }
-    stacks = {
-        half: {k: v for k, v in raw.items() if k != "kind"}
-        for half, raw in (("encoder", encoder), ("decoder", decoder))
-    }
+    stacks = {half: without(raw, "kind") for half, raw in (("encoder", encoder), ("decoder", decoder))}
     return {"kind": "encoder-decoder", **stacks}
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
-from txcalc.parts.options import REQUIRED as REQUIRED, Table
+from txcalc.parts.options import REQUIRED as REQUIRED, Raw, Table
 from txcalc.sources.huggingface.size_neutral_keys import (
     IGNORED_KEYS,
     TRAINING_NUMBERS,
@@ -176,6 +176,21 @@ class Keys:
         line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
         if line not in self.assumptions:
             self.assumptions.append(line)
+
+    def fill(self, defaults: Table) -> None:
+        """Take a code's own defaults where keys are absent; each is an assumption."""
+        absent = {name: value for name, value in defaults.items() if name not in self}
+        for name, value in absent.items():
+            self.assume(name, value)
+        self.data = {**absent, **self.data}
+
+    def override(self, **values: object) -> None:
+        """Read these values, whatever the file says."""
+        self.data = {**self.data, **values}
+
+    def drop(self, *names: str) -> None:
+        """Read the file as if it had no such keys."""
+        self.data = without(self.data, *names)
 
     def note(self, line: str) -> None:
         self.notes.append(line)
@@ -343,6 +358,11 @@ class Keys:
         except Wrong as wrong:
             self.fault(first, value, wrong.expected, wrong.fix)
             return _second_stand_in(stand_in, check) if self.second_reading else stand_in
+
+
+def without(table: Mapping[str, Any], *names: str) -> Raw:
+    """A table without some of its keys."""
+    return {name: value for name, value in table.items() if name not in names}
 
 
 # Kinds of layers by the names that older files have for them.

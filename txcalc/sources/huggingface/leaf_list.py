@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from txcalc.sources.huggingface.config import Raw, leaf
 
@@ -14,6 +14,11 @@ def leaf_stack(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
     layers = {name: {"parts": ["pieces"], "pieces": {"leaves": pieces}} for name, pieces in kinds.items()}
     defaults: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
     return defaults | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
+
+
+def of_kind(kind: str, leaves: Iterable[Raw]) -> Pieces:
+    """Leaves that count as one kind where they have none of their own."""
+    return [{"kind": kind} | item for item in leaves]
 
 
 def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: object) -> Raw:
@@ -70,7 +75,7 @@ def conformer_leaves(
         leaf("conv_sum", "sum", d),
     ]
     first, second = (ffn_leaves(name, d, ff, act, norm=norm, bias=ffn_bias) for name in ("first", "second"))
-    mixing = [{"kind": "attention"} | item for item in mixed]
+    mixing = of_kind("attention", mixed)
     return [*first, *mixing, *convolved, *second, leaf("norm", norm, d, kind="norm")]
 
 
@@ -107,4 +112,4 @@ def pre_norm_leaves(
     leaves += [leaf("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
     ffn = [leaf("up", "linear", d, wide, **here), leaf("activation", act, wide, **here)]
     ffn += [leaf("down", "linear", wide, d, **here), leaf("feed_forward_sum", "sum", d, **here)]
-    return leaves + [item | {"kind": "feed_forward"} for item in ffn]
+    return leaves + of_kind("feed_forward", ffn)

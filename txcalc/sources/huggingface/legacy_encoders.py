@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
-
-
-def of(kind: str, *pieces: Raw) -> Pieces:
-    """Pieces that count as one kind where they have none of their own."""
-    return [{"kind": kind} | item for item in pieces]
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, of_kind
 
 
 def xlnet(c: Config) -> Raw:
@@ -26,7 +21,7 @@ def xlnet(c: Config) -> Raw:
     leaves += [leaf("core", "attention", h, w, w, bias=False), leaf("far", "scores", h, w, keys=[2, 0, 1])]
     leaves += [leaf("o", "linear", d, d, bias=False)]
     return raw | {
-        "pieces": {"leaves": of("attention", *leaves, leaf("attention_sum", "sum", d))},
+        "pieces": {"leaves": of_kind("attention", [*leaves, leaf("attention_sum", "sum", d)])},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
         "feed_forward": c.plain("d_inner", act_names=("ff_activation",)),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
@@ -86,7 +81,7 @@ def mobilebert(c: Config) -> Raw:
             *norm_leaves(f"{name}_norm", t),
             leaf(f"{name}_sum", "sum", t),
         ]
-        return [item | {"kind": item.get("kind", "feed_forward")} for item in leaves]
+        return of_kind("feed_forward", leaves)
 
     layer: Pieces = []
     if narrow:
@@ -141,4 +136,4 @@ def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
         leaves.append(leaf("classifier", "linear", d, classes, **once))
     elif form in ("token", "question"):
         leaves.append(leaf("classifier", "linear", d, c.labels()))
-    return [item | {"kind": "head"} for item in leaves], head
+    return of_kind("head", leaves), head

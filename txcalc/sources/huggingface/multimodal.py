@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, by_name
-from txcalc.sources.huggingface.keys import printable
+from txcalc.sources.huggingface.keys import printable, without
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.sources.huggingface.transformers_metadata import knows, size_of
 
@@ -99,7 +99,7 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
     if c.model_type not in _BOTH_WAYS:
         return text
     c.note("the prompt is attended to both ways: masked attention is counted as if it were causal")
-    return {k: v for k, v in text.items() if k not in ("use_bidirectional_attention", "num_image_tokens")}
+    return without(text, "use_bidirectional_attention", "num_image_tokens")
 
 
 # Whose `tie_word_embeddings` ties the head, as transformers 5.23 builds these classes with each value of each key: the

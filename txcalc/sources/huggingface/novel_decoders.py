@@ -6,7 +6,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf
-from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
+from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
 from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
 from txcalc.sources.spec import real
 
@@ -317,5 +317,5 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     around = mean("output_blocks", -(-n // block) + 1)
     if "experts" in raw:
         raw["experts"] |= {"latent": latent, "correction": True}
-    return layered({key: value for key, value in raw.items() if key not in ("layer", "pattern")} | {"around": around},
+    return layered(without(raw, "layer", "pattern") | {"around": around},
                    (order, tables))  # fmt: skip

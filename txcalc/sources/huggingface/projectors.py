@@ -22,7 +22,7 @@ from txcalc.sources.spec import MAX_SIZE
 def _layers_read(c: Config) -> int:
     """How many of the tower's layers are put side by side."""
     layers = c.data.get("vision_feature_layer", -1)
-    c.keys_read.add("vision_feature_layer")
+    c.ignore("vision_feature_layer")
     if type(layers) is int:
         return 1
     if not isinstance(layers, list) or not layers:
@@ -33,7 +33,7 @@ def _layers_read(c: Config) -> int:
 
 def _dropped(c: Config, default: str) -> int:
     """The first position, unless all are handed on."""
-    c.keys_read.add("vision_feature_select_strategy")
+    c.ignore("vision_feature_select_strategy")
     return 1 if c.data.get("vision_feature_select_strategy", default) == "default" else 0
 
 
@@ -139,7 +139,7 @@ def idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of visual words."""
     for key, name, default in (("hidden_size", "d_model", 1536), ("vocab_size", "vocab_size", 151643)):
-        c.keys_read.add(key)  # the head's sizes, whatever the language model's are
+        c.ignore(key)  # the head's sizes, whatever the language model's are
         if c.data.get(key, default) != raw[name]:
             c.fault(key, c.data.get(key, default), f"text_config's {raw[name]:,}")
     return Projection(({"linear": raw["d_model"], "bias": False},))

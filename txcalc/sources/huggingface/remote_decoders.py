@@ -8,6 +8,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.decoders import decoder as decoder
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.spec import Wrong, size
 
 
@@ -70,7 +71,7 @@ def chatglm(c: Config) -> Raw:
     c.require_published_class(writes=True)
     if bits := c.count("quantization_bit", default=None, null=0):
         c.require_value(None, "quantization_config", why="quantization_bit says how it is quantised")
-        c.data = {**c.data, "quantization_config": {"quant_method": "chatglm", "bits": bits}}
+        c.override(quantization_config={"quant_method": "chatglm", "bits": bits})
     if "inner_hidden_size" in c:
         raw = _chatglm_1(c)
         return _prefixed(c, raw, raw["d_model"], once=False)
@@ -155,7 +156,7 @@ def internlm2(c: Config) -> Raw:
     raw = c.stack()
     rewards = c.named("InternLM2ForRewardModel")
     if rewards:
-        c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
+        c.drop("architectures", "tie_word_embeddings")
         c.ignore("reward_token_id")
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("bias", default=True)}
     description = _decoder(c, raw, attention, tied=False)
@@ -320,7 +321,7 @@ def yuan(c: Config) -> Raw:
         leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
     description = raw | {
-        "pieces": {"leaves": [{"kind": "attention"} | item for item in leaves]},
+        "pieces": {"leaves": of_kind("attention", leaves)},
         "feed_forward": c.gated(),
     }
     description |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}

@@ -9,7 +9,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, of_kind
 from txcalc.sources.huggingface.rotary_encoders import gte
 from txcalc.sources.huggingface.seq2seq import crossing
 
@@ -28,7 +28,7 @@ def nomic_bert_own(c: Config) -> Raw:
     form = "silu" if act == "swiglu" else "gelu"
     writes = c.named("NomicBertForPreTraining")
     if writes:
-        c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
+        c.override(architectures=["NomicBertForMaskedLM"])
     elif not c.named("NomicBertModel"):
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
     declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
@@ -49,7 +49,7 @@ def nomic_bert_own(c: Config) -> Raw:
     if writes:
         before = [leaf("transform", "linear", d, d, bias=first), leaf("transform_activation", form, d)]
         before.append(leaf("transform_norm", "layer_norm", d))
-        raw["around"] = [{"kind": "head"} | item for item in before]
+        raw["around"] = of_kind("head", before)
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
     period = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
@@ -88,8 +88,8 @@ def new(c: Config) -> Raw:
     c.require_value("rope", "position_embedding_type", why="rotary positions are read")
     stretch = c.data.get("rope_scaling")
     if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
-        c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
-    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+        c.drop("rope_scaling")
+    c.drop("position_embedding_type")
     return gte(c)
 
 
@@ -104,7 +104,7 @@ def jina_bert(c: Config) -> Raw:
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
         c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
-    c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
+    c.drop("position_embedding_type")
     return _gated_bert(c, "JinaBert", "gelu" if form == "geglu" else "relu")
 
 
@@ -118,7 +118,7 @@ def mosaic_bert(c: Config) -> Raw:
     """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
     c.require_published_class("bert")
     c.ignore("alibi_starting_size")
-    c.data = {key: value for key, value in c.data.items() if key not in ("hidden_act", "position_embedding_type")}
+    c.drop("hidden_act", "position_embedding_type")
     return _gated_bert(c, "Bert", "gelu")
 
 
@@ -146,7 +146,7 @@ def ernie_m(c: Config) -> Raw:
     if c.named("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
         c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
     if not c.data.get("architectures"):
-        c.data = {**c.data, "architectures": ["ErnieMModel"]}
+        c.override(architectures=["ErnieMModel"])
     return _as_bert(c, "ErnieM", types=None)
 
 
@@ -154,7 +154,7 @@ def _as_bert(c: Config, name: str, **more: Any) -> Raw:
     """A config whose classes are BERT's by another name."""
     names, declared_type = c.data.get("architectures"), c.model_type
     if isinstance(names, list) and names and isinstance(names[0], str):
-        c.data = {**c.data, "architectures": [names[0].replace(name, "Bert")]}
+        c.override(architectures=[names[0].replace(name, "Bert")])
     c.model_type = "bert"
     raw = bert_like(c, **more)
     c.model_type = declared_type
@@ -168,7 +168,7 @@ def albef(c: Config) -> Raw:
     """
     if c.data.get("model_type") not in ("bert", "roberta"):
         c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
-        c.data = {**c.data, "model_type": "bert"}
+        c.override(model_type="bert")
     c.model_type = c.data["model_type"]
     c.require_published_class()
     return _with_fusion(c, encoder(c), c.count("fusion_layer"))
@@ -178,7 +178,8 @@ def blip_med(c: Config) -> Raw:
     """BLIP's BERT: every layer attends to pictures too, in LAVIS those from `fusion_layer` on, and there are no types
     unless LAVIS' key says so."""
     typed = "add_type_embeddings" in c and c.flag("add_type_embeddings")
-    c.model_type, c.data = "bert", {key: value for key, value in c.data.items() if key != "add_cross_attention"}
+    c.model_type = "bert"
+    c.drop("add_cross_attention")
     c.require_published_class()
     raw = encoder(c)
     if not typed:

@@ -6,6 +6,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.leaf_list import of_kind
 
 
 def hunyuan(c: Config) -> Raw:
@@ -130,14 +131,11 @@ def deepseek_vl_v2(c: Config) -> Raw:
 def _deepseek_text(inner: Config) -> Raw:
     defaults = {"vocab_size": 102400, "num_hidden_layers": 30, "num_attention_heads": 32, "hidden_size": 4096,
                 "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
-    absent = {key: value for key, value in defaults.items() if key not in inner}
-    for key, value in absent.items():
-        inner.assume(key, value)
-    inner.data = {**absent, **inner.data}
+    inner.fill(defaults)
     inner.require_published_class("deepseekv2", "deepseekocr")
     heads_only = not inner.flag("use_mla", default=True)
     if heads_only and inner.data.get("kv_lora_rank", 0) is None:  # which the class of another library would need
-        inner.data = {key: value for key, value in inner.data.items() if key != "kv_lora_rank"}
+        inner.drop("kv_lora_rank")
     return _deepseek(inner, inner.stack(), heads_only=heads_only)
 
 
@@ -168,7 +166,7 @@ def step3_text(c: Config) -> Raw:
         leaf("core", "causal", several, width, width, groups=several, bias=False),
         leaf("o", "linear", several * width, d, bias=False), leaf("attention_sum", "sum", d),
     ]  # fmt: skip
-    leaves = [{"kind": "attention"} | item for item in attention]
+    leaves = of_kind("attention", attention)
     mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
                     d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
     numbers = [str(i) for i in range(raw["n_layers"])]
@@ -210,7 +208,7 @@ def minimax_text_01(c: Config) -> Raw:
     )
     types = [GLOBAL if kind else LINEAR for kind in given or []]
     dims = c.size("rotary_dim", default=None)
-    c.data = {**c.data, "layer_types": types or None}
+    c.override(layer_types=types or None)
     raw = minimax(c)
     width = raw["attention"]["d_head"]
     return raw | {"positions": raw["positions"] | ({"rotary_dims": dims} if dims and dims != width else {})}

@@ -8,6 +8,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.dense import falcon
+from txcalc.sources.huggingface.keys import without
 from txcalc.sources.huggingface.tower_registry import describe_towers
 from txcalc.sources.spec import real, size
 
@@ -96,7 +97,7 @@ def plamo(c: Config) -> Raw:
 def qwen2_reward(c: Config) -> Raw:
     """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
     process = c.named("ProcessRewardModel")
-    c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
+    c.drop("architectures", "tie_word_embeddings")
     c.model_type = "qwen2"
     raw = decoder(c, "qwen2")
     c.ignore("alpha", "id2label", "label2id", "num_labels")
@@ -114,7 +115,7 @@ def refinedwebmodel(c: Config) -> Raw:
 def refinedweb(c: Config) -> Raw:
     """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
     c.require_published_class("rw", "falcon")
-    c.data = {**c.data, "new_decoder_architecture": True}
+    c.override(new_decoder_architecture=True)
     return falcon(c)
 
 
@@ -131,11 +132,12 @@ def mpt_grouped(c: Config) -> Raw:
     for name, given in (("no_bias", c.data), ("attn_config.alibi", table)):
         if given.get(name.rpartition(".")[2]) is None:
             c.fault(name, ABSENT, "true", "its class has it false, which is not read")
-    fields = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
+    fields = without(table, "attn_type", "kv_n_heads")
     c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
     c.require_value("torch", "fc_type", why="plain matrices are read")
     c.ignore("use_pad_tok_in_ffn")
-    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": fields}
+    c.drop("architectures")
+    c.override(attn_config=fields)
     declared_type, c.model_type = c.model_type, "mpt"
     raw = decoder(c, "mpt")
     for config in (c, *c.inner):  # what transformers' class does not read may say more of its own

@@ -189,10 +189,8 @@ def ming_2(c: Config) -> Raw:
     """Ming-flash-omni: the same on a copy of Ling 2's code, which says other sizes where a config says nothing."""
 
     def text(inner: Config) -> Raw:
-        absent = {key: value for key, value in _MING_2.items() if key not in inner}
-        for key in absent:
-            inner.assume(key, absent[key])
-        inner.data = absent | {**inner.data, "use_qk_norm": True}  # this copy has the norms, and never looks at it
+        inner.fill(_MING_2)
+        inner.override(use_qk_norm=True)  # this copy has the norms, and never looks at it
         inner.ignore("use_expert_bias", "moe_router_topk_scaling_factor", "use_interleaved_frame_timestamp")
         several = inner.text("router_type", default="topN")
         if several not in ("topN", "MultiRouter"):
@@ -209,7 +207,7 @@ def _of_ling(inner: Config, text: str) -> Raw:
     """Ling's layers, whose positions may be those of a picture too."""
     scaling = inner.data.get("rope_scaling")
     if isinstance(scaling, Mapping) and scaling.get("type") in ("3D", "video_rope"):
-        inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
+        inner.drop("rope_scaling")
     return _typed(inner, (text,), "image_patch_token", "image_start_token", "video_patch_token", "video_start_token")
 
 
@@ -228,7 +226,7 @@ def internlmxcomposer2(c: Config) -> Raw:
     Source   Dong et al. 2024 (arXiv 2401.16420), section 3.2: Partial LoRA
     """
     _called(c, ("internlm2forcausallm", "internlmxcomposer2forcausallm"))
-    c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "max_length")}
+    c.drop("architectures", "max_length")
     c.model_type = "internlm2"
     raw = reader("internlm2")(c)
     if c.faults:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
-from txcalc.sources.huggingface.leaf_list import leaf_stack
+from txcalc.sources.huggingface.leaf_list import leaf_stack, of_kind
 from txcalc.sources.spec import count
 
 
@@ -115,10 +115,7 @@ def rwkv7(c: Config) -> Raw:
         channels = [leaf("mix", "held", d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
         channels += [leaf("down", "linear", wide, d, bias=False), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
         norms = [leaf(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
-        mixer, channels = (
-            [{"kind": kind} | item for item in some]
-            for kind, some in (("recurrent", mixer), ("feed_forward", channels))
-        )
+        mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
         return [norms[0], *mixer, norms[1], *channels]
 
     c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
@@ -152,9 +149,7 @@ def rwkv6(c: Config) -> Raw:
     channels += [leaf("down", "linear", wide, d, bias=False), leaf("receptance", "linear", d, d, bias=False)]
     channels += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
     norms = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
-    mixer, channels = (
-        [{"kind": kind} | item for item in some] for kind, some in (("recurrent", mixer), ("feed_forward", channels))
-    )
+    mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
     ends = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
@@ -225,4 +220,4 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
 def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     """A branch between two norms."""
     norms = [leaf(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
-    return [norms[0], *({"kind": kind} | item for item in branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]
+    return [norms[0], *of_kind(kind, branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

@@ -54,7 +54,7 @@ def minicpmv(v: Config) -> Tower:
     whole.require_value(False, "drop_vision_last_layer", why="all layers are read")
     if str(whole.data.get("version", "2.5")) not in ("2.5", "2.6"):
         whole.fault("version", whole.data["version"], "2.5 or 2.6", "the resampler of others is not read")
-    whole.keys_read.add("version")
+    whole.ignore("version")
     grid, _, _ = grid_of(v, 224, 16)
     return ragged(v, grid**2, 768, 3072, 12, 12)
 
@@ -85,7 +85,7 @@ def phi3_v(v: Config) -> Tower:
 def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Four patches as one, a vector between rows and one between a picture and its parts, two matrices."""
     given = c.data.get("embd_layer")
-    c.keys_read.add("embd_layer")
+    c.ignore("embd_layer")
     if given != EMBEDDED:
         c.fault("embd_layer", given, str(EMBEDDED))
     d = raw["d_model"]
@@ -114,7 +114,7 @@ def deepseek_ocr(v: Config) -> Tower:
 def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix on both towers' features, a vector at the end of a row and one between a picture and its parts."""
     given, d = c.data.get("projector_config"), raw["d_model"]
-    c.keys_read.add("projector_config")
+    c.ignore("projector_config")
     usual = {"input_dim": tower.width, "model_type": "mlp_projector", "n_embed": d, "projector_type": "linear"}
     if given != usual:
         c.fault("projector_config", given, str(usual))

@@ -69,7 +69,7 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A Q-Former and a matrix; InstructBLIP's reads the prompt too."""
-    p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
+    p = c.subtable("qformer_config")
     queries, rows = c.size("num_query_tokens", default=32), p.size("max_position_embeddings", default=512)
     words = p.size("vocab_size", default=30522)
     if c.model_type == "blip-2":
@@ -87,7 +87,7 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     d, f = int(raw["d_model"]), raw.get("feed_forward", {}).get("d_ff")
     if f is None:
         raise InputError(c.model_type, ["its language model is not dense"])
-    p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
+    p = c.subtable("perceiver_config")
     heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
     head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
     latents, act = p.size("resampler_n_latents", default=64), p.activation("hidden_act", default="silu")
@@ -130,7 +130,7 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Layers side by side, of which the mean of 2 × 2 patches attends to them, those of a crop filled up to whole ones,
     and a gated feed-forward."""
-    p = c.table("adapter_config") or Config({}, c.model_type, "adapter_config.", c)
+    p = c.subtable("adapter_config")
     layers = p.data.get("vit_layers", p.data.get("vision_feature_layer"))
     layers = [24, 18] if layers is None else layers
     p.ignore("vision_feature_layer", "vit_layers", "hidden_act", "attention_dropout", "image_feature_dropout")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
-from txcalc.sources.huggingface.keys import ACTIVATIONS
+from txcalc.sources.huggingface.keys import ACTIVATIONS, without
 
 
 def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
@@ -96,7 +96,7 @@ def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
     c.ignore("tie_word_embeddings")
     form = c.head_of("encoder", *(("token",) if deciding else ()))
     head = {"form": "none"} if form == "encoder" else c.classifier(form, deciding)
-    stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
+    stack = without(raw, "encoder", "decoder")
     return {**stack, "kind": "encoder", **raw["encoder"], "head": head}
 
 
@@ -163,7 +163,7 @@ def bart_like(
 
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
-    stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
+    stack = without(raw, "encoder", "decoder")
     stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c, True)}
     if crossed:
         return stack

@@ -20,6 +20,7 @@ from txcalc.sources.huggingface.config import (
 )
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
+from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.spec import size
 
 
@@ -412,7 +413,7 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     c.ignore("num_nextn_predict_layers")  # how often its modules run
     uncounted(c)
     activation: Raw = {"activation": "clamped_silu"}
-    c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
+    c.drop("hidden_act")  # its class takes none
     mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | activation
     mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
@@ -424,7 +425,7 @@ def minimax_m3_vl_text(c: Config) -> Raw:
         leaf("k_norm", "rms_norm", width, kind="norm"),
         leaf("scores", "index", index_heads, width),
     ]
-    leaves = [{"kind": "attention"} | item for item in chosen]
+    leaves = of_kind("attention", chosen)
     if _SELECTED in types:
         c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
     rotated = c.size("rotary_dim", default=64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw, leaf
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaf_list import attention_leaves, conformer_leaves, leaf_stack, norm_leaf
+from txcalc.sources.huggingface.leaf_list import attention_leaves, conformer_leaves, leaf_stack, norm_leaf, of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joined_head
 from txcalc.sources.spec import size
 
@@ -219,7 +219,7 @@ def _speaker(c: Config, d: int) -> list[Raw]:
         leaf("classifier", "linear", width, width, **once),
     ]
     c.note(f"the speaker's head reads sounds of {lost + 1:,} frames and more")
-    return [item | {"kind": "head"} for item in [*leaves, leaf("margins", "held", width * c.labels())]]
+    return of_kind("head", [*leaves, leaf("margins", "held", width * c.labels())])
 
 
 def wavlm(c: Config) -> Raw:

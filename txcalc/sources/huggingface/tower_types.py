@@ -94,7 +94,7 @@ def side_of(v: Config, key: str, default: int) -> int:
     """A side in pixels, given once or for both directions."""
     value = v.data.get(key)
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
-        v.keys_read.add(key)
+        v.ignore(key)
         return max(1, value[0])
     return int(v.size(key, default=default))
 
@@ -111,7 +111,7 @@ def mlp_width(v: Config, width: int, default: float) -> int:
 def patch_area(v: Config, key: str) -> int:
     """Of a window of two sides, 2 × 2 unless told otherwise."""
     sides = v.data.get(key, [2, 2])
-    v.keys_read.add(key)
+    v.ignore(key)
     if not isinstance(sides, list) or len(sides) != 2 or not all(type(n) is int and 0 < n < 100 for n in sides):
         v.fault(key, sides, "two whole numbers above 0")
         return 1
@@ -129,7 +129,7 @@ def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
 def global_layers(v: Config, n: int) -> set[int]:
     """SAM's layers that attend to all of a picture."""
     indexes = v.data.get("global_attn_indexes", [2, 5, 8, 11])
-    v.keys_read.add("global_attn_indexes")
+    v.ignore("global_attn_indexes")
     if not isinstance(indexes, list) or not all(type(i) is int and 0 <= i < n for i in indexes):
         v.fault("global_attn_indexes", indexes, f"a list of layers below {n}")
         return set()

@@ -265,7 +265,7 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
         raw["attention"]["n_kv_heads"] = v.size("num_key_value_heads", default=8)
         v.divides(raw["attention"]["n_kv_heads"], tower.heads, "num_key_value_heads", "num_heads")
     everywhere = v.data.get("fullatt_block_indexes", [7, 15, 23, 31])
-    v.keys_read.add("fullatt_block_indexes")
+    v.ignore("fullatt_block_indexes")
     if not isinstance(everywhere, list) or not all(type(i) is int for i in everywhere):
         v.fault("fullatt_block_indexes", everywhere, "a list of layers")
         everywhere = []
@@ -284,7 +284,7 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     act = _act(v, "gelu_pytorch_tanh")
     raw = stack(tower.of(f), act, vision=tower.vision, positions=places, norm={"final": False})
     handed = v.data.get("deepstack_visual_indexes", [8, 16, 24]) if deep else []
-    v.keys_read.add("deepstack_visual_indexes")
+    v.ignore("deepstack_visual_indexes")
     if not isinstance(handed, list) or len(handed) > tower.layers:
         v.fault("deepstack_visual_indexes", handed, "a list of layers")
         handed = []
@@ -346,7 +346,7 @@ def muse_glimmer(v: Config) -> Tower:
         "positions": places,
     }
     kinds = v.data.get("layer_types")
-    v.keys_read.add("layer_types")
+    v.ignore("layer_types")
     if kinds is None:
         kinds = ["full_attention" if i % 4 == 3 or i == size.layers - 1 else "window_attention"
                  for i in range(min(size.layers, MAX_LAYERS))]  # fmt: skip

@@ -11,6 +11,7 @@ from txcalc.sources.huggingface.leaf_list import (
     attention_leaves,
     leaf_stack,
     norm_leaf,
+    of_kind,
     patch_grid,
     pre_norm_leaves,
 )
@@ -120,7 +121,7 @@ def mllama(v: Config) -> Tower:
     around += [leaf("tile_positions", "table", rows, tiles * patches * d, bias=True, **once)]
     around += [leaf("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
     around += [leaf("gates", "held", 3 + 2 * more)]
-    around = [item | {"kind": "embedding"} for item in around] + [norm_leaf("first", d), norm_leaf("middle", d)]
+    around = [*of_kind("embedding", around), norm_leaf("first", d), norm_leaf("middle", d)]
     raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
     raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
     wide: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
@@ -142,7 +143,7 @@ def minicpmv(v: Config) -> Tower:
         whole.data.get("insert_layer_id", 6),
         {"at": [1, 0, merged]},
     )
-    whole.keys_read.add("insert_layer_id")
+    whole.ignore("insert_layer_id")
     if type(insert_after) is not int:
         whole.fault("insert_layer_id", insert_after, "the number of a layer")
         insert_after = 0

@@ -37,7 +37,7 @@ from txcalc.sources.huggingface.size_neutral_keys import IGNORED_KEYS, is_neutra
 
 MAX_BYTES = 1 << 24
 
-# Keys of what a quantiser says, the last two of MLX's and llm-compressor's first files; and the files that ModelOpt,
+# Keys of a quantiser's settings, the last two in MLX's and llm-compressor's first files; and the files that ModelOpt,
 # AutoGPTQ and AutoAWQ write beside a config.json.
 QUANTISED = ("quantization_config", "quantization", "compression_config")
 QUANTISER_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
@@ -74,7 +74,7 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
 
 
 def _with_quantiser_file(data: object, path: Path) -> Any:
-    """A config with what a quantiser wrote into a file of its own beside it, where the config itself says nothing."""
+    """A config with the quantiser's settings from the file beside it, where the config itself has none."""
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
     for name, method in QUANTISER_FILES.items():
@@ -205,8 +205,8 @@ def _sharing(data: Table) -> bool:
     return isinstance(mixing, Mapping) and mixing.get("attn_type") in sharing
 
 
-# Code that has a model type (None: any) in common with other code: the type by which it is read, what its config has
-# that the other's has not, and that in words.
+# Code that shares a model type (None: any) with other code: the type by which it is read, the test of its config's
+# keys, and that test in words.
 TYPES_BY_KEYS: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
     ("eagle3", None,
      lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
@@ -236,15 +236,13 @@ _OLD_KEYS = ("n_special", "predict_special_tokens")
 
 
 def _foreign(data: Table, name: str) -> bool:
-    """True where keys by which a file is told to be of this type stand beside one that its class never wrote, such as
-    another code's switch; or beside tokens that the code before transformers added to the table."""
+    """True where a file that has this type's keys has one that its class never wrote, too, such as another code's
+    switch; or tokens that the code before transformers added to the table."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
-    known_keys = FINGERPRINTS[name].union(
-        _OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ()))
-    )
+    known = FINGERPRINTS[name].union(_OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
     keys = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
-    return any(key not in known_keys and metadata.unnamed(name, key) for key in keys)
+    return any(key not in known and metadata.unnamed(name, key) for key in keys)
 
 
 def type_of(data: Table, where: str) -> tuple[str, list[str]]:
@@ -263,19 +261,11 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
         if known or metadata.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    types = [
-        candidate
-        for candidate in metadata.types_of(RENAMED.get(cls, cls))
-        if candidate in READERS or candidate in WRAPPERS
-    ]
+    types = [kind for kind in metadata.types_of(RENAMED.get(cls, cls)) if kind in READERS or kind in WRAPPERS]
     if model_type is None:
-        types += [
-            candidate
-            for candidate, (at, _) in READERS.items()
-            if at in PUBLISHED and bare(cls) in named_after(candidate)
-        ]
+        types += [kind for kind, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(kind)]
     if len(types) > 1:
-        types = [candidate for candidate in types if bare(cls).startswith(bare(candidate))]
+        types = [kind for kind in types if bare(cls).startswith(bare(kind))]
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
@@ -299,9 +289,7 @@ def check_class(c: Config) -> None:
     if cls is None or not metadata.knows(c.model_type):
         return
     types = metadata.types_of(RENAMED.get(cls, cls))
-    spelled = {
-        bare(name) for name in metadata.classes(c.model_type)
-    }  # Kimi_K25 is KimiK25 in the type's own repository
+    spelled = {bare(name) for name in metadata.classes(c.model_type)}  # KimiK25 in its repository, Kimi_K25 here
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
         wanted = ", ".join([name for name in metadata.classes(c.model_type) if _reads(c, name)][:3])
@@ -336,14 +324,8 @@ def reader_of(where: str, c: Config) -> Any:
                 ],
             )
         known = sorted({*READERS, *WRAPPERS})
-        raise UnknownName(
-            where,
-            "reader for model_type",
-            c.model_type,
-            known,
-            "see the README's list",
-            _readable_part(c) or way_out(c),
-        )
+        way = _readable_part(c) or way_out(c)
+        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way)
     return reader(c.model_type)
 
 
@@ -376,7 +358,7 @@ def way_out(c: Config) -> str:
 
 
 def _remarks(c: Config, text: Config, declared_type: str) -> None:
-    """What is worth a line although it changes no number; `own` is the type that the config has."""
+    """What is worth a line although it changes no number; `declared_type` is the config's."""
     if "auto_map" in c:
         owner = "transformers' own" if READERS.get(declared_type, ("",))[0] not in PUBLISHED else "the published"
         c.note(f"auto_map names code, which is not run: read as {owner} {declared_type}")
@@ -398,7 +380,7 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
 
 
 def _quantization(c: Config, text: Config) -> Any:
-    """What a quantiser says of the checkpoint, the same wherever it says it."""
+    """The quantiser's settings, the same in each place that has them."""
     places = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
     for at, key in places:
         at.ignore(key)
@@ -412,18 +394,16 @@ def _storage(c: Config, text: Config) -> Raw:
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
     quantization = _quantization(c, text)
-    storage: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
+    raw: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
-        c.note(
-            f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {storage['dtype']} is counted"
-        )
+        c.note(f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {raw['dtype']} is counted")
     if quantization is None:
-        return storage
+        return raw
     if not isinstance(quantization, Mapping):
         c.fault("quantization_config", quantization, "a table: quant_method and what it says")
-        return storage
+        return raw
     experts = {"expert_dtype": text.data["expert_dtype"]} if text.data.get("expert_dtype") is not None else {}
-    return {**storage, "quantization": {**quantization, **experts}}
+    return {**raw, "quantization": {**quantization, **experts}}
 
 
 def families() -> dict[str, str]:

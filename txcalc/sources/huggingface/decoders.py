@@ -222,13 +222,11 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
 
     def read(self, c: Config) -> Raw:
         """The table of experts in a config."""
-        wide = (
-            {"d_ff_shared": c.size(self.shared_width[0], default=_default(self.shared_width[1]))}
-            if self.shared_width
-            else {}
-        )
+        mixed: Raw = {}
+        if self.shared_width:
+            mixed["d_ff_shared"] = c.size(self.shared_width[0], default=_default(self.shared_width[1]))
         numbers = _default(self.number), _default(self.top)
-        mixed: Raw = {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **wide, **self.more}
+        mixed |= {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **self.more}
         if self.shared is None:
             return mixed
         if self.always:

@@ -93,13 +93,13 @@ def mllama_text_model(c: Config) -> Raw:
         return raw
     c.require_value(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     attention = c.heads(raw, kv=8, width_names=())
-    description = c.decoder(raw | {"n_layers": n - len(across)}, attention)
+    raw = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
-    layer += 3 * d * description["feed_forward"]["d_ff"]
+    layer += 3 * d * raw["feed_forward"]["d_ff"]
     what = f"{len(across):,} of its {n:,} layers, which attend to a picture alone, and eight rows of its table"
     so = "are held and not run over a text, whose FLOPs and cache these are"
-    return c.with_idle(description, len(across) * layer + 8 * d, what, so)
+    return c.with_idle(raw, len(across) * layer + 8 * d, what, so)
 
 
 def doge(c: Config) -> Raw:

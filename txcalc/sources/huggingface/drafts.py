@@ -87,21 +87,25 @@ def eagle3(c: Config) -> Raw:
     raw = _stack(inner)
     if inner is c:
         c.require_value(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
-    elif inner.model_type == "qwen3":
-        inner.fault(
-            "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
-        )
-    attention = inner.heads(raw)
+    attention = _draft_heads(c, inner, raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     if c.flag("use_sliding_window", default=True):
         c.require_value(None, "sliding_window", why="windows are not read in a draft")
-    description = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
-    description |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
-    return _first_reads(description, attention)
+    return _first_reads(c, inner, raw, attention, features=features)
 
 
-def _first_reads(raw: Raw, attention: Raw) -> Raw:
-    """The first layer reads the features; the others are plain."""
+def _draft_heads(c: Config, inner: Config, raw: Raw) -> Raw:
+    """The heads of a layer that reads features beside the tokens."""
+    if inner is not c and inner.model_type == "qwen3":
+        why = "norms of Q and K are not read in a layer that reads features too"
+        inner.fault("model_type", "qwen3", "'llama'", why)
+    return inner.heads(raw)
+
+
+def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **more: object) -> Raw:
+    """The first layer reads the features; the others are plain. `more` are further keys."""
+    raw |= _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
+    raw |= {"draft_attention": attention, "positions": inner.rotary(attention["d_head"]), **more}
     first, n = {"parts": ["draft_attention", "feed_forward"]}, raw["n_layers"]
     if n == 1:
         return layered(raw, (["layer"], {"layer": first}))
@@ -114,22 +118,12 @@ def peagle(c: Config) -> Raw:
     """P-EAGLE: EAGLE-3's layer, plain ones behind it, and a vector that stands for the features of tokens ahead."""
     inner = _inner(c)
     raw = _stack(inner)
-    if inner is not c and inner.model_type == "qwen3":
-        inner.fault(
-            "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
-        )
-    attention = inner.heads(raw)
+    attention = _draft_heads(c, inner, raw)
     features = _features(c, raw)
     c.flag("norm_before_residual", default=False)
-    description = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
-        "features": features,
-        "idle": 3 * features["width"],
-        "drafting": "at-once",
-        "draft_attention": attention,
-        "positions": inner.rotary(attention["d_head"]),
-    }  # fmt: skip
     c.note("the vector of features of tokens ahead is held; that it stands for some of them costs nothing")
-    return _first_reads(description, attention)
+    idle = 3 * features["width"]
+    return _first_reads(c, inner, raw, attention, features=features, idle=idle, drafting="at-once")
 
 
 def dflash(c: Config) -> Raw:
@@ -158,7 +152,7 @@ def dflash(c: Config) -> Raw:
         f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "
         f"where masked FLOPs count those before alone"
     )
-    description = raw | {
+    raw |= {
         "attention": attention,
         "positions": inner.rotary(attention["d_head"]),
         "idle": reader + correction,
@@ -167,10 +161,10 @@ def dflash(c: Config) -> Raw:
     }
     if inner is c:
         c.note("its embedding and its head are those of the model that it drafts for, and are not counted")
-        description |= {"vocab_size": None}
+        raw |= {"vocab_size": None}
     else:
-        description |= _proposing(c, raw, 32000)
-    return layered({key: value for key, value in description.items() if value is not None}, axis)
+        raw |= _proposing(c, raw, 32000)
+    return layered({key: value for key, value in raw.items() if value is not None}, axis)
 
 
 def _correcting(c: Config, settings: Config, raw: Raw) -> int:
@@ -210,7 +204,7 @@ def eagle(c: Config) -> Raw:
     raw = _stack(c)
     attention = c.heads(raw)
     bias = c.flag("bias", default=True)
-    description = raw | {
+    raw |= {
         "features": {"number": 1, "embedded": True, "bias": bias},
         "attention": attention,
         "positions": c.rotary(attention["d_head"]),
@@ -219,7 +213,7 @@ def eagle(c: Config) -> Raw:
     }
     c.note("its head is that of the model that it drafts for, and is not counted")
     kinds = ["first", *["later"] * (raw["n_layers"] - 1)]
-    return layered(description, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
+    return layered(raw, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
 
 
 def medusa(c: Config) -> Raw:

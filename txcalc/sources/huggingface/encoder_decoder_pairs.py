@@ -35,13 +35,10 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     first, second = _half(c, "encoder", encoders), _half(c, "decoder", WRITERS)
     encoder, decoder = encoders[first.model_type](first), WRITERS[second.model_type](second)
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
-    source_width, widths = (
-        c.data["decoder"].get("cross_attention_hidden_size"),
-        (encoder["d_model"], decoder["d_model"]),
-    )
-    if source_width is not None and (source_width != widths[0] or type(source_width) is not int):
-        second.fault("cross_attention_hidden_size", source_width, f"the encoder's {widths[0]:,}")
-    if source_width is None:
+    d_source, widths = c.data["decoder"].get("cross_attention_hidden_size"), (encoder["d_model"], decoder["d_model"])
+    if d_source is not None and (d_source != widths[0] or type(d_source) is not int):
+        second.fault("cross_attention_hidden_size", d_source, f"the encoder's {widths[0]:,}")
+    if d_source is None:
         decoder["projected"] = widths[0] != widths[1]
     elif widths[0] != widths[1] and second.model_type != "trocr":
         name = second.spelling("hidden_size", "d_model", "n_embd")

@@ -96,8 +96,8 @@ def _joined(c: Config, d: int) -> Pieces:
     bands, channels = c.size("num_mel_bins", default=80), c.size("subsampling_conv_channels", default=256)
     side, step = c.size("subsampling_conv_kernel_size", default=3), c.size("subsampling_conv_stride", default=2)
     number = c.size("subsampling_factor", default=8).bit_length() - 1
-    bands_left = bands // step**number if number < 32 else 0
-    if step < 2 or not 0 < number < 32 or not bands_left:
+    left = bands // step**number if number < 32 else 0
+    if step < 2 or not 0 < number < 32 or not left:
         c.fault("subsampling_factor", 2**number, "at least 2, and a stride of 2 or more, which leave a band")
         return []
     leaves, c_in, lost = list[Raw](), 1, 2 * ((side - 1) // 2) - side
@@ -108,10 +108,10 @@ def _joined(c: Config, d: int) -> Pieces:
         leaves += [leaf(f"{name}_mixed", "linear", channels, channels, **here)] * (i > 0)
         leaves.append(leaf(f"{name}_relu", "relu", channels, **here))
         c_in = channels
-    if bands != bands_left:
+    if bands != left:
         c.fault(
             "num_mel_bins",
             c.data.get("num_mel_bins"),
-            f"a number of which {number} strides leave {bands_left}, not {bands}",
+            f"a number of which {number} strides leave {left}, not {bands}",
         )
-    return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * bands_left, d)])
+    return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * left, d)])

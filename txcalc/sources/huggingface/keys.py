@@ -21,7 +21,7 @@ from txcalc.sources.huggingface.size_neutral_keys import (
     is_neutral,
     needs_value,
 )
-from txcalc.sources.huggingface.transformers_metadata import kinds_of, knows, part_of, size_of, unnamed, words_of
+from txcalc.sources.huggingface.transformers_metadata import kinds_of, knows, names, part_of, size_of, unnamed, words_of
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object
@@ -155,7 +155,7 @@ class Keys:
         self.listed.update(names)
         return self._get(names, check, default, default, default, assumed=False)
 
-    def require_value(self, value: object, *names: str, why: str) -> None:
+    def require_value(self, value: object, *names: str, why: str = "transformers' class has it so") -> None:
         """A feature that this reader cannot express: its key is absent, or has the one value without it."""
         self.keys_read.update(names)
         for name in names:
@@ -176,6 +176,10 @@ class Keys:
         line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
         if line not in self.assumptions:
             self.assumptions.append(line)
+
+    def has_key(self, name: str) -> bool:
+        """Whether the code of this model type names a key."""
+        return names(self.model_type, name)
 
     def fill(self, defaults: Table) -> None:
         """Take a code's own defaults where keys are absent; each is an assumption."""
@@ -292,8 +296,8 @@ class Keys:
         place = place or (f"{self.model_type}/{inner}" if inner else self.model_type)
         for row in IGNORED_KEYS.get(place, ()):
             self.ignore(*row.get("ignore", "").split())
-            for value, names, why in row.get("only", ()):
-                self.require_value(value, *names.split(), why=why)
+            for value, keys, why in row.get("only", ()):
+                self.require_value(value, *keys.split(), why=why)
 
     def _take(self, names: tuple[str, ...], value: object) -> None:
         if type(value) is int:

@@ -155,11 +155,11 @@ def mistral_large4_text(c: Config) -> Raw:
     """Sparse latent attention of direct queries, which grow with the log of their position; every fourth layer turns
     nothing."""
     raw = c.stack()
-    n, why = raw["n_layers"], "transformers' class has it so"
-    c.require_value(None, "q_lora_rank", why=why)
+    n = raw["n_layers"]
+    c.require_value(None, "q_lora_rank")
     latent = c.mla(None, 512, 64, 64, 128)
-    nope, rotary_width = latent.pop("d_nope"), latent.pop("d_rope")
-    raw = _latent_decoder(c, raw, latent | {"d_rope": rotary_width}, eps=1e-5)
+    d_nope, d_rope = latent.pop("d_nope"), latent.pop("d_rope")
+    raw = _latent_decoder(c, raw, latent | {"d_rope": d_rope}, eps=1e-5)
     c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
     raw["latent"] = _indexed(c, 32, raw["latent"], direct=True) | {"tempered": True, "index_interleaved": True}
     del raw["latent"]["d_rope"]
@@ -178,11 +178,8 @@ def mistral_large4_text(c: Config) -> Raw:
         c.fault("no_rope_layers", flags, f"a list of {n:,} items, one per layer")
         flags = [1] * n
     rotated = {
-        "rotary": {"latent": {"d_nope": nope, "d_rope": rotary_width}},
-        "unrotated": {
-            "latent": {"d_nope": nope + rotary_width, "index_interleaved": False},
-            "positions": {"form": "none"},
-        },
+        "rotary": {"latent": {"d_nope": d_nope, "d_rope": d_rope}},
+        "unrotated": {"latent": {"d_nope": d_nope + d_rope, "index_interleaved": False}, "positions": {"form": "none"}},
     }
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
@@ -317,9 +314,8 @@ def deepseek_v4(c: Config) -> Raw:
     every layer, in the first ones chosen by the token."""
     raw = c.stack()
     n = raw["n_layers"]
-    why = "transformers' class has it so"
-    c.require_value(1, "num_key_value_heads", "n_shared_experts", why=why)
-    c.require_value(False, "attention_bias", "mlp_bias", why=why)
+    c.require_value(1, "num_key_value_heads", "n_shared_experts")
+    c.require_value(False, "attention_bias", "mlp_bias")
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:
@@ -327,9 +323,9 @@ def deepseek_v4(c: Config) -> Raw:
     width = c.size("head_dim", default=512)
     heads = c.size("num_attention_heads", default=64)
     share = c.real("partial_rotary_factor", default=None)
-    rotary_width = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
-    if not 0 < rotary_width <= width or rotary_width % 2:
-        c.fault("qk_rope_head_dim", rotary_width, f"an even number up to head_dim = {width:,}")
+    d_rope = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
+    if not 0 < d_rope <= width or d_rope % 2:
+        c.fault("qk_rope_head_dim", d_rope, f"an even number up to head_dim = {width:,}")
     for name in ("rope_scaling", "rope_parameters"):
         if table := c.table(name):
             table.keys_read.update(table.data)
@@ -361,7 +357,7 @@ def deepseek_v4(c: Config) -> Raw:
         "compressed": {
             "n_heads": heads,
             "d_head": width,
-            "d_rope": max(2, rotary_width),
+            "d_rope": max(2, d_rope),
             "q_rank": c.size("q_lora_rank", default=1024),
             "o_rank": c.size("o_lora_rank", default=1024),
             "groups": groups,

@@ -40,17 +40,15 @@ def ffn_leaves(
 
 
 def attention_leaves(
-    name: str, d: int, heads: int, width: int, *, source_width: int = 0, keys: list[int] | None = None, groups: int = 1,
+    name: str, d: int, heads: int, width: int, *, d_source: int = 0, keys: list[int] | None = None, groups: int = 1,
     bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: object,
 ) -> Pieces:  # fmt: skip
     """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
-    positions `keys`, as wide as `read`."""
+    positions `keys`, as wide as `d_source`."""
     form, there, span = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
     kv = heads // groups * width
     leaves = [leaf(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
-    leaves += [
-        leaf(f"{name}{letter}", "linear", source_width or d, kv, bias=letter in bias, **there) for letter in "kv"
-    ]
+    leaves += [leaf(f"{name}{letter}", "linear", d_source or d, kv, bias=letter in bias, **there) for letter in "kv"]
     leaves += [*before, leaf(f"{name}core", form, heads, width, width, groups=groups, bias=False, **span)]
     leaves += [leaf(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
     leaves.append(leaf(f"{name}attention_sum", "sum", to or d))

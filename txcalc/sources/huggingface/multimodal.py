@@ -24,7 +24,7 @@ def language_model(c: Config) -> Config:
         inner = Config({**_absent(c, fields, ""), **fields}, default, "", c)
         _adapters(c)
         c.ignore(*c.data)
-        _note_towers(c, [key for key in c.data if key.endswith("_config")])
+        note_towers(c, [key for key in c.data if key.endswith("_config")])
         return inner
     if text is not None and c.model_type in _NO_TEXT:
         c.fault("text_config", text, "nothing", f"the sizes of {c.model_type}'s language model stand beside it")
@@ -59,7 +59,7 @@ def language_model(c: Config) -> Config:
         if sized and text[key] != c.data[key]:
             c.fault(key, c.data[key], f"{text[key]}, for text_config.{printable(key)} says the same thing")
     c.ignore(*c.data)
-    _note_towers(c, [key for key in unread if isinstance(c.data[key], Mapping)])
+    note_towers(c, [key for key in unread if isinstance(c.data[key], Mapping)])
     return inner
 
 
@@ -147,6 +147,10 @@ def note_tie(c: Config, tied: bool | None) -> None:
         )
 
 
-def _note_towers(c: Config, unread: list[str]) -> None:
+# What is counted of a multimodal model, in a note.
+LANGUAGE_ONLY = "the language model alone is"
+
+
+def note_towers(c: Config, unread: list[str], counted: str = LANGUAGE_ONLY) -> None:
     towers = ", ".join(map(printable, unread[:8]))
-    c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")
+    c.note(f"multimodal: {counted} counted{f', without {towers}' if towers else ''}")

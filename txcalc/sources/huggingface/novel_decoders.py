@@ -190,22 +190,17 @@ def hrm_text(c: Config) -> Raw:
         leaves += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
         leaves += [leaf("attention_sum", "sum", d), leaf("fed_norm", "rms_again", d, kind="norm")]
         leaves += [_matrix(name, d, ff, ffn_bias, kind="feed_forward") for name in ("gate_up", "up")]
-        leaves += [
-            leaf("activation", act, ff, kind="feed_forward"),
-            _matrix("down", ff, d, ffn_bias, kind="feed_forward"),
-        ]
-        return [*leaves, leaf("fed_sum", "sum", d)]
+        leaves.append(leaf("activation", act, ff, kind="feed_forward"))
+        return [*leaves, _matrix("down", ff, d, ffn_bias, kind="feed_forward"), leaf("fed_sum", "sum", d)]
 
     around = [leaf("low_start", "held", d)]
-    for name, runs in (("low", high * low), ("high", high)):
-        around += [leaf(f"{name}_input", "sum", d, runs=runs)]
-        around += [leaf(f"{name}_norm", "rms_again", d, kind="norm", runs=runs)]
-    kinds = {
-        "low": [item | {"runs": high * low} for item in layer()],
-        "high": [item | {"runs": high} for item in layer()],
-    }
-    stack: Raw = {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
-    return leaf_stack(raw | stack, kinds, ["low"] * n + ["high"] * n)
+    runs = {"low": high * low, "high": high}
+    for name, times in runs.items():
+        around += [leaf(f"{name}_input", "sum", d, runs=times)]
+        around += [leaf(f"{name}_norm", "rms_again", d, kind="norm", runs=times)]
+    kinds = {name: [item | {"runs": times} for item in layer()] for name, times in runs.items()}
+    raw |= {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
+    return leaf_stack(raw, kinds, ["low"] * n + ["high"] * n)
 
 
 def inkling_text(c: Config) -> Raw:

@@ -95,7 +95,7 @@ def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches merged, two matrices."""
-    has_keys = c.model_type != "lighton_ocr"
+    has_keys = c.has_key("multimodal_projector_bias")  # LightOnOCR's has not
     merge, bias = (
         c.size("spatial_merge_size", default=2) ** 2,
         has_keys and c.flag("multimodal_projector_bias", default=False),

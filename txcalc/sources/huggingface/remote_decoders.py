@@ -35,15 +35,15 @@ def qwen(c: Config) -> Raw:
     both = c.size("intermediate_size", "ffn_hidden_size")
     if both % 2:
         c.fault(c.spelling("intermediate_size", "ffn_hidden_size"), both, "an even number: the width of both gates")
-    description = _decoder(
+    raw = _decoder(
         c,
         raw,
         attention | {"bias": ["q", "k", "v", "o"] if bias else ["q", "k", "v"]},
         tied=False,
         mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
     )
-    description |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
-    return _language_only(c, description, "visual", "audio")
+    raw |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
+    return _language_only(c, raw, "visual", "audio")
 
 
 def _language_only(c: Config, raw: Raw, *towers: str) -> Raw:
@@ -57,12 +57,12 @@ def _language_only(c: Config, raw: Raw, *towers: str) -> Raw:
 def baichuan(c: Config) -> Raw:
     """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
     raw = c.stack()
-    description = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
+    raw = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
     if "max_position_embeddings" in c:
-        return description
+        return raw
     c.note("no max_position_embeddings: the code of Baichuan-13B, whose positions are ALiBi's")
     context = c.size("model_max_length", default=4096)
-    return description | {"context": context, "positions": {"form": "alibi"}}
+    return raw | {"context": context, "positions": {"form": "alibi"}}
 
 
 def chatglm(c: Config) -> Raw:
@@ -145,11 +145,11 @@ def minicpm(c: Config) -> Raw:
     if c.data.get("sparse_config") is not None:
         c.note("sparse_config: blocks of keys that are chosen past dense_len are not read; FLOPs are those of all keys")
     attention = c.heads(raw, width_names=(), attention_bias=False)
-    description = _decoder(c, raw, attention, tied=True)
+    raw = _decoder(c, raw, attention, tied=True)
     if c.count("num_experts", default=None, null=0):
-        description["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
-        del description["feed_forward"]
-    return description
+        raw["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
+        del raw["feed_forward"]
+    return raw
 
 
 def internlm2(c: Config) -> Raw:
@@ -159,12 +159,8 @@ def internlm2(c: Config) -> Raw:
         c.drop("architectures", "tie_word_embeddings")
         c.ignore("reward_token_id")
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("bias", default=True)}
-    description = _decoder(c, raw, attention, tied=False)
-    return (
-        description | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}}
-        if rewards
-        else description
-    )
+    raw = _decoder(c, raw, attention, tied=False)
+    return raw | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else raw
 
 
 def telechat(c: Config) -> Raw:
@@ -172,8 +168,8 @@ def telechat(c: Config) -> Raw:
     raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
     mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
-    description = _decoder(c, raw, attention, tied=True, mlp=mlp)
-    return description | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
+    raw = _decoder(c, raw, attention, tied=True, mlp=mlp)
+    return raw | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
 
 
 def deci(c: Config) -> Raw:
@@ -187,9 +183,9 @@ def deci(c: Config) -> Raw:
         return raw
     for number in set(groups):
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
-    description = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
+    raw = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
-    return layered(description, ([f"groups{number}" for number in groups], kinds))
+    return layered(raw, ([f"groups{number}" for number in groups], kinds))
 
 
 def exaone(c: Config) -> Raw:
@@ -212,13 +208,12 @@ def mimo(c: Config) -> Raw:
     attention = c.heads(raw, kv=32, width_names=())
     width, groups = attention["d_head"], attention["n_kv_heads"]
     c.require_value(width, "head_dim", why="hidden_size / num_attention_heads is read")
-    description = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
+    raw = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
     further = c.count("num_nextn_predict_layers", default=0)
     q, kv = attention["n_heads"] * width, groups * width
-    layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * description["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
+    layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * raw["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
     what, so = f"{further:,} multi-token-prediction layer{'s' * (further > 1)}", "held, and not run in a forward pass"
-    description = c.with_idle(description, further * layer, what, so)
-    return description
+    return c.with_idle(raw, further * layer, what, so)
 
 
 def nemotron_nas(c: Config) -> Raw:
@@ -320,9 +315,6 @@ def yuan(c: Config) -> Raw:
         leaf("core", "causal", h, w, w, bias=False), leaf("o", "linear", inner, d, bias=False),
         leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
-    description = raw | {
-        "pieces": {"leaves": of_kind("attention", leaves)},
-        "feed_forward": c.gated(),
-    }
-    description |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
-    return layered(description, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
+    raw |= {"pieces": {"leaves": of_kind("attention", leaves)}, "feed_forward": c.gated()}
+    raw |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
+    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

@@ -25,7 +25,7 @@ def hunyuan(c: Config) -> Raw:
     )
     normed = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
-    description = raw | {
+    raw |= {
         "attention": attention | {"qk_norm": "head" if normed else "none"},
         "norm": c.rms(eps=1e-5),
         "positions": c.rotary(attention["d_head"]),
@@ -36,17 +36,17 @@ def hunyuan(c: Config) -> Raw:
         c.ignore("intermediate_size")
         mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if has_width else ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
-        description["experts"] = mixed | ({"n_shared": shared} if shared else {})
+        raw["experts"] = mixed | ({"n_shared": shared} if shared else {})
         kinds = ["attention", "experts"]
     else:
         c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
-        description["feed_forward"] = c.gated()
+        raw["feed_forward"] = c.gated()
         kinds = ["attention", "feed_forward"]
     owned = [i % factor == 0 for i in range(raw["n_layers"])]
     if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
-        description["idle"] = owned.count(False) * attention["d_head"]
+        raw["idle"] = owned.count(False) * attention["d_head"]
     borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
-    return layered(description, (["owner" if is_owner else "borrower" for is_owner in owned],
+    return layered(raw, (["owner" if is_owner else "borrower" for is_owner in owned],
                           {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
 
 
@@ -97,16 +97,16 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     if heads_only:
         attention = c.heads(raw, width_names=(), attention_bias=False)
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
-        description = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
+        raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
     else:
         latent = c.mla(1536, 512, 128, 64, 128)
         theta = c.rotary(latent["d_rope"])["theta"]
-        description = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
-    description |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
+        raw |= {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
+    raw |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
     if c.data.get("n_routed_experts") is None:
         c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
         c.ignore("moe_layer_freq", *TOP)
-        return description | {"feed_forward": c.gated()}
+        return raw | {"feed_forward": c.gated()}
     mixed = c.with_shared(c.experts(("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
     method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
     c.ignore("topk_method", "scoring_func")
@@ -117,8 +117,8 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     elif method not in ("greedy", "gready", "group_limited_greedy"):
         c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
     mixed["scoring"] = form
-    description["experts"] = mixed
-    return layered(description, c.first_dense(description, 0))
+    raw["experts"] = mixed
+    return layered(raw, c.first_dense(raw, 0))
 
 
 def deepseek_vl_v2(c: Config) -> Raw:

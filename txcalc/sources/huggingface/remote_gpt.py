@@ -46,16 +46,16 @@ def openelm(c: Config) -> Raw:
     activation = c.activation("activation_fn_name", default="silu")
     raw["context"] = c.size("max_context_length", default=2048)
     attention["n_heads"], mlp = 1, {"d_ff": 1, "gated": True, "activation": activation}
-    description = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
+    raw = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
     if c.faults:
-        return description
+        return raw
     kinds, tables = [], dict[str, Raw]()
     for heads_, shared, share in zip(queries, groups, shares, strict=True):
         c.divides(shared, heads_, "num_kv_heads", "num_query_heads")
         d_ff = divisible(share * raw["d_model"], divisor)
         kinds.append(f"heads{heads_}over{shared}wide{d_ff}")
         tables[kinds[-1]] = {"attention": {"n_heads": heads_, "n_kv_heads": shared}, "feed_forward": {"d_ff": d_ff}}
-    return description if c.faults else layered(description, (kinds, tables))
+    return raw if c.faults else layered(raw, (kinds, tables))
 
 
 def divisible(width: float, by: int) -> int:

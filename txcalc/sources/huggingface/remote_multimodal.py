@@ -11,6 +11,7 @@ from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.multimodal import LANGUAGE_ONLY, note_towers
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers
 
@@ -65,10 +66,6 @@ def language(c: Config) -> Raw:
         raw.get("head", {}).pop("bias", None)
     c.ignore(*c.data)
     return _in_a_whole(c, inner, raw)
-
-
-# What is counted of a whole, in a note.
-LANGUAGE_ONLY = "the language model alone is"
 
 
 def inside(
@@ -143,7 +140,7 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // period
-    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, source_width=wide, keys=[0, 64, 1], bias="")]
+    layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, d_source=wide, keys=[0, 64, 1], bias="")]
     layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
     return c.with_idle(raw, number * tower_types.count_params(layer), what, "are held")
@@ -297,24 +294,14 @@ def _version(c: Config) -> str:
     return versions.get(str(given), "llama")
 
 
+# Beginnings of tables of what stands beside a language model.
+_TOWERS = ("vision", "visual", "audio", "text_encoder", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
+
+
 def language_only(c: Config, raw: Raw, counted: str = LANGUAGE_ONLY) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
-    prefixes = (
-        "vision",
-        "visual",
-        "audio",
-        "text_encoder",
-        "mm_",
-        "projector",
-        "img_",
-        "embd",
-        "aligner",
-        "gen_",
-        "tts",
-    )
-    tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(prefixes)]
-    towers = ", ".join(map(printable, tables))
-    c.note(f"multimodal: {counted} counted{f', without {towers}' if towers else ''}")
+    tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(_TOWERS)]
+    note_towers(c, tables, counted)
     for key in ("vision_lora", "speech_lora", "use_llm_lora"):
         if c.data.get(key):
             c.note(f"{key} is an adapter beside the model, and is not counted")

@@ -25,7 +25,7 @@ def hyenadna(c: Config) -> Raw:
     form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
     learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
     wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    description = raw | {
+    raw |= {
         "vocab_size": -(-raw["vocab_size"] // several) * several,
         "around": [leaf("filter_positions", "held", learned, kind="recurrent")],
         "hyena": long,
@@ -34,7 +34,7 @@ def hyenadna(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
     }
-    return layered(description, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
+    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 
 
 def stripedhyena(c: Config) -> Raw:
@@ -66,7 +66,7 @@ def stripedhyena(c: Config) -> Raw:
         or c.data.get("hyena_layer_idxs") != hyena_layers
     ):
         c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
-    description = raw | {
+    raw |= {
         "attention": attention,
         "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
         "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
@@ -75,7 +75,7 @@ def stripedhyena(c: Config) -> Raw:
         "head": {"tied": c.flag("tie_embeddings", default=False)},
     }
     kinds = ["hyena" if i in hyena_layers else "attention" for i in range(n)]
-    return layered(description, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
+    return layered(raw, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 
 def rwkv7(c: Config) -> Raw:
@@ -124,9 +124,13 @@ def rwkv7(c: Config) -> Raw:
     return leaf_stack(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
 
 
-def rwkv6(c: Config) -> Raw:
+def rwkv5(c: Config) -> Raw:
+    return rwkv6(c, by_token=False)
+
+
+def rwkv6(c: Config, by_token: bool = True) -> Raw:
     """RWKV-5 and RWKV-6 as their published classes have them. In the sixth what is mixed with the position before, and
-    the decay, depend on the token by matrices of low rank, of which a width of 4,096 has twice the rank.
+    the decay, depend on the token (`by_token`) through matrices of low rank: twice the rank at a width of 4,096.
 
     Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters,
              and of the fifth 13·D²·L + D·(14·L + 4) + 2·D·V
@@ -142,7 +146,7 @@ def rwkv6(c: Config) -> Raw:
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
     mixer = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
     mixer.append(leaf("gate_silu", "silu", d))
-    mixer += [leaf("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
+    mixer += _of_the_token(d) if by_token else [leaf("mixes", "held", 4 * d)]
     mixer += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
     mixer += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
     channels = [leaf("mix", "held", 2 * d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]

@@ -139,13 +139,8 @@ def dots_ocr(v: Config) -> Tower:
     }
     bias, last = v.flag("use_bias", default=False), v.flag("post_norm", default=True)
     tables: dict[str, Raw] = {"attention": {"bias": bias}, "feed_forward": {"gated": True, "bias": bias}}
-    tables |= {
-        "norm": {"form": "rms", "final": last},
-        "positions": ROTARY,
-        "embedding": {"norm": True},
-        "vision": vision,
-    }
-    return Tower(size.width, stack(size, "silu", **tables))
+    tables |= {"norm": {"form": "rms", "final": last}, "positions": ROTARY, "embedding": {"norm": True}}
+    return Tower(size.width, stack(size, "silu", **tables, vision=vision))
 
 
 def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -163,7 +158,7 @@ def molmo(v: Config) -> Tower:
 def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two layers' features: one attends to four patches for each, and a gated feed-forward half as wide as the
     config says; two vectors where a picture ends."""
-    source_width, wide = tower.width, CLIP["hidden_size"]
+    d_source, wide = tower.width, CLIP["hidden_size"]
     half = c.size("intermediate_size") // 2
-    pooled = [leaf(letter, "linear", wide if letter == "o" else source_width, wide) for letter in "qkvo"]
+    pooled = [leaf(letter, "linear", wide if letter == "o" else d_source, wide) for letter in "qkvo"]
     return Projection(({"vectors": 2}, resampler_step(pooled, 4, 1, wide), *gated_steps(half, raw["d_model"], False)))

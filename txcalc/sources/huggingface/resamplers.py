@@ -23,7 +23,7 @@ def _patch_count(tower: Tower) -> int:
 QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
-def _qformer(p: Config, source_width: int, source_positions: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
+def _qformer(p: Config, d_source: int, n_source: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
     """Queries, a norm, and post-norm layers of which every n-th (`cross_attention_frequency`) attends to what is read;
     up to `prompt` tokens of `words` stand beside the queries, with feed-forwards of their own."""
     d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
@@ -35,7 +35,7 @@ def _qformer(p: Config, source_width: int, source_positions: int, queries: int, 
     leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d)]
     leaves += [*attention_leaves("self_", d, heads, width, times=n), norm_leaf("self", d, times=n)]
     leaves += attention_leaves(
-        "read_", d, heads, width, source_width=source_width, keys=[0, source_positions, 1], times=across, **at_queries
+        "read_", d, heads, width, d_source=d_source, keys=[0, n_source, 1], times=across, **at_queries
     )
     leaves.append(norm_leaf("read", d, times=across, **at_queries))
     for name, place in (("fed", at_queries), ("words", at_prompt))[: 1 + (prompt > 0)]:
@@ -43,7 +43,7 @@ def _qformer(p: Config, source_width: int, source_positions: int, queries: int, 
     if prompt:
         leaves.append(leaf("words", "table", words, d, **at_prompt))
         leaves.append(leaf("positions", "table", prompt, d, bias=True, **at_prompt))
-    return resampler_step(leaves, source_positions, queries, d, prompt=prompt)
+    return resampler_step(leaves, n_source, queries, d, prompt=prompt)
 
 
 def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -52,19 +52,17 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     frames, rate = c.size("window_size", default=15), c.size("downsample_rate", default=5)
     queries = frames // rate
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
-    source_width = p.size("encoder_hidden_size", default=1408)
-    layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
-    v.keys_read |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
-    if layers is not None and (not isinstance(layers, list) or source_width != tower.width * (len(layers) + 1)):
-        v.fault(
-            "cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {source_width:,}"
-        )
+    d_source = p.size("encoder_hidden_size", default=1408)
+    layers = v.data.get("cat_hidden_layers") if c.has_key("cat_hidden_layers") else None
+    v.ignore(*["cat_hidden_layers"] * c.has_key("cat_hidden_layers"))
+    if layers is not None and (not isinstance(layers, list) or d_source != tower.width * (len(layers) + 1)):
+        v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {d_source:,}")
     if not queries:
         c.fault("downsample_rate", c.data.get("downsample_rate"), f"at most window_size = {frames:,}")
     wide = tower.width * (1 + len(layers) if isinstance(layers, list) else 1)
-    fits = source_width == wide and frames % rate == 0
+    fits = d_source == wide and frames % rate == 0
     why = "" if fits else "its Q-Former does not fit its encoder, or its queries the frames of a window"
-    return Projection((_qformer(p, source_width, frames, max(1, queries)), {"linear": raw["d_model"]}), why=why)
+    return Projection((_qformer(p, d_source, frames, max(1, queries)), {"linear": raw["d_model"]}), why=why)
 
 
 def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -72,7 +70,7 @@ def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     p = c.subtable("qformer_config")
     queries, rows = c.size("num_query_tokens", default=32), p.size("max_position_embeddings", default=512)
     words = p.size("vocab_size", default=30522)
-    if c.model_type == "blip-2":
+    if c.has_key("use_qformer_text_input"):
         p.require_value(False, "use_qformer_text_input", why="a Q-Former without words is read")
         rows = 0
     else:

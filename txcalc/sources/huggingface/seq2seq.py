@@ -171,9 +171,9 @@ def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     return c.with_idle(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
 
 
-def crossing(d: int, source_width: int, bias: int = 1) -> int:
-    """Parameters of an attention to positions as wide as `read`, with a norm."""
-    return 2 * d * (d + bias) + 2 * d * (source_width + bias) + 2 * d
+def crossing(d: int, d_source: int, bias: int = 1) -> int:
+    """Parameters of an attention to positions as wide as `d_source`, with a norm."""
+    return 2 * d * (d + bias) + 2 * d * (d_source + bias) + 2 * d
 
 
 # Of pegasus and marian the positions are sinusoids, stored as a table.
@@ -257,8 +257,8 @@ def trocr_alone(c: Config) -> Raw:
     c.head_of("lm")
     c.ignore("is_decoder", "add_cross_attention", "use_cache")
     raw = trocr(c)
-    d, source_width = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
-    idle = raw["n_layers"] * crossing(d, d if source_width is None else source_width)
+    d, d_source = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
+    idle = raw["n_layers"] * crossing(d, d if d_source is None else d_source)
     return c.with_idle({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
 
 

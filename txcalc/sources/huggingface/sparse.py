@@ -255,14 +255,13 @@ def mimo_v2_flash(c: Config) -> Raw:
     if LOCAL in types:
         c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
     # What the file's own code reads, where transformers' has a rule.
-    why = "transformers' class has it so"
-    c.require_value(attention["n_heads"], "swa_num_attention_heads", why=why)
-    c.require_value(attention["d_head"], "swa_head_dim", why=why)
-    c.require_value(attention["d_v"], "swa_v_head_dim", why=why)
-    c.require_value(twice, "swa_num_key_value_heads", why=why)
-    c.require_value(True, "add_swa_attention_sink_bias", why=why)
-    c.require_value(False, "add_full_attention_sink_bias", why=why)
-    c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=why)
+    c.require_value(attention["n_heads"], "swa_num_attention_heads")
+    c.require_value(attention["d_head"], "swa_head_dim")
+    c.require_value(attention["d_v"], "swa_v_head_dim")
+    c.require_value(twice, "swa_num_key_value_heads")
+    c.require_value(True, "add_swa_attention_sink_bias")
+    c.require_value(False, "add_full_attention_sink_bias")
+    c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern")
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
@@ -275,7 +274,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
     kinds = c.typed(raw, 1)
-    c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=why)
+    c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq")
     return layered(raw, axis, kinds)
 
 
@@ -401,14 +400,11 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     index_heads, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
     frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
     types = c.layer_types(n, [_SELECTED if listed else GLOBAL for listed in frequent], (_SELECTED, GLOBAL))
-    kinds_of_ffn = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
-    names = ["sparse" if listed else "dense" for listed in kinds_of_ffn]
+    sparse = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
+    names = ["sparse" if listed else "dense" for listed in sparse]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
-    c.require_value(
-        kinds_of_ffn.index(1) if 1 in kinds_of_ffn else n,
-        "first_k_dense_replace",
-        why="moe_layer_freq says which layers are dense",
-    )
+    first = sparse.index(1) if 1 in sparse else n
+    c.require_value(first, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
     c.require_value(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
     c.ignore("num_nextn_predict_layers")  # how often its modules run
     uncounted(c)
@@ -433,10 +429,7 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     raw |= {"norm": c.rms(offset=True, without=["pieces"]), "head": c.lm_head(tied=False)}
     places = c.rotary(attention["d_head"], 5e6)
     raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
-    kinds = [
-        f"{'selected' if kind == _SELECTED else 'full'}-{kinds_of_ffn}"
-        for kind, kinds_of_ffn in zip(types, channels, strict=True)
-    ]
+    kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{ffn}" for kind, ffn in zip(types, channels, strict=True)]
     tables: dict[str, Raw] = {}
     for kind in set(kinds):
         parts = ["pieces"] * kind.startswith("selected") + ["attention"]

@@ -10,15 +10,15 @@ from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joine
 from txcalc.sources.spec import size
 
 
-def wav2vec2(c: Config) -> Raw:
-    """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers."""
-    if c.model_type == "data2vec-audio":
-        c.ignore("do_stable_layer_norm", "feat_extract_norm", "conv_pos_kernel_size")
+def wav2vec2(c: Config, adapters: bool = True) -> Raw:
+    """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers; GPT's may have
+    `adapters`."""
+    c.ignore("do_stable_layer_norm", "feat_extract_norm")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    stable = c.model_type != "data2vec-audio" and c.flag("do_stable_layer_norm", default=False)
+    stable = c.has_key("do_stable_layer_norm") and c.flag("do_stable_layer_norm", default=False)
     attention = c.heads(raw, whole=True, kv_names=(), width_names=())
     last, around = _samples(c, raw)
-    around += _in_place(c, raw) + _adapters(c, raw, stable and c.model_type != "wavlm")
+    around += _in_place(c, raw) + _adapters(c, raw, stable and adapters)
     if not stable:
         around.append(leaf("norm", "layer_norm", raw["d_model"], kind="norm"))
     head_leaves, head = _heads(c, raw, last)
@@ -125,7 +125,7 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     if len({*map(len, lists)}) > 1 or not widths:
         c.fault("conv_dim", widths, "a list as long as conv_kernel and conv_stride")
         return 1, []
-    form = "layer" if c.model_type == "data2vec-audio" else c.text("feat_extract_norm", default="group")
+    form = c.text("feat_extract_norm", default="group") if c.has_key("feat_extract_norm") else "layer"
     if form not in ("group", "layer"):
         c.fault("feat_extract_norm", form, "'group' or 'layer'")
     act, bias = c.activation("feat_extract_activation", default="gelu"), c.flag("conv_bias", default=False)
@@ -138,7 +138,7 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
             conv.append(leaf(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
         pieces = [*conv, leaf(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
-    if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
+    if not c.has_key("feat_proj_layer_norm") or c.flag("feat_proj_layer_norm", default=True):
         pieces.append(leaf("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
     pieces.append(leaf("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
@@ -151,7 +151,7 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
     d, taps = raw["d_model"], c.size("num_conv_pos_embeddings", default=128)
     groups = c.size("num_conv_pos_embedding_groups", default=16)
     c.divides(groups, d, "num_conv_pos_embedding_groups", "hidden_size")
-    if c.model_type == "data2vec-audio":
+    if c.has_key("conv_pos_kernel_size"):
         act, width = c.activation("feat_extract_activation", default="gelu"), c.size("conv_pos_kernel_size", default=19)
         several = c.size("num_conv_pos_embeddings", default=5)
         here = {"times": several, "at": [1, 1 - width % 2, 1]}
@@ -159,7 +159,7 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
             leaf("positions", "convolution", d, d, width, 1, groups=groups, **here),
             leaf("positions_activation", act, d, times=several), leaf("positions_sum", "sum", d),
         ]  # fmt: skip
-    normed = c.model_type == "hubert" and c.flag("conv_pos_batch_norm", default=False)
+    normed = c.has_key("conv_pos_batch_norm") and c.flag("conv_pos_batch_norm", default=False)
     lengths = leaf("positions_norm", "layer_norm", d, kind="norm") if normed else leaf("lengths", "held", taps)
     return [
         lengths,
@@ -224,7 +224,7 @@ def _speaker(c: Config, d: int) -> list[Raw]:
 
 def wavlm(c: Config) -> Raw:
     """wav2vec 2.0 whose heads gate a bias by distance, which all layers share, by what they read."""
-    raw = wav2vec2(c)
+    raw = wav2vec2(c, adapters=False)
     attention, n, h = raw["attention"], raw["n_layers"], raw["attention"]["n_heads"]
     gates = leaf("gates", "linear", attention["d_head"], 8, times=n, at=[h, 0, 1], kind="attention")
     table = leaf("distances", "held", c.size("num_buckets", default=320) * h, kind="attention")

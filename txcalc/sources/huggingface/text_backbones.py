@@ -162,9 +162,9 @@ def step3p5(c: Config) -> Raw:
     count = c.size("num_sliding_attention_heads", default=None, null=None)
     if local:
         count = count or local.size("num_attention_heads", default=attention["n_heads"])
-        local.require_value(attention["n_kv_heads"], "num_attention_groups", why="transformers' class has it so")
-        local.require_value(attention["d_head"], "head_dim", "true_head_dim", why="transformers' class has it so")
-        local.require_value(LOCAL, "attention_type", why="transformers' class has it so")
+        local.require_value(attention["n_kv_heads"], "num_attention_groups")
+        local.require_value(attention["d_head"], "head_dim", "true_head_dim")
+        local.require_value(LOCAL, "attention_type")
     c.divides(attention["n_kv_heads"], count or attention["n_heads"], c.spelling(*kv_names), "the heads with a window")
     tables = {LAYER_NAMES[kind]: {"positions": _angles(c, attention["d_head"], kind, types)} for kind in set(types)}
     if count and LOCAL in types:

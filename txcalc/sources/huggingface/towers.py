@@ -340,11 +340,8 @@ def muse_glimmer(v: Config) -> Tower:
     channels = 3 * v.size("patch_temporal", default=2)
     vision = {"patch": v.size("patch_size", default=14), "channels": channels, "class_token": False}
     places = {"form": "learned", "rows": side * v.size("pos_emb_width", default=32)}
-    tables: dict[str, Raw] = {
-        "vision": vision | {"patch_bias": False},
-        "embedding": {"norm": True},
-        "positions": places,
-    }
+    tables: dict[str, Raw] = {"embedding": {"norm": True}, "positions": places}
+    tables["vision"] = vision | {"patch_bias": False}
     kinds = v.data.get("layer_types")
     v.ignore("layer_types")
     if kinds is None:
@@ -374,12 +371,11 @@ def molmo2(v: Config) -> Tower:
     vision = square(v, 378, 14, class_token=False)
     patches = (vision["image"] // vision["patch"]) ** 2
     rows = v.size("num_position_embeddings", default=patches)
-    if rows != patches:
+    why = "" if rows == patches else "its table of positions is not one of its crops' patches"
+    if why:
         del vision["image"]
     raw = stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions={"rows": rows}, norm={"final": False})
-    return Tower(
-        size.width, raw, why="" if rows == patches else "its table of positions is not one of its crops' patches"
-    )
+    return Tower(size.width, raw, why=why)
 
 
 def whisper(v: Config, *defaults: object, bands: int = 128, **tables: Raw) -> Tower:

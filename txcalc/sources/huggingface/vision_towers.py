@@ -138,11 +138,8 @@ def minicpmv(v: Config) -> Tower:
     merged, width = patch_area(v, "window_kernel_size"), max(1, d // heads)
     ocr = whole.model_type == "minicpm_ocr"
     keeps = whole.text("downsample_mode", default="4x" if ocr else "16x") == "4x"
-    n, insert_after, here = (
-        min(raw["n_layers"], MAX_LAYERS),
-        whole.data.get("insert_layer_id", 6),
-        {"at": [1, 0, merged]},
-    )
+    n, here = min(raw["n_layers"], MAX_LAYERS), {"at": [1, 0, merged]}
+    insert_after = whole.data.get("insert_layer_id", 6)
     whole.ignore("insert_layer_id")
     if type(insert_after) is not int:
         whole.fault("insert_layer_id", insert_after, "the number of a layer")
@@ -217,10 +214,8 @@ def florence2(v: Config) -> Tower:
             layer = pre_norm_leaves(d, [core], mlp_width(v, d, 4.0), act, bias, there, here)
             layer += [leaf("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
             layer += [leaf("place_sum", "sum", d, times=2, **here)]
-            stage += [
-                item | {"name": f"{name}_{item['name']}", "times": depth * item.get("times", 1)} for item in layer
-            ]
-        stages += [item | {"name": f"stage{i + 1}_{item['name']}"} for item in stage]
+            stage += [x | {"name": f"{name}_{x['name']}", "times": depth * x.get("times", 1)} for x in layer]
+        stages += [x | {"name": f"stage{i + 1}_{x['name']}"} for x in stage]
         d_in = d
     if side > rows:
         why = why or f"its picture has {side:,} rows at the end, and its table of positions {rows:,}"
@@ -230,10 +225,8 @@ def florence2(v: Config) -> Tower:
 def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of rows and one of columns; a matrix and a norm of every position and of their mean."""
     tables: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
-    positions = int(tower.raw.get("length", 1))
-    mean = resampler_step(
-        [leaf("mean", "sum", tower.width, groups=positions, at=[0, 1, 1])], positions, positions + 1, tower.width
-    )
+    n = int(tower.raw.get("length", 1))
+    mean = resampler_step([leaf("mean", "sum", tower.width, groups=n, at=[0, 1, 1])], n, n + 1, tower.width)
     matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
     return Projection((tables, mean, matrix, {"norm": "layer"}))
 

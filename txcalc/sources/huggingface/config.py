@@ -125,6 +125,12 @@ class Config(HeadReader):
         bias = {} if attention_bias is None else {"bias": self.flag("attention_bias", default=attention_bias)}
         return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width, **bias, **more}
 
+    def mha(
+        self, raw: Raw, names: Sequence[str] = ("num_attention_heads",), whole: bool | None = False, **more: Any
+    ) -> Raw:
+        """As many key/value heads as query heads, each D/h wide."""
+        return self.heads(raw, names=names, whole=whole, kv_names=(), width_names=(), **more)
+
     def gated(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
         """SwiGLU or GeGLU: three matrices."""
         activation = self.activation("hidden_act", "hidden_activation", default=act)

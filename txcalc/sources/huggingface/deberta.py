@@ -66,7 +66,7 @@ def _disentangled(c: Config) -> Raw:
     raw = c.widths("encoder")
     c.require_value(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
     types = c.count("type_vocab_size", default=0)
-    attention = c.heads(raw, kv_names=(), width_names=())
+    attention = c.mha(raw)
     c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
     raw |= {
         "attention": attention | {"bias": True},

@@ -53,7 +53,7 @@ def _linear_or_full(c: Config, n: int) -> list[str]:
 def _qwen_hybrid(c: Config, kv: int, partial: float = 0.25) -> Raw:
     """Gated attention, and the gated delta rule in the layers between."""
     raw = c.stack()
-    attention = c.heads(raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
+    attention = c.heads(raw, kv=kv, d_head=256, qk_norm="head", gate="element")
     attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
     key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
     c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
@@ -255,7 +255,7 @@ SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
 def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
     """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
     raw = c.stack()
-    attention = c.heads(raw, kv=kv, d_head=d_head) | {"qk_norm": "head"}
+    attention = c.heads(raw, kv=kv, d_head=d_head, qk_norm="head")
     short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
     head = c.lm_head(tied=True)
     if "tie_embedding" in c:  # it goes before the other

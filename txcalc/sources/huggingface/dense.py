@@ -137,7 +137,7 @@ def openai_gpt(c: Config) -> Raw:
     raw = _gpt(c)
     activation = c.activation("afn", default="gelu_new")
     activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
-    attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, names=GPT_HEADS, bias=True)
     mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
     places = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)}
     return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(place="post"), positions=places, tied=True)
@@ -147,7 +147,7 @@ def gpt_neo(c: Config) -> Raw:
     raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
     n, inner = raw["n_layers"], 4 * raw["d_model"]
     types = _neo_layers(c, n)
-    attention = c.heads(raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
+    attention = c.mha(raw, names=("num_heads", "num_attention_heads"))
     mlp = c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
     places = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
     biased = attention | {"bias": ["o"]}
@@ -181,7 +181,7 @@ def _neo_layers(c: Config, n: int) -> list[str]:
 def gpt_neox_japanese(c: Config) -> Raw:
     """Branches one after the other; no bias but that of the last layer's o."""
     raw = c.stack()
-    n, attention = raw["n_layers"], c.heads(raw, kv_names=(), width_names=())
+    n, attention = raw["n_layers"], c.mha(raw)
     width = raw["d_model"] * c.size("intermediate_multiple_size", default=4)
     mlp = {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False}
     raw = c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), tied=True)
@@ -192,7 +192,7 @@ def gpt_neox_japanese(c: Config) -> Raw:
 def bloom(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
     c.require_value(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
-    attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, names=GPT_HEADS, bias=True)
     mlp = {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True}
     places, first = {"form": "alibi"}, {"norm": True}
     return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, embedding=first, tied=True)
@@ -200,7 +200,7 @@ def bloom(c: Config) -> Raw:
 
 def falcon(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed"), ("num_hidden_layers", "n_layer"))
-    attention = c.heads(raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
+    attention = c.mha(raw, names=("num_attention_heads", "n_head"))
     bias = c.flag("bias", default=False)
     new = c.flag("new_decoder_architecture", default=False)
     shared = c.flag("multi_query", default=True)
@@ -241,6 +241,6 @@ def opt(c: Config) -> Raw:
         c.fault("word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", why)
     norm = c.layer_norm(place="pre" if before else "post", final=final)
     norm |= {} if weighted else {"weighted": False, "bias": False}
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": bias}
+    attention = c.mha(raw, bias=bias)
     mlp, places = c.plain("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
     return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=places, embedding=first, head=head)

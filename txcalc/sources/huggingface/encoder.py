@@ -213,7 +213,7 @@ def bert_generation(c: Config) -> Raw:
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
     raw = c.widths("decoder" if causal else "encoder")
-    return _learned(c, raw, c.heads(raw, kv_names=(), width_names=()), c.plain(), {"norm": True}, head)
+    return _learned(c, raw, c.mha(raw), c.plain(), {"norm": True}, head)
 
 
 def _learned(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
@@ -253,7 +253,7 @@ def xlm(c: Config) -> Raw:
         if c.text("summary_type", default="first") == "attn":
             c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
-    attention = c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+    attention = c.mha(raw, names=("n_heads", "num_attention_heads"))
     mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
     return _learned(c, raw, attention, mlp, table, head)
 

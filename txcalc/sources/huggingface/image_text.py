@@ -24,7 +24,7 @@ def _layers(c: Config, raw: Raw, act: str, eps: float = 1e-5) -> Raw:
     """Pre-norm layers with biases everywhere."""
     c.ignore("projection_dim", "dropout", "tie_word_embeddings")
     return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
+        "attention": c.mha(raw, bias=True),
         "feed_forward": c.plain(act=act),
         "norm": c.layer_norm("layer_norm_eps", eps=eps),
     }
@@ -190,7 +190,7 @@ def blip(c: Config) -> Raw:
     }
     t.padding_within(text)
     decoder = text | {
-        "attention": t.heads(text, kv_names=(), width_names=()) | {"bias": True},
+        "attention": t.mha(text) | {"bias": True},
         "feed_forward": t.plain(),
         "norm": t.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": t.size("max_position_embeddings", default=512)},
@@ -220,7 +220,7 @@ def git(c: Config) -> Raw:
     more = "each position of a picture that is written about is a token more"
     what = "text alone is run: the picture's encoder and its projection"
     raw = c.with_idle(raw, idle, what, f"are held and not run; {more}")
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, bias=True)
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
     raw |= {"context": rows, "embedding": {"norm": True}}
     return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, head=head)

@@ -27,7 +27,7 @@ def qwen(c: Config) -> Raw:
     c.require_value("rotary", "pos_emb", why="its code has no other")
     c.require_value(False, "apply_residual_connection_post_layernorm", why="residuals of what is normed are not read")
     c.ignore("bias_dropout_fusion", "params_dtype", "seq_length")
-    attention = c.heads(raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
+    attention = c.mha(raw, names=("num_attention_heads", "n_head"))
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
     if n_heads * width != raw["d_model"]:
         c.fault("kv_channels", width, "hidden_size / num_attention_heads", "Q, K and V are split at hidden_size")
@@ -57,7 +57,7 @@ def _language_only(c: Config, raw: Raw, *towers: str) -> Raw:
 def baichuan(c: Config) -> Raw:
     """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
     raw = c.stack()
-    raw = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
+    raw = _decoder(c, raw, c.mha(raw), tied=False)
     if "max_position_embeddings" in c:
         return raw
     c.note("no max_position_embeddings: the code of Baichuan-13B, whose positions are ALiBi's")
@@ -127,7 +127,7 @@ def _chatglm_1(c: Config) -> Raw:
     c.require_value(
         True, "position_encoding_2d", "tie_word_embeddings", why="that is what the published code is used with"
     )
-    attention = c.heads(raw, kv_names=(), width_names=())
+    attention = c.mha(raw)
     return raw | {
         "context": c.size("max_sequence_length", default=2048),
         "attention": attention | {"bias": True},
@@ -166,7 +166,7 @@ def internlm2(c: Config) -> Raw:
 def telechat(c: Config) -> Raw:
     """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
     raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
-    attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
+    attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=(), bias=["o"])
     mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
     raw = _decoder(c, raw, attention, tied=True, mlp=mlp)
     return raw | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
@@ -176,7 +176,7 @@ def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
     raw = c.stack()
     c.require_published_class("decilm", writes=True)
-    attention = c.heads(raw, kv_names=(), width_names=())
+    attention = c.mha(raw)
     groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
     if groups is None:
         c.fault("num_key_value_heads_per_layer", c.data.get("num_key_value_heads_per_layer", ABSENT), "a list")

@@ -17,7 +17,7 @@ def phi3small(c: Config) -> Raw:
     """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every n-th of all."""
     c.require_published_class()
     raw = c.stack()
-    attention = c.heads(raw, width_names=()) | {"bias": True}
+    attention = c.heads(raw, width_names=(), bias=True)
     blocks = [key for key in c.data if key.startswith("blocksparse_")]
     c.ignore(*blocks)
     period = c.count("dense_attention_every_n_layers", default=0, null=0)
@@ -77,7 +77,7 @@ def jais(c: Config) -> Raw:
     if places not in ("alibi", "learned"):
         c.fault("position_embedding_type", places, "'alibi' or 'learned'")
     rows = c.size("n_positions", "max_position_embeddings", default=1024)
-    attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, names=("n_head", "num_attention_heads"), bias=True)
     positions = {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows}
     return c.decoder(raw, attention, mlp=wide, norm=c.layer_norm(), positions=positions, tied=True)
 
@@ -87,7 +87,7 @@ def plamo(c: Config) -> Raw:
     c.require_published_class()
     raw = c.stack()
     shared = c.size("n_shared_head", default=8)
-    attention = c.heads(raw, kv_names=(), width_names=())
+    attention = c.mha(raw)
     c.require_value(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
     c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
@@ -261,7 +261,7 @@ def codeshell(c: Config) -> Raw:
     """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
     c.require_published_class()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, names=("n_head", "num_attention_heads"), bias=True)
     if c.flag("group_query_attention", default=True):
         groups = c.size("num_query_groups", default=1)
         c.divides(groups, attention["n_heads"], "num_query_groups", "n_head")

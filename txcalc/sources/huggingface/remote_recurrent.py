@@ -54,7 +54,7 @@ def stripedhyena(c: Config) -> Raw:
     c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
     c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
     bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
-    attention, shared = c.heads(raw, kv_names=(), width_names=()), c.size("proj_groups", default=4)
+    attention, shared = c.mha(raw), c.size("proj_groups", default=4)
     c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])

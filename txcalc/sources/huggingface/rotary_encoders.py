@@ -100,7 +100,7 @@ def esm(c: Config) -> Raw:
     if "add_bias_fnn" in c:
         c.fault("add_bias_fnn", c.data["add_bias_fnn"], "no such key", "gated feed-forwards of other code are not read")
     raw = c.widths("encoder") | {"contacts": True}
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
+    attention = c.mha(raw, bias=True)
     form = c.text("position_embedding_type", default="absolute")
     positions: Raw = {}
     if form == "rotary":
@@ -176,7 +176,7 @@ def modernbert_decoder(c: Config) -> Raw:
 def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
     """Gated, each kind of bias by a flag of its own, and a norm after the embedding; `theta` names the rotary base."""
     bias = c.flag("mlp_bias", default=False)
-    attention = c.heads(raw, kv_names=(), width_names=(), attention_bias=False)
+    attention = c.mha(raw, attention_bias=False)
     named: Raw = {"names": theta} if theta else {}
     return raw | {
         "attention": attention,

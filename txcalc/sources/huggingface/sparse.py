@@ -30,7 +30,7 @@ def qwen2_moe(c: Config) -> Raw:
     shared = {"d_ff_shared": c.size("shared_expert_intermediate_size"), "shared_gate": True}
     mixed = c.experts(NAMES, TOP, WIDTH, 60, 4, **shared)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else False
-    raw = c.decoder(raw, c.heads(raw, kv=16) | {"bias": bias}, mixed=mixed)
+    raw = c.decoder(raw, c.heads(raw, kv=16, bias=bias), mixed=mixed)
     on = c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=4096, null=None) if on else None
     top = c.count("max_window_layers", default=28) if on else 0
@@ -74,7 +74,7 @@ def uncounted(c: Config) -> None:
 
 def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
-    attention = c.heads(raw, kv=8, d_head=128) | {"qk_norm": "width"}
+    attention = c.heads(raw, kv=8, d_head=128, qk_norm="width")
     c.require_value([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
     c.ignore("rotary_dim", "mlp_intermediate_size")
     uncounted(c)
@@ -87,7 +87,7 @@ def ernie4_5_moe(c: Config) -> Raw:
     n, bias = raw["n_layers"], c.flag("use_bias", default=False)
     mixed = c.experts(("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)
     mixed = c.with_shared(mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
-    raw = c.decoder(raw, c.heads(raw, kv=4) | {"bias": bias}, mixed=mixed, tied=True, theta=5e5)
+    raw = c.decoder(raw, c.heads(raw, kv=4, bias=bias), mixed=mixed, tied=True, theta=5e5)
     if bias:
         c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
     c.ignore("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_layer_end_index")
@@ -129,7 +129,7 @@ def dots1(c: Config) -> Raw:
 def dbrx(c: Config) -> Raw:
     raw = c.stack(("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
     inner, channel = c.table("attn_config"), c.table("ffn_config")
-    attention = c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+    attention = c.mha(raw, names=("n_heads", "num_attention_heads"))
     if inner:
         attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
         inner.divides(attention["n_kv_heads"], attention["n_heads"], "kv_n_heads", "n_heads")
@@ -394,7 +394,7 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     """Experts beside a shared one; in some layers an index of few heads selects the blocks of keys that are read."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
-    attention = c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}
+    attention = c.heads(raw, kv=4, d_head=128, qk_norm="head")
     table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
     c.data = {**c.data, **{new: table.data[old] for old, new in _INDEX.items() if old in table}}
     index_heads, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)

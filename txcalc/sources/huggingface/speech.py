@@ -16,7 +16,7 @@ def wav2vec2(c: Config, adapters: bool = True) -> Raw:
     c.ignore("do_stable_layer_norm", "feat_extract_norm")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     stable = c.has_key("do_stable_layer_norm") and c.flag("do_stable_layer_norm", default=False)
-    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
+    attention = c.mha(raw, whole=True)
     last, around = _samples(c, raw)
     around += _in_place(c, raw) + _adapters(c, raw, stable and adapters)
     if not stable:
@@ -38,7 +38,7 @@ def wav2vec2_conformer(c: Config) -> Raw:
     convolution in place of positions is held, and not run."""
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, ff, act = raw["d_model"], c.size("intermediate_size"), c.activation("hidden_act", default="gelu")
-    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
+    attention = c.mha(raw, whole=True)
     heads, width, taps = attention["n_heads"], attention["d_head"], c.size("conv_depthwise_kernel_size", default=31)
     form = c.text("position_embeddings_type", default="relative", null=None)
     if not taps % 2:
@@ -236,7 +236,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     whose queries meet a table of distances too, and a convolution over the past."""
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, ff, bands = raw["d_model"], c.size("intermediate_size"), c.size("feature_projection_input_dim", default=160)
-    attention = c.heads(raw, kv_names=(), width_names=())
+    attention = c.mha(raw)
     c.require_value(d, "output_hidden_size", why="an adapter alone makes another width")
     c.require_value(None, "adapter_attn_dim", why="these layers have no adapters")
     heads, width, act = attention["n_heads"], attention["d_head"], c.activation("hidden_act", default="silu")

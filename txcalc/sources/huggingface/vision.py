@@ -29,7 +29,7 @@ def vit(c: Config) -> Raw:
     form = c.head_of("classifier", "none")
     head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
+        "attention": c.mha(raw, bias=[*bias, "o"]),
         "feed_forward": c.plain(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12),
         "positions": {"form": "learned"},
@@ -74,7 +74,7 @@ def dinov2(c: Config) -> Raw:
     if c.head_of("classifier", "none") == "classifier":
         head = {"form": "classifier", "classes": c.labels(), "pool": "both"}
     return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
+        "attention": c.mha(raw, bias=[*bias, "o"]),
         "feed_forward": channel,
         "norm": c.layer_norm("layer_norm_eps", eps=1e-6, layer_scale=True),
         "positions": {"form": "learned"},
@@ -103,7 +103,7 @@ def beit(c: Config) -> Raw:
     if shared or per_layer:
         places = {"form": "relative", "side": side, "apart": per_layer} | ({"rows": side * side + 1} if learned else {})
     return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
+        "attention": c.mha(raw, bias=["q", "v", "o"]),
         "feed_forward": c.plain(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
         "positions": places,

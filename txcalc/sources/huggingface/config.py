@@ -205,12 +205,16 @@ class Config(HeadReader):
         self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None
     ) -> tuple[list[str], dict[str, Raw]]:
         """The axis of local and global layers; `tables` lays more over each kind."""
-        if LOCAL in types and window is None:
-            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
+        self.check_window(window, LOCAL in types)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
         more = tables or {}
         kinds = [LAYER_NAMES[kind] for kind in types]
         return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
+
+    def check_window(self, window: int | None, used: bool) -> None:
+        """A fault where layers use a window and the config has none."""
+        if used and window is None:
+            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
 
     def with_layer_bases(self, raw: Raw) -> Raw:
         """Windows in all but every fourth layer, and a rotary base for each layer; where it is 0, no positions."""

@@ -329,8 +329,7 @@ def lfm3(c: Config) -> Raw:
     raw["norm"] |= {"place": "sandwich" if c.flag("use_sandwich_norm", default=True) else "pre"}
     raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
     window = c.size("sliding_window", default=256, null=None)
-    if LOCAL in kinds and window is None:
-        c.fault("sliding_window", None, "a window, for layers use one")
+    c.check_window(window, LOCAL in kinds)
     parts: Raw = {"parts": ["attention", "feed_forward"]}
     given = c.data.get("rope_parameters") is not None
     tables: dict[str, Raw] = {

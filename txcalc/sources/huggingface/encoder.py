@@ -235,9 +235,7 @@ def xlm(c: Config) -> Raw:
         padding_names=("pad_index",),
     )
     form = c.head_of("lm", "none", "sequence", "token", "question")
-    if form == "question" and not c.named("Simple"):
-        c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
-                "answers is not read")  # fmt: skip
+    c.check_simple_answers(form)
     table: Raw = {"norm": True}
     languages = c.size("n_langs", default=1)
     if c.flag("use_lang_emb", default=True) and languages > 1:
@@ -250,8 +248,7 @@ def xlm(c: Config) -> Raw:
         head = {"form": "none"} if form == "none" else c.classifier(form)
     if form == "sequence":
         c.require_value(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
-        if c.text("summary_type", default="first") == "attn":
-            c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+        c.check_summary_type("first")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
     attention = c.mha(raw, names=("n_heads", "num_attention_heads"))
     mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}

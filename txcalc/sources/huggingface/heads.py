@@ -153,14 +153,24 @@ class HeadReader(Keys):
             self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
             return act
         self.require_value(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
-        if self.text("summary_type", default="last") == "attn":
-            self.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+        self.check_summary_type("last")
         through = self.flag("summary_use_proj", default=through)
         self.ignore("summary_activation")
         if not through:
             return None
         silent = self.data.get("summary_activation", act) in (None, "")
         return "none" if silent else self.activation("summary_activation", default=act or "tanh")
+
+    def check_summary_type(self, default: str) -> None:
+        """A fault where the position that is read is a mean weighed by attention."""
+        if self.text("summary_type", default=default) == "attn":
+            self.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+
+    def check_simple_answers(self, form: str) -> None:
+        """A fault for the class of XLM and XLNet that searches several answers to a question."""
+        if form == "question" and not self.named("Simple"):
+            why = "its search of several answers is not read"
+            self.fault("architectures[0]", self.data["architectures"][0], "…ForQuestionAnsweringSimple", why)
 
     def decision(self, task: str) -> Raw:
         """A decoder's classifier. It is computed at every position, whichever is read; `score` has no bias."""

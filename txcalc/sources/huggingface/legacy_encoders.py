@@ -40,9 +40,7 @@ def _xlnet_head(c: Config) -> Raw:
     c.ignore("tie_word_embeddings")
     if form == "none":
         return {"form": "none"}
-    if form == "question" and not c.named("Simple"):
-        c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
-                "answers is not read")  # fmt: skip
+    c.check_simple_answers(form)
     act = c.summary("tanh") if form in ("sequence", "choice") else None
     return c.classifier(form) | ({"transform": act} if act else {})
 

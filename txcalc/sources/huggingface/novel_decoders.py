@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
 from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
@@ -41,8 +40,7 @@ def zaya(c: Config) -> Raw:
     inner, window = c.size("router_hidden_size", default=256), c.size("sliding_window", default=None, null=None)
     mixed = c.experts(("num_experts",), TOP, WIDTH, 16, 1) | {"router": False}
     types = c.items("layer_types", of=any_of("hybrid", NEAR), length=n, default=None) or ["hybrid"] * n
-    if NEAR in types and window is None:
-        c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
+    c.check_window(window, NEAR in types)
     if (groups * width) % 2:
         c.fault("head_dim", width, "a width of all keys that is even, for half of the values is late")
     places = {"rotary_dims": width} | c.rotary(width, 5e6, 0.5, kind="hybrid")
@@ -109,8 +107,7 @@ def muse_spark_text(c: Config) -> Raw:
     back = [(n - 1 - i) % 4 for i in range(n)]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [float(distance > 0) for distance in back]
     types = c.layer_types(n, [LOCAL if distance else GLOBAL for distance in back])
-    if LOCAL in types and window is None:
-        c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
+    c.check_window(window, LOCAL in types)
     c.rotary(width, 5e5)
     raw |= {
         "experts": mixed,

@@ -264,11 +264,10 @@ def mimo_v2_flash(c: Config) -> Raw:
     c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern")
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
+    _check_angles(c, types)
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
         if kind in types and given is not None and not isinstance(given, dict):
             c.fault("rope_parameters", given, "an object with a table for each layer type")
-        elif kind in types and given is not None and not isinstance(given.get(kind), dict):
-            c.fault("rope_parameters", sorted(map(str, given)), f"a table for each layer type: {kind} has none")
         places = c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())
         tables[LAYER_NAMES[kind]] = {"positions": places}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
@@ -276,6 +275,14 @@ def mimo_v2_flash(c: Config) -> Raw:
     kinds = c.typed(raw, 1)
     c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq")
     return layered(raw, axis, kinds)
+
+
+def _check_angles(c: Config, types: list[str]) -> None:
+    """A fault where rotary parameters by layer type lack a type."""
+    angles = c.data.get("rope_parameters")
+    for kind in sorted(set(types)):
+        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
 
 
 def laguna(c: Config) -> Raw:
@@ -301,9 +308,7 @@ def laguna(c: Config) -> Raw:
     types = c.layer_types(n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
     angles_of = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
-    for kind in sorted(set(types)):
-        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
-            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
+    _check_angles(c, types)
     positions = {
         kind: {"positions": c.rotary(width, theta, partial if angles is None else 1.0, kind=kind)}
         for kind, (theta, partial) in angles_of.items()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import Pieces, conformer_leaves, ffn_leaves, norm_leaf
 from txcalc.sources.huggingface.tower_types import (
     Projection,
@@ -39,7 +39,7 @@ def qwen3_asr(v: Config, *defaults: int) -> Tower:
         here = {"at": [1, 0, frames, grid]}
         around.append(leaf(f"conv{i + 1}", "convolution", c_in, channels, 9, 4, kind="embedding", **here))
         around.append(leaf(f"conv{i + 1}_activation", "gelu", channels, **here))
-    flat = leaf("conv_out", "linear", channels * bands, sizes.width, bias=False, at=[1, 0, frames, frames])
+    flat = matrix("conv_out", channels * bands, sizes.width, at=[1, 0, frames, frames])
     window = {"window": max(1, chunks) * frames, "chunked": True}
     raw = stack(sizes, act, attention=window, positions={"form": "sinusoidal"})
     return Tower(sizes.width, raw | {"kind": "encoder", "around": [*around, flat]})
@@ -59,7 +59,7 @@ def granite_speech(v: Config) -> Tower:
     f, words = d * v.size("feedforward_mult", default=4), v.size("output_dim", default=42)
     filled = {"at": [1, 0, context, context]}
     mixed = [norm_leaf("attention", d)]
-    mixed += [leaf(letter, "linear", d, heads * width, bias=False, **filled) for letter in "qkv"]
+    mixed += [matrix(letter, d, heads * width, **filled) for letter in "qkv"]
     mixed += [leaf("distances", "held", (2 * rows + 1) * width)]
     mixed += [leaf("distance_scores", "scores", heads, width, keys=[0, context, 1], **filled)]
     mixed += [leaf("core", "windows", heads, width, width, context, bias=True, **filled)]
@@ -86,12 +86,12 @@ def gemma4(v: Config) -> Tower:
     v.ignore("gradient_clipping", "attention_invalid_logits_value", "attention_logit_cap", "residual_weight")
     # A block's queries meet the same keys, as if they were heads of one position.
     grouped = {"at": [1, 0, block]}
-    mixed = [norm_leaf("attention", d, "rms_norm"), *(leaf(letter, "linear", d, d, bias=False) for letter in "qkv")]
+    mixed = [norm_leaf("attention", d, "rms_norm"), *(matrix(letter, d, d) for letter in "qkv")]
     mixed += [leaf("query_scale", "held", width)]
-    mixed += [leaf("distances", "linear", d, d, bias=False, at=[0, span // 2 + 1, 1], shared=True)]
+    mixed += [matrix("distances", d, d, at=[0, span // 2 + 1, 1], shared=True)]
     spans = {"scores": span, "distance_scores": span // 2 + 1, "values": span}
     mixed += [leaf(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in spans.items()]
-    mixed += [leaf("o", "linear", d, d, bias=False), norm_leaf("attended", d, "rms_norm")]
+    mixed += [matrix("o", d, d), norm_leaf("attended", d, "rms_norm")]
     mixed.append(leaf("attention_sum", "sum", d))
     inner = [norm_leaf("conv_inner", d, "rms_norm")]
     layer = conformer_leaves(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", ffn_bias=False)
@@ -102,7 +102,7 @@ def gemma4(v: Config) -> Tower:
         around.append(leaf(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=False, kind="embedding", **here))
         around += [norm_leaf(f"conv{i + 1}", c_out, "layer_norm", bias=False, **here)]
         around += [leaf(f"conv{i + 1}_activation", "relu", c_out, **here)]
-    around.append(leaf("frames", "linear", bands * second, d, bias=False, kind="embedding"))
+    around.append(matrix("frames", bands * second, d, kind="embedding"))
     wide = v.size("output_proj_dims", default=1536)
     return Tower(wide, leaf_tower(d, layer, n, around), steps=({"linear": wide},))
 
@@ -171,7 +171,7 @@ def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
             v.fault(key, v.data[key], f"{expected:,}, which the class derives")
     act = v.activation("hidden_act", default="silu")
     layer = ffn_leaves("fed", d, f, act, norm="rms_norm", bias=bias, gated=True, times=n)
-    layer.append(leaf("shifts", "linear", d, 3 * d, bias=False, times=n))
+    layer.append(matrix("shifts", d, 3 * d, times=n))
     frequencies = v.size("frequency_embedding_size", default=256)
     sides = {"in": (latent, d), "time": (frequencies, d), "times": (d, d), "text": (d, d)}
     sides |= {"last": (d, 2 * d), "out": (d, latent)}

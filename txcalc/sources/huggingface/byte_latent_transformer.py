@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import Pieces, ffn_leaves, leaf_stack, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
@@ -42,11 +42,11 @@ def blt(c: Config) -> Raw:
     around = of_kind("embedding", around)
     around += e.layers(window)
     times = e.number if e.c.flag("cross_attn_all_layers", default=False) else 1
-    around.append(leaf("to_patches", "linear", e.width, e.width * k, bias=False, kind="embedding", runs=times, **here))
+    around.append(matrix("to_patches", e.width, e.width * k, kind="embedding", runs=times, **here))
     around += e.reads(times, wide, {"keys": [1, 0, 1]}, {})
     if e.width * k != g.width:
-        around.append(leaf("to_global", "linear", e.width * k, g.width, bias=False, kind="embedding", **here))
-    around.append(leaf("from_patches", "linear", g.width, d.width * k, bias=False, kind="embedding", **here))
+        around.append(matrix("to_global", e.width * k, g.width, kind="embedding", **here))
+    around.append(matrix("from_patches", g.width, d.width * k, kind="embedding", **here))
     times = d.number if d.c.flag("cross_attn_all_layers", default=True) else 1
     around += d.reads(times, {}, {"keys": wide["at"]}, wide)
     around += [*d.layers(window), norm_leaf("last", d.width, "rms_norm")]
@@ -55,7 +55,7 @@ def blt(c: Config) -> Raw:
         around.append(leaf("patcher_bytes", "table", vocab[p.c], p.width, kind="embedding"))
         around += p.layers(p.c.size("sliding_window", default=512, null=None))
         around.append(norm_leaf("patcher", p.width, "rms_norm"))
-        around.append(leaf("patcher_head", "linear", p.width, vocab[p.c], bias=False, kind="head"))
+        around.append(matrix("patcher_head", p.width, vocab[p.c], kind="head"))
     tied = c.flag("tie_word_embeddings", default=False)
     if form == "lm":
         if tied and vocab[c] != vocab[e.c]:
@@ -103,9 +103,9 @@ class _Part:
 
     def _maps(self, name: str, queries: Raw, keys: Raw) -> tuple[Pieces, Raw]:
         kv = self.groups * self.head
-        leaves = [leaf(f"{name}q", "linear", self.width, self.width, bias=False, **queries)]
-        leaves += [leaf(f"{name}{letter}", "linear", self.width, kv, bias=False, **keys) for letter in "kv"]
-        return leaves, leaf(f"{name}o", "linear", self.width, self.width, bias=False, **queries)
+        leaves = [matrix(f"{name}q", self.width, self.width, **queries)]
+        leaves += [matrix(f"{name}{letter}", self.width, kv, **keys) for letter in "kv"]
+        return leaves, matrix(f"{name}o", self.width, self.width, **queries)
 
     def layer(self, window: int | None, here: Raw, name: str = "") -> Pieces:
         """A layer, pre-norm, that sees what is before."""

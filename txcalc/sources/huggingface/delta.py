@@ -17,9 +17,10 @@ from txcalc.sources.huggingface.config import (
     by_mixer,
     layered,
     leaf,
+    matrix,
 )
 from txcalc.sources.huggingface.keys import any_of, number
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
 from txcalc.sources.spec import MAX_SIZE
 
 LINEAR = "linear_attention"
@@ -122,15 +123,15 @@ def qwen4_exp_text(c: Config) -> Raw:
     types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
 
     def mixed(name: str, injecting: bool) -> list[Raw]:
-        leaves = [leaf(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
+        leaves = [norm_leaf(name, d, "rms_norm", times=several)]
         leaves += [
-            leaf(f"{name}_down", "linear", several * d, narrow, bias=False),
+            matrix(f"{name}_down", several * d, narrow),
             leaf(f"{name}_silu", "silu", narrow),
         ]
-        leaves += [leaf(f"{name}_up", "linear", narrow, several * d, bias=False)]
+        leaves += [matrix(f"{name}_up", narrow, several * d)]
         leaves += [leaf(f"{name}_sigmoid", "sigmoid", several * d), leaf(f"{name}_mean", "sum", d, groups=2 * several)]
         if injecting:
-            leaves.append(leaf(f"{name}_shares", "linear", several * d, several, bias=False))
+            leaves.append(matrix(f"{name}_shares", several * d, several))
             leaves += [
                 leaf(f"{name}_shares_sigmoid", "sigmoid", several),
                 leaf(f"{name}_added", "sum", several * d, groups=2),
@@ -193,10 +194,10 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
         return []
     c.note(f"dense and masked FLOPs of attention are those of all keys, of which an index chooses {top:,}")
     leaves = [
-        leaf("index_q", "linear", d, several * inner, bias=False),
-        leaf("index_k", "linear", d, inner, bias=False),
-        leaf("index_q_norm", "rms_norm", inner, groups=several, kind="norm"),
-        leaf("index_k_norm", "rms_norm", inner, kind="norm"),
+        matrix("index_q", d, several * inner),
+        matrix("index_k", d, inner),
+        norm_leaf("index_q", inner, "rms_norm", groups=several),
+        norm_leaf("index_k", inner, "rms_norm"),
         leaf("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
         leaf("index_keys", "stored", inner),
     ]
@@ -220,9 +221,9 @@ def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]
     wide, late = several * d, (taps - 1) * longest
     leaves = [
         leaf("ngrams", "table", -(-rows // multiple) * multiple, inner // tables, kind="embedding", runs=tables),
-        leaf("ngram_keys", "linear", inner, wide, bias=False),
-        leaf("ngram_values", "linear", inner, d, bias=False),
-        *(leaf(f"ngram_{name}_norm", "rms_norm", d, times=several, kind="norm") for name in ("key", "query", "conv")),
+        matrix("ngram_keys", inner, wide),
+        matrix("ngram_values", inner, d),
+        *(norm_leaf(f"ngram_{name}", d, "rms_norm", times=several) for name in ("key", "query", "conv")),
         leaf("ngram_gates", "sigmoid", several),
         leaf("ngram_conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
         leaf("ngram_silu", "silu", wide),

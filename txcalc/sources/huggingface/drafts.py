@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, number
 from txcalc.sources.huggingface.leaf_list import leaf_stack
@@ -230,7 +230,7 @@ def medusa(c: Config) -> Raw:
     number = c.size("num_heads", "medusa_num_heads", default=5)
     bias = c.flag("medusa_fc_bias", default=False) if from_vllm else True
     leaves = [leaf("layer", "linear", d, d, bias=bias), leaf("activation", "silu", d), leaf("sum", "sum", d)]
-    leaves.append(leaf("scores", "linear", d, v, bias=False))
+    leaves.append(matrix("scores", d, v))
     raw = leaf_stack({"kind": "decoder", "d_model": d, "n_layers": 1, "head": {"form": "none"}}, {
         "layer": [item | {"times": number, "kind": "head"} for item in leaves]}, [])  # fmt: skip
     return raw | {"drafting": "at-once"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.heads import WRITING
 from txcalc.sources.huggingface.leaf_list import of_kind
 from txcalc.sources.spec import size
@@ -290,7 +290,7 @@ def splinter(c: Config) -> Raw:
         for name, on in ((f"{end}_query", once), (end, {})):
             leaves += [leaf(name, "linear", d, d, **on), leaf(f"{name}_activation", "gelu", d, **on)]
             leaves.append(leaf(f"{name}_norm", "layer_norm", d, **on))
-        leaves += [leaf(f"{end}_scores", "linear", d, d, bias=False, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
+        leaves += [matrix(f"{end}_scores", d, d, **once), leaf(f"{end}_logits", "product", 1, d, 1)]
     return raw | ({"around": of_kind("head", leaves)} if answers else {})
 
 

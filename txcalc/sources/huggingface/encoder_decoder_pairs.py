@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from txcalc.errors import ABSENT, Fault, InputError
-from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf, periodic
+from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf, matrix, periodic
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
@@ -178,9 +178,9 @@ def _merged(c: Config, raw: Raw) -> Raw:
     def leaves(core: str, *span: int) -> list[Raw]:
         layer = [
             leaf("norm", "rms_norm", d),
-            leaf("q", "linear", d, queries, bias=False),
-            leaf("k", "linear", d, pairs, bias=False),
-            leaf("v", "linear", d, pairs, bias=False),
+            matrix("q", d, queries),
+            matrix("k", d, pairs),
+            matrix("v", d, pairs),
             leaf("q_norm", "rms_norm", width, groups=a["n_heads"]),
             leaf("k_norm", "rms_norm", width, groups=a["n_kv_heads"]),
             leaf("rotary", "rotary", a["n_heads"] + a["n_kv_heads"], width),
@@ -189,7 +189,7 @@ def _merged(c: Config, raw: Raw) -> Raw:
             leaf("source_norm", "rms_again", width, groups=a["n_kv_heads"], at="source"),
             leaf("core", core, a["n_heads"], width, width, *span, bias=False, **heads),
             leaf("source_core", "crossed", a["n_heads"], width, width, bias=False, **heads),
-            leaf("o", "linear", queries, d, bias=False),
+            matrix("o", queries, d),
             leaf("norm_after", "rms_norm", d),
             leaf("sum", "sum", d),
         ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import (
     Pieces,
     attention_leaves,
@@ -75,7 +75,7 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     c.require_value(heads, "num_key_value_heads", why="its class says so of itself")
     c.ignore("scale_input", "max_position_embeddings")
     distances = [2, -1, 1]
-    placed = [leaf("distances", "linear", d, heads * width, bias=False, at=distances)]
+    placed = [matrix("distances", d, heads * width, at=distances)]
     placed += [
         leaf("offsets", "held", 2 * heads * width),
         leaf("distance_scores", "scores", heads, width, keys=distances),

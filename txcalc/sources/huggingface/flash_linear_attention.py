@@ -4,9 +4,9 @@ kernels."""
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
 from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_rank
 
 # Kernels, losses and ways to compute the same, none of which changes a size.
@@ -143,7 +143,7 @@ def _gated(c: Config, d: int, heads: int, values: int) -> list[Raw]:
     """A norm of every head's values, a gate on them, and what maps them back."""
     leaves = list[Raw]()
     if c.flag("elementwise_affine", default=True, null=False):
-        leaves.append(leaf("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
+        leaves.append(norm_leaf("head", values // heads, "rms_norm", groups=heads))
     if c.flag("use_output_gate", default=True):
         leaves += [_map("gate", d, values), leaf("gated", "silu_gate", values)]
     return [*leaves, _map("o", values, d)]
@@ -203,7 +203,7 @@ def _torchscale(c: Config) -> Raw:
         "head": c.lm_head(tied=False),
     }  # fmt: skip
     if c.flag("layernorm_embedding", default=False):
-        raw["around"] = [leaf("embedding_norm", "rms_norm", d, kind="norm")]
+        raw["around"] = [norm_leaf("embedding", d, "rms_norm")]
     return _mixed(c, raw, "pieces")
 
 
@@ -237,9 +237,9 @@ def bailing_moe_linear(c: Config) -> Raw:
         c.fault("head_dim", w, "hidden_size / num_attention_heads", _APART)
     c.divides(group, n, "layer_group_size", "num_hidden_layers")
     leaves = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
-    leaves += [leaf(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
+    leaves += [norm_leaf(name, w, "rms_norm", groups=h) for name in "qk"] * normed
     leaves += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
-    leaves += [leaf("scan", "gated_scan", h, w, w), leaf("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
+    leaves += [leaf("scan", "gated_scan", h, w, w), norm_leaf("head", d, "rms_norm"), _map("gate", d, d)]
     leaves += [leaf("gated", "sigmoid", d), _map("o", d, d)]
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
     shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
@@ -317,7 +317,7 @@ def hgrn2(c: Config) -> Raw:
 
 
 def _map(name: str, d_in: int, d_out: int) -> Raw:
-    return leaf(name, "linear", d_in, d_out, bias=False)
+    return matrix(name, d_in, d_out)
 
 
 def _expanded(

@@ -15,8 +15,10 @@ from txcalc.sources.huggingface.config import (
     check_stretch,
     layered,
     leaf,
+    matrix,
     periodic,
 )
+from txcalc.sources.huggingface.leaf_list import norm_leaf
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
@@ -126,13 +128,11 @@ def diffusion_gemma_text(c: Config) -> Raw:
     c.require_value(False, "use_double_wide_mlp", why="its layers lend no keys and values")
     raw = _gemma4(c, raw, 512, mixed=True, tied=True)
     d, ffn = raw["d_model"], raw["feed_forward"]
-    around = [leaf("canvas_norm", "rms_norm", d, kind="norm")]
-    around += [
-        leaf(f"canvas_{name}", "linear", d, ffn["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
-    ]
+    around = [norm_leaf("canvas", d, "rms_norm")]
+    around += [matrix(f"canvas_{name}", d, ffn["d_ff"], kind="feed_forward") for name in ("gate", "up")]
     around += [
         leaf("canvas_activation", ffn["activation"], ffn["d_ff"], kind="feed_forward"),
-        leaf("canvas_down", "linear", ffn["d_ff"], d, bias=False, kind="feed_forward"),
+        matrix("canvas_down", ffn["d_ff"], d, kind="feed_forward"),
     ]
     c.note(
         "what is counted is the first pass over a canvas, whose tokens see each other; later passes also multiply its "
@@ -208,9 +208,9 @@ def embedding_gemma2_text(c: Config) -> Raw:
     heads, wide = _widths(c, types, attention, groups=1)
     width = c.size("hidden_size_per_layer_input", default=512)
     leaves = [
-        leaf("down", "linear", d, width, bias=False),
+        matrix("down", d, width),
         leaf("gate", activation, width),
-        leaf("up", "linear", width, d, bias=False),
+        matrix("up", width, d),
         leaf("norm", "rms_norm", d, kind="norm"),
         leaf("sum", "sum", d),
     ]
@@ -222,9 +222,9 @@ def embedding_gemma2_text(c: Config) -> Raw:
         "embedding": {"scale": d**0.5},
         "pieces": {"leaves": leaves},
         "around": [
-            leaf("layer_inputs", "linear", d, n * width, bias=False),
-            leaf("layer_inputs_norm", "rms_norm", width, kind="norm", runs=n),
-            leaf("projection", "linear", d, c.size("embedding_dim", default=768), bias=False, kind="head"),
+            matrix("layer_inputs", d, n * width),
+            norm_leaf("layer_inputs", width, "rms_norm", runs=n),
+            matrix("projection", d, c.size("embedding_dim", default=768), kind="head"),
         ],
         "head": {"form": "none"},
     }

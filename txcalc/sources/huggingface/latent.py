@@ -17,6 +17,7 @@ from txcalc.sources.huggingface.config import (
     check_stretch,
     layered,
     leaf,
+    matrix,
 )
 from txcalc.sources.huggingface.keys import any_of
 
@@ -113,13 +114,13 @@ def axk2(c: Config) -> Raw:
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     raw = _indexed_decoder(c, raw, latent, heads=16, first=first, number=128)
     d_q, d_v = latent["d_nope"] + latent["d_rope"], latent["d_v"]
-    gates = [leaf("gates", "linear", latent.get("q_rank", 1), h * (d_q + 2 * d_v), bias=False, kind="attention")]
+    gates = [matrix("gates", latent.get("q_rank", 1), h * (d_q + 2 * d_v), kind="attention")]
     gates.append(leaf("gates_sigmoid", "sigmoid", h * d_v, kind="attention"))
     for table in raw["layer"].values():
         leaves = list(gates)
         for name in ("attention_norm", "experts_norm")[: 1 + ("experts" in table["parts"])]:
-            gate = [leaf("down", "linear", d, rank, bias=False), leaf("silu", "silu", rank)]
-            gate += [leaf("up", "linear", rank, d, bias=False), leaf("sigmoid", "sigmoid", d)]
+            gate = [matrix("down", d, rank), leaf("silu", "silu", rank)]
+            gate += [matrix("up", rank, d), leaf("sigmoid", "sigmoid", d)]
             leaves += [{**item, "name": f"{name}_{item['name']}", "kind": "norm"} for item in gate]
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": leaves}}
     raw["norm"]["without"] = ["pieces"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from txcalc.sources.huggingface.config import Raw, leaf
+from txcalc.sources.huggingface.config import Raw, leaf, matrix
 
 Pieces = list[Raw]
 
@@ -92,7 +92,7 @@ def swin_leaves(d: int, heads: int, window: int, sides: tuple[int, int], wide: i
         once: Raw = {"at": [0, distances, 1], "shared": True}
         core = [leaf("scale", "held", heads), leaf("distances_up", "linear", 2, 512, **once)]
         core += [leaf("distances_activation", "relu", 512, **once)]
-        core += [leaf("distances_down", "linear", 512, heads, bias=False, **once)]
+        core += [matrix("distances_down", 512, heads, **once)]
     core.append(leaf("core", "windows", heads, width, width, window**2, bias=True, **inside))
     return pre_norm_leaves(d, core, wide, act, bias, inside, patch_grid(sides), "k" if second else "")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, of_kind
 
 
@@ -16,10 +16,10 @@ def xlnet(c: Config) -> Raw:
     c.divides(h, d, "n_head", "d_model")
     w = max(1, d // h)
     c.require_value(w, "d_head", why="its class takes d_model / n_head")
-    leaves = [leaf(name, "linear", d, d, bias=False) for name in "qkv"]
-    leaves += [leaf("distances", "linear", d, d, bias=False, at=[2, 0, 1]), leaf("biases", "held", 5 * d)]
+    leaves = [matrix(name, d, d) for name in "qkv"]
+    leaves += [matrix("distances", d, d, at=[2, 0, 1]), leaf("biases", "held", 5 * d)]
     leaves += [leaf("core", "attention", h, w, w, bias=False), leaf("far", "scores", h, w, keys=[2, 0, 1])]
-    leaves += [leaf("o", "linear", d, d, bias=False)]
+    leaves += [matrix("o", d, d)]
     return raw | {
         "pieces": {"leaves": of_kind("attention", [*leaves, leaf("attention_sum", "sum", d)])},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},

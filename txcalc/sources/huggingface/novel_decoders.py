@@ -6,7 +6,7 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, norm_leaf
 from txcalc.sources.spec import real
 
 NEAR = "hybrid_sliding"
@@ -180,12 +180,12 @@ def hrm_text(c: Config) -> Raw:
     c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
 
     def layer() -> Pieces:
-        leaves = [leaf("attention_norm", "rms_again", d, kind="norm")]
+        leaves = [norm_leaf("attention", d, "rms_again")]
         leaves += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
         leaves += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
         leaves += [leaf("rotary", "rotary", 2 * heads, width)]
         leaves += [leaf("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
-        leaves += [leaf("attention_sum", "sum", d), leaf("fed_norm", "rms_again", d, kind="norm")]
+        leaves += [leaf("attention_sum", "sum", d), norm_leaf("fed", d, "rms_again")]
         leaves += [_matrix(name, d, ff, ffn_bias, kind="feed_forward") for name in ("gate_up", "up")]
         leaves.append(leaf("activation", act, ff, kind="feed_forward"))
         return [*leaves, _matrix("down", ff, d, ffn_bias, kind="feed_forward"), leaf("fed_sum", "sum", d)]
@@ -194,7 +194,7 @@ def hrm_text(c: Config) -> Raw:
     runs = {"low": high * low, "high": high}
     for name, times in runs.items():
         around += [leaf(f"{name}_input", "sum", d, runs=times)]
-        around += [leaf(f"{name}_norm", "rms_again", d, kind="norm", runs=times)]
+        around += [norm_leaf(name, d, "rms_again", runs=times)]
     kinds = {name: [item | {"runs": times} for item in layer()] for name, times in runs.items()}
     raw |= {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
     return leaf_stack(raw, kinds, ["low"] * n + ["high"] * n)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.decoders import decoder as decoder
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
 from txcalc.sources.spec import Wrong, size
 
 
@@ -309,10 +309,10 @@ def yuan(c: Config) -> Raw:
     w = max(1, inner // h)
     filters = [leaf("near", "convolution", d, d // 2 or 1, 2, 1), leaf("nearer", "convolution", d // 2 or 1, d, 2, 1)]
     leaves = [
-        leaf("v", "linear", d, inner, bias=False), *filters, leaf("filter_sum", "sum", d),
-        leaf("filter_norm", "rms_norm", d, kind="norm"), leaf("q", "linear", d, inner, bias=False),
-        leaf("k", "linear", d, inner, bias=False), leaf("rotary", "rotary", 2 * h, w),
-        leaf("core", "causal", h, w, w, bias=False), leaf("o", "linear", inner, d, bias=False),
+        matrix("v", d, inner), *filters, leaf("filter_sum", "sum", d),
+        norm_leaf("filter", d, "rms_norm"), matrix("q", d, inner),
+        matrix("k", d, inner), leaf("rotary", "rotary", 2 * h, w),
+        leaf("core", "causal", h, w, w, bias=False), matrix("o", inner, d),
         leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
     raw |= {"pieces": {"leaves": of_kind("attention", leaves)}, "feed_forward": c.gated()}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
 from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, of_kind
@@ -77,7 +77,7 @@ def safety_checker(c: Config) -> Raw:
     inner.ignore("architectures")
     raw = clip_vision_model(inner, "projected")
     once: Raw = {"kind": "head", "at": [0, 1, 1]}
-    compared = [leaf(name, "linear", width, n, bias=False, **once) for name, n in (("concepts", 17), ("special", 3))]
+    compared = [matrix(name, width, n, **once) for name, n in (("concepts", 17), ("special", 3))]
     c.note("a picture alone is run: this class has no encoder of words")
     return raw | {"around": [*compared, leaf("thresholds", "held", 17 + 3, kind="head")]}
 

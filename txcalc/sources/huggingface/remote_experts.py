@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
 
 
 def hunyuan(c: Config) -> Raw:
@@ -160,11 +160,11 @@ def step3_text(c: Config) -> Raw:
     d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
     narrow = c.size("share_q_dim", default=2048)
     attention = [
-        leaf("q_a", "linear", d, narrow, bias=False), leaf("q_norm", "rms_norm", narrow, kind="norm"),
-        leaf("q_b", "linear", narrow, several * width, bias=False), leaf("k", "linear", d, width, bias=False),
-        leaf("v", "linear", d, width, bias=False), leaf("rotary", "rotary", several + 1, width),
+        matrix("q_a", d, narrow), norm_leaf("q", narrow, "rms_norm"),
+        matrix("q_b", narrow, several * width), matrix("k", d, width),
+        matrix("v", d, width), leaf("rotary", "rotary", several + 1, width),
         leaf("core", "causal", several, width, width, groups=several, bias=False),
-        leaf("o", "linear", several * width, d, bias=False), leaf("attention_sum", "sum", d),
+        matrix("o", several * width, d), leaf("attention_sum", "sum", d),
     ]  # fmt: skip
     leaves = of_kind("attention", attention)
     mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
-from txcalc.sources.huggingface.leaf_list import leaf_stack, of_kind
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.leaf_list import leaf_stack, norm_leaf, of_kind
 from txcalc.sources.spec import count
 
 
@@ -105,22 +105,22 @@ def rwkv7(c: Config) -> Raw:
     bias = c.flag("norm_bias", default=True)
 
     def layer(first: bool) -> list[Raw]:
-        mixer = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "o")]
+        mixer = [matrix(name, d, d) for name in ("r", "k", "v", "o")]
         for name, rank in ranks.items():
             if name != "v" or not first:
-                mixer += [leaf(f"{name}_down", "linear", d, rank, bias=False)]
+                mixer += [matrix(f"{name}_down", d, rank)]
                 mixer += [leaf(f"{name}_up", "linear", rank, d, bias=name != "gate")]
         mixer += [leaf("mixes", "held", 6 * d), leaf("keys", "held", 3 * d), leaf("scale", "scale", d)]
         mixer += [leaf("shift", "shift", d), leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
-        channels = [leaf("mix", "held", d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
-        channels += [leaf("down", "linear", wide, d, bias=False), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
-        norms = [leaf(f"{name}_norm", "layer_norm", d, bias=bias, kind="norm") for name in ("mixing", "feeding")]
+        channels = [leaf("mix", "held", d), matrix("up", d, wide), leaf("squared", "relu2", wide)]
+        channels += [matrix("down", wide, d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
+        norms = [norm_leaf(name, d, bias=bias) for name in ("mixing", "feeding")]
         mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
         return [norms[0], *mixer, norms[1], *channels]
 
     c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
     raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
-    raw["around"] = [leaf("first_norm", "layer_norm", d, bias=bias, kind="norm")]
+    raw["around"] = [norm_leaf("first", d, bias=bias)]
     return leaf_stack(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
 
 
@@ -144,18 +144,18 @@ def rwkv6(c: Config, by_token: bool = True) -> Raw:
     c.divides(w, d, "head_size", "hidden_size")
     c.require_value(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
-    mixer = [leaf(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
+    mixer = [matrix(name, d, d) for name in ("r", "k", "v", "gate", "o")]
     mixer.append(leaf("gate_silu", "silu", d))
     mixer += _of_the_token(d) if by_token else [leaf("mixes", "held", 4 * d)]
     mixer += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
     mixer += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
-    channels = [leaf("mix", "held", 2 * d), leaf("up", "linear", d, wide, bias=False), leaf("squared", "relu2", wide)]
-    channels += [leaf("down", "linear", wide, d, bias=False), leaf("receptance", "linear", d, d, bias=False)]
+    channels = [leaf("mix", "held", 2 * d), matrix("up", d, wide), leaf("squared", "relu2", wide)]
+    channels += [matrix("down", wide, d), matrix("receptance", d, d)]
     channels += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
-    norms = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
+    norms = [norm_leaf(name, d) for name in ("mixing", "feeding")]
     mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
-    ends = [leaf(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
+    ends = [norm_leaf(name, d) for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
     return leaf_stack(raw | {"around": ends, "head": head}, {"layer": [norms[0], *mixer, norms[1], *channels]}, [])
 
@@ -163,10 +163,10 @@ def rwkv6(c: Config, by_token: bool = True) -> Raw:
 def _of_the_token(d: int) -> list[Raw]:
     """What RWKV-6 mixes with the position before, and its decay."""
     mix, decay = (64, 128) if d == 4096 else (32, 64)
-    leaves = [leaf("mix_down", "linear", d, 5 * mix, bias=False), leaf("mix_tanh", "tanh", 5 * mix)]
+    leaves = [matrix("mix_down", d, 5 * mix), leaf("mix_tanh", "tanh", 5 * mix)]
     leaves.append(leaf("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
-    leaves += [leaf("decay_down", "linear", d, decay, bias=False), leaf("decay_tanh", "tanh", decay)]
-    return [*leaves, leaf("decay_up", "linear", decay, d, bias=False), leaf("mixes", "held", 6 * d)]
+    leaves += [matrix("decay_down", d, decay), leaf("decay_tanh", "tanh", decay)]
+    return [*leaves, matrix("decay_up", decay, d), leaf("mixes", "held", 6 * d)]
 
 
 def plamo2(c: Config) -> Raw:
@@ -192,19 +192,17 @@ def plamo2(c: Config) -> Raw:
     core["window"] = leaf("core", "window", heads, w, w, window, groups=groups, bias=False)
     mixers = {"scanning": _scanning(c, d, w)}
     for form, core_leaf in core.items():
-        leaves = [
-            leaf(name, "linear", d, several * w, bias=False) for name, several in (("q", heads), ("k", kv), ("v", kv))
-        ]
+        leaves = [matrix(name, d, several * w) for name, several in (("q", heads), ("k", kv), ("v", kv))]
         leaves += [leaf("qk_norm", "held", (heads + kv) * w), leaf("rotary", "rotary", heads + kv, w), core_leaf]
-        mixers[form] = [*leaves, leaf("o", "linear", heads * w, d, bias=False)]
+        mixers[form] = [*leaves, matrix("o", heads * w, d)]
     wide, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
-    channels = [leaf("gate_and_up", "linear", d, 2 * wide, bias=False), leaf("activation", act, wide)]
-    channels.append(leaf("down", "linear", wide, d, bias=False))
+    channels = [matrix("gate_and_up", d, 2 * wide), leaf("activation", act, wide)]
+    channels.append(matrix("down", wide, d))
     kinds = {}
     for name in sorted({*order}):
         kind = "recurrent" if name == "scanning" else "attention"
         kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, channels, "feed_forward")]
-    head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, leaf("last_norm", "rms_norm", d, kind="norm")
+    head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, norm_leaf("last", d, "rms_norm")
     return leaf_stack(raw | {"around": [last], "head": head}, kinds, order)
 
 
@@ -212,16 +210,16 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
     several, states, taps = (c.size(f"mamba_{key}", default=usual)
                              for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
     inner, rank = several * w, max(64, d // 16)
-    leaves = [leaf("in", "linear", d, 2 * inner, bias=False)]
+    leaves = [matrix("in", d, 2 * inner)]
     leaves.append(leaf("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
-    leaves += [leaf("conv_silu", "silu", inner), leaf("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
+    leaves += [leaf("conv_silu", "silu", inner), matrix("b_c_step", inner, rank + 2 * states)]
     leaves += [leaf(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
-    leaves += [leaf("step", "linear", rank, several, bias=False), leaf("decays", "held", 3 * several)]
+    leaves += [matrix("step", rank, several), leaf("decays", "held", 3 * several)]
     leaves += [leaf("state", "state", inner * states + (taps - 1) * inner), leaf("gate_silu", "silu", inner)]
-    return [*leaves, leaf("out_proj", "linear", inner, d, bias=False)]
+    return [*leaves, matrix("out_proj", inner, d)]
 
 
 def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     """A branch between two norms."""
-    norms = [leaf(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
+    norms = [norm_leaf(f"{where}_{name}", d, "rms_norm") for where in ("pre", "post")]
     return [norms[0], *of_kind(kind, branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

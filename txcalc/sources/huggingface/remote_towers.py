@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import attention_leaves, norm_leaf
 from txcalc.sources.huggingface.projectors import internvl, merging
 from txcalc.sources.huggingface.tower_types import (
@@ -64,11 +64,11 @@ def resampler(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     d, queries = raw["d_model"], c.size("query_num", default=64)
     here = {"at": [0, 1, 1]}  # however many patches a picture has
     leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d), norm_leaf("read", d, **here)]
-    leaves += [leaf("narrow", "linear", tower.width, d, bias=False, **here)] * (tower.width != d)
+    leaves += [matrix("narrow", tower.width, d, **here)] * (tower.width != d)
     leaves += [
         *attention_leaves("", d, 1, d, keys=here["at"]),
         norm_leaf("last", d),
-        leaf("projection", "linear", d, d, bias=False),
+        matrix("projection", d, d),
     ]
     return Projection((resampler_step(leaves, 1, queries, d),), why=UNCHECKED)
 

@@ -7,7 +7,7 @@ from math import isqrt
 
 from txcalc.errors import InputError
 from txcalc.num import ceil_div
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
 from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, gated_steps, resampler_step
 from txcalc.sources.huggingface.towers import GELU
@@ -116,9 +116,7 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     queries = {int(key): number for key, number in table.items()}.get(patches)
     there = {"at": [0, patches, 1]}
     leaves = [leaf("queries", "held", max(table.values()) * d), norm_leaf("queries", d), norm_leaf("read", d, **there)]
-    leaves += [
-        leaf(f"first_{letter}", "linear", d, d, bias=False, **(there if letter != "q" else {})) for letter in "qkv"
-    ]
+    leaves += [matrix(f"first_{letter}", d, d, **there if letter != "q" else {}) for letter in "qkv"]
     leaves += [*attention_leaves("", d, heads, max(1, d // heads), keys=there["at"]), leaf("after", "linear", d, d)]
     two: Steps = ({"norm": "layer"}, {"linear": out, "bias": False}, GELU, {"linear": out, "bias": False})
     why = "" if queries else f"projector_patch_to_query_dict has no number for a picture's {patches:,} patches"

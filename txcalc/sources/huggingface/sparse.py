@@ -15,12 +15,13 @@ from txcalc.sources.huggingface.config import (
     Raw,
     layered,
     leaf,
+    matrix,
     periodic,
     rotary_axis,
 )
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
 from txcalc.sources.spec import size
 
 
@@ -420,10 +421,10 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
     wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | activation
     chosen = [
-        leaf("q", "linear", d, index_heads * width, bias=False),
-        leaf("k", "linear", d, width, bias=False),
-        leaf("q_norm", "rms_norm", width, groups=index_heads, kind="norm"),
-        leaf("k_norm", "rms_norm", width, kind="norm"),
+        matrix("q", d, index_heads * width),
+        matrix("k", d, width),
+        norm_leaf("q", width, "rms_norm", groups=index_heads),
+        norm_leaf("k", width, "rms_norm"),
         leaf("scores", "index", index_heads, width),
     ]
     leaves = of_kind("attention", chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaf_list import attention_leaves, conformer_leaves, leaf_stack, norm_leaf, of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joined_head
@@ -47,7 +47,7 @@ def wav2vec2_conformer(c: Config) -> Raw:
     if form == "relative":
         c.multiple("hidden_size", d, 2)
         placed = [
-            leaf("distances", "linear", d, d, bias=False, at=distances, shared=True),
+            matrix("distances", d, d, at=distances, shared=True),
             leaf("offsets", "held", 2 * d),
         ]
         placed.append(leaf("distance_scores", "scores", heads, width, keys=distances))
@@ -107,7 +107,7 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
     if not known:
         c.fault("adapter_attn_dim", width, "null: these layers have no adapters")
     leaves = [
-        leaf("adapter_norm", "layer_norm", d, kind="norm"), leaf("adapter_down", "linear", d, width),
+        norm_leaf("adapter", d), leaf("adapter_down", "linear", d, width),
         leaf("adapter_activation", "relu", width), leaf("adapter_up", "linear", width, d),
         leaf("adapter_sum", "sum", d),
     ]  # fmt: skip
@@ -135,11 +135,11 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
         c_in = widths[i - 1] if i else 1
         conv = [leaf(f"conv{i + 1}", "convolution", c_in, widths[i], taps[i], strides[i], bias=bias, **at)]
         if form == "layer" or i == 0:
-            conv.append(leaf(f"conv{i + 1}_norm", "layer_norm", widths[i], kind="norm", **at))
+            conv.append(norm_leaf(f"conv{i + 1}", widths[i], **at))
         pieces = [*conv, leaf(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if not c.has_key("feat_proj_layer_norm") or c.flag("feat_proj_layer_norm", default=True):
-        pieces.append(leaf("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
+        pieces.append(norm_leaf("projection", widths[-1], **here))
     pieces.append(leaf("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(leaf("mask_token", "held", raw["d_model"]))
@@ -160,7 +160,7 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
             leaf("positions_activation", act, d, times=several), leaf("positions_sum", "sum", d),
         ]  # fmt: skip
     normed = c.has_key("conv_pos_batch_norm") and c.flag("conv_pos_batch_norm", default=False)
-    lengths = leaf("positions_norm", "layer_norm", d, kind="norm") if normed else leaf("lengths", "held", taps)
+    lengths = norm_leaf("positions", d) if normed else leaf("lengths", "held", taps)
     return [
         lengths,
         leaf("positions", "convolution", d, d, taps, 1, groups=groups, at=[1, 1 - taps % 2, 1]),
@@ -259,7 +259,7 @@ def wav2vec2_bert(c: Config) -> Raw:
         placed = [leaf("rotary", "rotary", heads, width)]
     mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
     around = [
-        leaf("frames_norm", "layer_norm", bands, kind="norm"),
+        norm_leaf("frames", bands),
         leaf("frames", "linear", bands, d, kind="embedding"),
     ]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
@@ -268,7 +268,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     c.note("tokens are frames: two of a spectrum's, one after the other")
     return leaf_stack(
         raw | {"around": around + head_leaves, "head": head},
-        {"layer": conformer_leaves(d, ff, act, mixed, taps, [leaf("conv_inner_norm", "layer_norm", d, kind="norm")])},
+        {"layer": conformer_leaves(d, ff, act, mixed, taps, [norm_leaf("conv_inner", d)])},
         [],
     )
 
@@ -325,7 +325,7 @@ def moonshine(c: Config) -> Raw:
     around = [
         leaf("conv1", "convolution", 1, d, 127, 64, bias=False, at=[6, 7, 1]),
         leaf("conv1_tanh", "tanh", d, at=[6, 7, 1]),
-        leaf("conv1_norm", "layer_norm", d, kind="norm", at=[6, 7, 1]),
+        norm_leaf("conv1", d, at=[6, 7, 1]),
         leaf("conv2", "convolution", d, 2 * d, 7, 3, at=[2, 1, 1]),
         leaf("conv2_gelu", "gelu", 2 * d, at=[2, 1, 1]),
         leaf("conv3", "convolution", 2 * d, d, 3, 2),

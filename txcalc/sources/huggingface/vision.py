@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, patch_grid, pre_norm_leaves, swin_leaves
+from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
+from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, norm_leaf, patch_grid, pre_norm_leaves, swin_leaves
 from txcalc.sources.spec import MAX_SIZE, size
 
 
@@ -143,7 +143,7 @@ def swin(c: Config, second: bool = False) -> Raw:
             kind="embedding",
             **patch_grid(sides),
         ),
-        leaf("embedding_norm", "layer_norm", width, kind="norm", **patch_grid(sides)),
+        norm_leaf("embedding", width, **patch_grid(sides)),
     ]
     if c.flag("use_absolute_embeddings", default=False):
         around.append(
@@ -175,8 +175,8 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
             even = even and sides[0] % 2 == 0
             sides = -(-sides[0] // 2), -(-sides[1] // 2)
             normed = 2 * d if second else 4 * d
-            merges.append(leaf(f"merge{i + 1}_norm", "layer_norm", normed, kind="norm", **patch_grid(sides)))
-            merges.append(leaf(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **patch_grid(sides)))
+            merges.append(norm_leaf(f"merge{i + 1}", normed, **patch_grid(sides)))
+            merges.append(matrix(f"merge{i + 1}", 4 * d, 2 * d, **patch_grid(sides)))
     return kinds, merges, sides
 
 

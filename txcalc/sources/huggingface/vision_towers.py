@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
 from txcalc.sources.huggingface.leaf_list import (
     Pieces,
     attention_leaves,
@@ -75,7 +75,7 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
     if v.flag("use_abs_pos", default=True):
         around.append(leaf("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
-    for i, neck in enumerate((leaf("", "linear", d, out, bias=False), leaf("", "linear", 9 * out, out, bias=False))):
+    for i, neck in enumerate((matrix("", d, out), matrix("", 9 * out, out))):
         around += [neck | {"name": f"neck{i + 1}", **here}, leaf(f"neck{i + 1}_norm", "layer_norm", out, **here)]
     kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
     order = ["whole" if i in all_patches else "windowed" for i in range(n)]

@@ -157,11 +157,9 @@ def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -
 
         description, stored = gguf.read(path)
         unchanged = checked(build(*description), stored)
-        comparison = unchanged.checkpoint
-        if comparison and not (
-            comparison.agrees or (comparison.beyond and not comparison.missing)
-        ):  # a prediction layer is not described
-            raise InputError(str(path), [comparison.summary(), *comparison.differences()])
+        match = unchanged.checkpoint
+        if match and not (match.agrees or (match.beyond and not match.missing)):  # a prediction layer is not described
+            raise InputError(str(path), [match.summary(), *match.differences()])
         return build(*description, changes=changes) if changes else unchanged
     from txcalc.sources import huggingface, safetensors
 
@@ -184,10 +182,8 @@ def checked(model: Model, stored: Checkpoint | None) -> Model:
         return model
     from txcalc.checkpoint import check
 
-    comparison = check(stored, model.ledger())
-    return replace(
-        model, checkpoint=comparison, notes=(*model.notes, *(() if comparison.agrees else (comparison.summary(),)))
-    )
+    match = check(stored, model.ledger())
+    return replace(model, checkpoint=match, notes=(*model.notes, *(() if match.agrees else (match.summary(),))))
 
 
 def lone_checkpoint(source: str | Path) -> Checkpoint | None:

@@ -135,11 +135,8 @@ def _bias(f: Facts) -> bool:
     mixer = f.mixer
     if f.table("rg_lru"):  # o has one whatever is said
         return "q" in f.table("attention")["bias"]
-    return (
-        mixer["bias"]
-        if mixer and not f.table("attention")
-        else bool((f.table("attention") or f.table("latent"))["bias"])
-    )
+    heads = f.table("attention")
+    return mixer["bias"] if mixer and not heads else bool((heads or f.table("latent"))["bias"])
 
 
 def _expand(f: Facts) -> Any:
@@ -310,9 +307,7 @@ KEYS |= {
     "head_dim": lambda f: (f.table("attention") or f.mixer)["d_head"],
     "activation_sparsity_pattern": lambda f: [f.layer[kind]["feed_forward"]["sparsity"] or 0.0 for kind in f.kinds],
     "num_kv_shared_layers": lambda f: len(f.readers),
-    "use_double_wide_mlp": lambda f: any(
-        f.layer[kind]["feed_forward"] != f.table("feed_forward") for kind in f.readers
-    ),
+    "use_double_wide_mlp": lambda f: any(f.layer[k]["feed_forward"] != f.table("feed_forward") for k in f.readers),
     "enable_moe_block": lambda f: f.table("experts") is not None,
     "hidden_size_per_layer_input": lambda f: (f.table("layer_input") or {"width": 0})["width"],
     "d_kv": _heads("d_head"),

@@ -115,13 +115,8 @@ class MetadataKeys:
     def finish(self, where: str) -> None:
         for name, value in self.keys.items():
             key = name.removeprefix(f"{self.arch}.")
-            if (
-                key == name
-                or key in self.keys_read
-                or key in NEUTRAL
-                or key.startswith("rope.")
-                or value in (0, False, "")
-            ):
+            known = key in self.keys_read or key in NEUTRAL or key.startswith("rope.")
+            if key == name or known or value in (0, False, ""):
                 continue
             self.faults.append(Fault(name, value, "a key that is understood", "it may change a size"))
         if self.faults:
@@ -312,9 +307,8 @@ def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
     k.keys_read.add(key)
     given = k.keys.get(f"{k.arch}.{key}")
     if isinstance(given, list) and all(type(near) is bool for near in given):
-        return (
-            ("local",) if all(given) else tuple("local" if near else "global" for near in given) if any(given) else ()
-        )
+        kinds = tuple("local" if near else "global" for near in given)
+        return ("local",) if all(given) else kinds if any(given) else ()
     if type(given) is int and given > 1:
         return (f"{given - 1}*local", "global")
     if given is not None:

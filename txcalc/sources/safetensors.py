@@ -168,10 +168,8 @@ def _file(path: Path) -> list[StoredTensor]:
                 raise InputError(where, ["is a Git LFS pointer, not the file itself (git lfs pull)"])
             length = int.from_bytes(start, "little")
             if len(start) < 8 or length > size - 8:
-                length_text = (
-                    f"{size:,} bytes long" if len(start) < 8 else f"{size:,} bytes long, with a header of {length:,}"
-                )
-                raise InputError(where, [f"is {length_text}: truncated, or no .safetensors file"])
+                header_length = "" if len(start) < 8 else f", with a header of {length:,}"
+                raise InputError(where, [f"is {size:,} bytes long{header_length}: truncated, or no .safetensors file"])
             if length > MAX_HEADER:
                 raise InputError(where, [f"has a header of {length:,} bytes, expected at most {MAX_HEADER:,}"])
             header = file.read(length)
@@ -254,9 +252,7 @@ def _json(data: bytes, where: str) -> Any:
     if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     try:
-        return json.loads(
-            data.decode(), object_pairs_hook=_refuse_duplicates, parse_float=_no_number, parse_constant=_no_number
-        )
+        return json.loads(data.decode(), object_pairs_hook=_unique, parse_float=_no_number, parse_constant=_no_number)
     except UnicodeDecodeError:
         raise InputError(where, ["has a header that is not text"]) from None
     except (ValueError, RecursionError) as error:
@@ -265,7 +261,7 @@ def _json(data: bytes, where: str) -> Any:
         ) from None
 
 
-def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import Pieces, conformer_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import Leaves, conformer_leaves, ffn_leaves, leaf, matrix, norm_leaf
 from txcalc.sources.huggingface.tower_types import (
     Projection,
     Tower,
@@ -34,7 +34,7 @@ def qwen3_asr(v: Config, *defaults: int) -> Tower:
     for _ in range(3):
         bands, frames = -(-bands // 2), -(-frames // 2)
         grids.append(bands * frames)
-    around: Pieces = []
+    around: Leaves = []
     for i, (grid, c_in) in enumerate(zip(grids, (1, channels, channels), strict=True)):
         here = {"at": [1, 0, frames, grid]}
         around.append(leaf(f"conv{i + 1}", "convolution", c_in, channels, 9, 4, kind="embedding", **here))
@@ -125,7 +125,7 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
         v.fault("depths", depths, f"a list of {len(ratios) + 1:,} items, one more than downsampling_ratios")
         return Tower(width, leaf_tower(width, []))
 
-    def blocks(i: int, d: int, **more: object) -> Pieces:
+    def blocks(i: int, d: int, **more: object) -> Leaves:
         leaves = [norm_leaf("mixer", d, "rms_norm"), leaf("mixer", "convolution", d, d, taps, 1, groups=d)]
         leaves += [leaf("mixer_scale", "scale", d), leaf("mixer_sum", "sum", d), norm_leaf("fed", d, "rms_norm")]
         leaves += [leaf("up", "linear", d, wide * d), leaf("activation", act, wide * d)]

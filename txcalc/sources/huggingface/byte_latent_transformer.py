@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import Pieces, ffn_leaves, leaf_stack, norm_leaf, of_kind
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import Leaves, ffn_leaves, leaf, leaf_stack, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
 # By part its model type, and the width, layers, heads and width of feed-forward (0: 8/3 of its own) of its class.
@@ -101,13 +101,13 @@ class _Part:
         self.act = "silu" if name == "patcher" else self.c.activation("hidden_act", default="silu")
         self.c.ignore("hidden_act", "sliding_window", "tie_word_embeddings", "encoder_cross_output_size", "head_dim")
 
-    def _maps(self, name: str, queries: Raw, keys: Raw) -> tuple[Pieces, Raw]:
+    def _maps(self, name: str, queries: Raw, keys: Raw) -> tuple[Leaves, Raw]:
         kv = self.groups * self.head
         leaves = [matrix(f"{name}q", self.width, self.width, **queries)]
         leaves += [matrix(f"{name}{letter}", self.width, kv, **keys) for letter in "kv"]
         return leaves, matrix(f"{name}o", self.width, self.width, **queries)
 
-    def layer(self, window: int | None, here: Raw, name: str = "") -> Pieces:
+    def layer(self, window: int | None, here: Raw, name: str = "") -> Leaves:
         """A layer, pre-norm, that sees what is before."""
         (q, k, v), out = self._maps(name, here, here)
         form, span = ("once", ()) if window is None else ("window_once", (window,))
@@ -123,10 +123,10 @@ class _Part:
         norm = norm_leaf(f"{name}attention", self.width, "rms_norm", **here)
         return [norm, *of_kind("attention", leaves), *ff]
 
-    def layers(self, window: int | None) -> Pieces:
+    def layers(self, window: int | None) -> Leaves:
         return [item | {"times": self.number} for item in self.layer(window, {}, f"{self.name}_")]
 
-    def reads(self, times: int, queries: Raw, span: Raw, keys: Raw) -> Pieces:
+    def reads(self, times: int, queries: Raw, span: Raw, keys: Raw) -> Leaves:
         """Cross-attention of `times` layers; its queries are added to its output twice."""
         name = f"{self.name}_cross_"
         (q, k, v), out = self._maps(name, queries, keys)

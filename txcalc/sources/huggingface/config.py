@@ -439,16 +439,6 @@ def rotary_axis(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
     }
 
 
-def leaf(name: str, form: str, *sizes: int, **more: object) -> Raw:
-    """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
-    return {"name": name, "form": form, "sizes": list(sizes), **more}
-
-
-def matrix(name: str, d_in: int, d_out: int, **more: object) -> Raw:
-    """A leaf of a matrix without a bias."""
-    return leaf(name, "linear", d_in, d_out, bias=False, **more)
-
-
 def check_stretch(table: Config) -> None:
     """A fault where transformers does not know how positions are stretched, or misses by how much."""
     named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}

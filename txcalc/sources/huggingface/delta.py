@@ -6,21 +6,9 @@ from collections.abc import Iterator
 from itertools import count, islice
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import (
-    GLOBAL,
-    LOCAL,
-    NAMES,
-    TOP,
-    WIDTH,
-    Config,
-    Raw,
-    by_mixer,
-    layered,
-    leaf,
-    matrix,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, by_mixer, layered
 from txcalc.sources.huggingface.keys import any_of, number
-from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import MAX_SIZE
 
 LINEAR = "linear_attention"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, number
-from txcalc.sources.huggingface.leaf_list import leaf_stack
+from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack, matrix
 
 # Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
 UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")
@@ -185,9 +185,8 @@ def _correcting(c: Config, settings: Config, raw: Raw) -> int:
         forms = {"vanilla": 0, "gated": (d + rank + 1) * rank, "rnn": 3 * (2 * rank + d + 1) * rank}
         if form not in forms:
             settings.fault("markov_head_type", form, "'vanilla', 'gated' or 'rnn'")
-        trusted = settings.flag(
-            "enable_confidence_head", default=bool(settings is c or settings.data.get("confidence_head_alpha"))
-        )
+        usual = settings is c or bool(settings.data.get("confidence_head_alpha"))
+        trusted = settings.flag("enable_confidence_head", default=usual)
         joined = settings.flag("confidence_head_with_markov", default=settings is c)
         total = rank and rank * (rows + (proposed if type(proposed) is int else rows)) + forms.get(form, 0)
         total += trusted * (d + rank * joined + 1)

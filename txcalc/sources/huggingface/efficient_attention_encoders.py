@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, of_kind
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
 from txcalc.sources.spec import Wrong, size
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.heads import WRITING
-from txcalc.sources.huggingface.leaf_list import of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
 
@@ -148,11 +148,9 @@ def xmod(c: Config) -> Raw:
     narrow = d // c.size("adapter_reduction_factor", default=2)
     if narrow < 1:
         c.fault("adapter_reduction_factor", c.data.get("adapter_reduction_factor", 2), f"at most hidden_size = {d:,}")
-    act, reuses_norm = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
-    has_norm = c.flag("adapter_layer_norm", default=False)
-    norm = [leaf("adapter_norm", "layer_norm" if has_norm else "norm_again", d, times=n, kind="norm")] * (
-        has_norm or reuses_norm
-    )
+    act, reused = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
+    normed = c.flag("adapter_layer_norm", default=False)
+    norm = [norm_leaf("adapter", d, "layer_norm" if normed else "norm_again", times=n)] * (normed or reused)
     narrow = max(1, narrow)
     around = [
         *norm,

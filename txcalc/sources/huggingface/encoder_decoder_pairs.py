@@ -8,11 +8,12 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from txcalc.errors import ABSENT, Fault, InputError
-from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, leaf, matrix, periodic
+from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
 from txcalc.sources.huggingface.keys import without
+from txcalc.sources.huggingface.leaf_list import leaf, matrix
 from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
 from txcalc.sources.huggingface.vision import beit, deit, dinov2, donut_swin, swin, swinv2, vit
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.leaf_list import (
-    Pieces,
+    Leaves,
     attention_leaves,
     conformer_leaves,
+    leaf,
     leaf_stack,
+    matrix,
     norm_leaf,
     of_kind,
 )
@@ -62,7 +64,7 @@ def cohere_asr(c: Config) -> Raw:
     return raw | {"norm": {"form": "layer"}, "head": head}
 
 
-def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
+def _layers(c: Config) -> tuple[int, int, Leaves, Leaves]:
     """The width, the number of layers, what stands before them and one of them."""
     d, n, ff = c.size("hidden_size"), c.layers("num_hidden_layers"), c.size("intermediate_size")
     heads = c.size("num_attention_heads")
@@ -91,7 +93,7 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     return d, n, _joined(c, d), layer
 
 
-def _joined(c: Config, d: int) -> Pieces:
+def _joined(c: Config, d: int) -> Leaves:
     """Convolutions over frames and bands, all but the first one channel by channel, and a matrix of what they make."""
     bands, channels = c.size("num_mel_bins", default=80), c.size("subsampling_conv_channels", default=256)
     side, step = c.size("subsampling_conv_kernel_size", default=3), c.size("subsampling_conv_stride", default=2)
@@ -110,8 +112,6 @@ def _joined(c: Config, d: int) -> Pieces:
         c_in = channels
     if bands != left:
         c.fault(
-            "num_mel_bins",
-            c.data.get("num_mel_bins"),
-            f"a number of which {number} strides leave {left}, not {bands}",
+            "num_mel_bins", c.data.get("num_mel_bins"), f"a number of which {number} strides leave {left}, not {bands}"
         )
     return of_kind("embedding", [*leaves, leaf("frames", "linear", channels * left, d)])

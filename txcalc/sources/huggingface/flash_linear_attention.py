@@ -4,9 +4,9 @@ kernels."""
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_rank
 
 # Kernels, losses and ways to compute the same, none of which changes a size.

@@ -6,19 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import Num
-from txcalc.sources.huggingface.config import (
-    GLOBAL,
-    LAYER_NAMES,
-    LOCAL,
-    Config,
-    Raw,
-    check_stretch,
-    layered,
-    leaf,
-    matrix,
-    periodic,
-)
-from txcalc.sources.huggingface.leaf_list import norm_leaf
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, check_stretch, layered, periodic
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"

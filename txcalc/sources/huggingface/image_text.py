@@ -10,9 +10,10 @@ from math import isqrt
 from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import without
+from txcalc.sources.huggingface.leaf_list import leaf
 from txcalc.sources.huggingface.tower_registry import tower_model
 from txcalc.sources.huggingface.tower_types import Tower
 from txcalc.sources.huggingface.towers import clip as clip_tower
@@ -143,9 +144,8 @@ def siglip(c: Config) -> Raw:
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
     idle = (0 if c.faults else build(words, "text").params) + 2
-    return c.with_idle(
-        raw, idle, "a picture alone is run: the encoder of words and the scores' two numbers", "are held"
-    )
+    what = "a picture alone is run: the encoder of words and the scores' two numbers"
+    return c.with_idle(raw, idle, what, "are held")
 
 
 siglip2 = siglip

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import Pieces, attention_leaves, norm_leaf
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import Leaves, attention_leaves, leaf, norm_leaf
 from txcalc.sources.huggingface.tower_types import Projection, Sizes, Tower, leaf_tower, mlp_width
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import size
@@ -48,7 +48,7 @@ def maker(q: Config) -> Tower:
     return Tower(wide, leaf_tower(wide, [*_codec(q), *leaves]), why="it makes pictures")
 
 
-def _codec(q: Config) -> Pieces:
+def _codec(q: Config) -> Leaves:
     """A convolutional encoder and decoder with a table of codes between them."""
     base, latent = q.size("base_channels", default=128), q.size("latent_channels", default=256)
     factors = q.items("channel_multiplier", of=size, length=None, default=[1, 1, 2, 2, 4]) or [1]
@@ -78,20 +78,20 @@ def _codec(q: Config) -> Pieces:
     return [item | {"name": f"codec{i + 1}_{item['name']}"} for i, item in enumerate(leaves)]
 
 
-def _taps(before: int, after: int, times: int = 1) -> Pieces:
+def _taps(before: int, after: int, times: int = 1) -> Leaves:
     """A convolution of three by three."""
     return [leaf("conv", "convolution", before, after, 9, 1, times=times)]
 
 
-def _residual(before: int, after: int, times: int = 1) -> Pieces:
+def _residual(before: int, after: int, times: int = 1) -> Leaves:
     short = [leaf("short", "linear", before, after, times=times)] * (before != after)
     first = [norm_leaf("first", before, times=times), *_taps(before, after, times)]
     return [*first, norm_leaf("second", after, times=times), *_taps(after, after, times), *short]
 
 
-def _level(before: int, after: int, number: int) -> Pieces:
+def _level(before: int, after: int, number: int) -> Leaves:
     return _residual(before, after) + (_residual(after, after, number - 1) if number > 1 else [])
 
 
-def _attends(width: int, times: int) -> Pieces:
+def _attends(width: int, times: int) -> Leaves:
     return [norm_leaf("attention", width, times=times), *attention_leaves("", width, 1, width, times=times)]

@@ -258,10 +258,9 @@ class Keys:
         for key, value in self.data.items():
             if isinstance(value, Mapping) and f"{self.path}{key}." not in inner_paths:
                 of = value.get("model_type", part_of(owner, key))
-                refused = (field for field in value if isinstance(of, str) and _misfits(of, field, value[field]))
-                refusals += (
-                    f"{self.path}{printable(key)}.{printable(field)} = {_shortened(value[field])}" for field in refused
-                )
+                refused = (name for name in value if isinstance(of, str) and _misfits(of, name, value[name]))
+                path = self.path + printable(key)
+                refusals += (f"{path}.{printable(name)} = {_shortened(value[name])}" for name in refused)
             kinds = kinds_of(owner, key)
             labels = key == "num_labels" and self.data.get("id2label") is None and not isinstance(value, int)
             if key in self.faulty or not (_misfits(owner, key, value) or (labels and knows(owner))):
@@ -281,10 +280,8 @@ class Keys:
         """The model type whose class has this object's keys; "" where that is not known."""
         if self.parent is None or self.parent.model_type != self.model_type or self.path == self.parent.path:
             return self.model_type
-        name = self.data.get("model_type")
-        return (
-            name if isinstance(name, str) else part_of(self.parent.owner_type(), self.path[len(self.parent.path) : -1])
-        )
+        name, key = self.data.get("model_type"), self.path[len(self.parent.path) : -1]
+        return name if isinstance(name, str) else part_of(self.parent.owner_type(), key)
 
     def apply_ignored_keys(self, place: str = "") -> None:
         """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one; or

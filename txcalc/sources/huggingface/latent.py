@@ -6,20 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import (
-    GLOBAL,
-    LOCAL,
-    ROUTED,
-    TOP,
-    WIDTH,
-    Config,
-    Raw,
-    check_stretch,
-    layered,
-    leaf,
-    matrix,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, check_stretch, layered
 from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.leaf_list import leaf, matrix
 
 
 def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: float = 1e-6) -> Raw:

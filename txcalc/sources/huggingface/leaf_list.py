@@ -4,19 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from txcalc.sources.huggingface.config import Raw, leaf, matrix
+from txcalc.parts.options import Raw
 
-Pieces = list[Raw]
+Leaves = list[Raw]
 
 
-def leaf_stack(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
+def leaf(name: str, form: str, *sizes: int, **more: object) -> Raw:
+    """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
+    return {"name": name, "form": form, "sizes": list(sizes), **more}
+
+
+def matrix(name: str, d_in: int, d_out: int, **more: object) -> Raw:
+    """A leaf of a matrix without a bias."""
+    return leaf(name, "linear", d_in, d_out, bias=False, **more)
+
+
+def leaf_stack(raw: Raw, kinds: dict[str, Leaves], order: list[str]) -> Raw:
     """A stack whose layers are pieces, of one kind or of several in this order."""
     layers = {name: {"parts": ["pieces"], "pieces": {"leaves": pieces}} for name, pieces in kinds.items()}
     defaults: Raw = {"norm": {"form": "layer", "without": ["pieces"], "final": False}, "positions": {"form": "none"}}
     return defaults | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
 
 
-def of_kind(kind: str, leaves: Iterable[Raw]) -> Pieces:
+def of_kind(kind: str, leaves: Iterable[Raw]) -> Leaves:
     """Leaves that count as one kind where they have none of their own."""
     return [{"kind": kind} | item for item in leaves]
 
@@ -29,7 +39,7 @@ def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: object
 def ffn_leaves(
     name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, gated: bool = False,
     **more: object,
-) -> Pieces:  # fmt: skip
+) -> Leaves:  # fmt: skip
     """A norm ("": none) and the two matrices after it, or three where it is gated."""
     leaves = [norm_leaf(name, d, norm)] if norm else []
     leaves += [leaf(f"{name}_up", "linear", d, ff, bias=bias), leaf(f"{name}_activation", act, ff)]
@@ -42,7 +52,7 @@ def ffn_leaves(
 def attention_leaves(
     name: str, d: int, heads: int, width: int, *, d_source: int = 0, keys: list[int] | None = None, groups: int = 1,
     bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: object,
-) -> Pieces:  # fmt: skip
+) -> Leaves:  # fmt: skip
     """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
     positions `keys`, as wide as `d_source`."""
     form, there, span = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
@@ -56,9 +66,9 @@ def attention_leaves(
 
 
 def conformer_leaves(
-    d: int, ff: int, act: str, mixed: Pieces, taps: int, inner: Pieces, *, wide: int = 0, bias: bool = False,
+    d: int, ff: int, act: str, mixed: Leaves, taps: int, inner: Leaves, *, wide: int = 0, bias: bool = False,
     norm: str = "layer_norm", ffn_bias: bool = True,
-) -> Pieces:  # fmt: skip
+) -> Leaves:  # fmt: skip
     """A layer: half a feed-forward, what mixes positions, a convolution of channels (`wide` of them) with a norm
     (`inner`) in it, the other half."""
     wide = wide or d
@@ -84,7 +94,7 @@ def patch_grid(sides: tuple[int, int], window: int = 1) -> Raw:
 
 
 def swin_leaves(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
-              second: bool) -> Pieces:  # fmt: skip
+              second: bool) -> Leaves:  # fmt: skip
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
     inside, width, distances = patch_grid(sides, window), max(1, d // heads), (2 * window - 1) ** 2
     core = [leaf("distances", "held", distances * heads)]
@@ -98,8 +108,8 @@ def swin_leaves(d: int, heads: int, window: int, sides: tuple[int, int], wide: i
 
 
 def pre_norm_leaves(
-    d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw, bare: str = ""
-) -> Pieces:
+    d: int, core: Leaves, wide: int, act: str, bias: bool, inside: Raw, here: Raw, bare: str = ""
+) -> Leaves:
     """Attention and a feed-forward, each after a norm; the attention's matrices, of which some are `bare` of a bias
     where others have one, run `inside`, all else `here`."""
     attention = {"kind": "attention"}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, of_kind
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, matrix, of_kind
 
 
 def xlnet(c: Config) -> Raw:
@@ -63,7 +63,7 @@ def mobilebert(c: Config) -> Raw:
     if form not in ("no_norm", "layer_norm"):
         c.fault("normalization_type", form, "'no_norm' or 'layer_norm'")
 
-    def norm_leaves(name: str, width: int) -> Pieces:
+    def norm_leaves(name: str, width: int) -> Leaves:
         if form == "layer_norm":
             return [leaf(name, "layer_norm", width, kind="norm")]
         return [
@@ -71,7 +71,7 @@ def mobilebert(c: Config) -> Raw:
             leaf(f"{name}_shift", "shift", width, kind="norm"),
         ]
 
-    def ffn(name: str) -> Pieces:
+    def ffn(name: str) -> Leaves:
         up = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
         leaves = [
             *up,
@@ -81,7 +81,7 @@ def mobilebert(c: Config) -> Raw:
         ]
         return of_kind("feed_forward", leaves)
 
-    layer: Pieces = []
+    layer: Leaves = []
     if narrow:
         for name in ("input", "attention_input"):
             layer += [leaf(name, "linear", d, t), *norm_leaves(f"{name}_norm", t)]
@@ -107,11 +107,11 @@ def mobilebert(c: Config) -> Raw:
     return leaf_stack(raw | {"around": around + head_leaves, "head": head}, {"layer": layer}, [])
 
 
-def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
+def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Leaves, Raw]:
     """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
     d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
     form = c.head_of("masked-lm", "none", *tasks)
-    leaves: Pieces = []
+    leaves: Leaves = []
     if form in ("masked-lm", "pretraining"):
         c.require_value(True, "tie_word_embeddings", why="the head multiplies by the token table")
         if inner >= d:

@@ -37,9 +37,8 @@ def language_model(c: Config) -> Config:
         c.fault("text_config.model_type", text_type, "the name of an architecture")
         text_type = default
     if text_type.startswith(f"{c.model_type}_") and text_type not in READERS and not knows(text_type):
-        c.assumptions.append(
-            f"text_config.model_type = {default!r}, for {shown(text_type)} is a name of other code alone"
-        )
+        why = f"{shown(text_type)} is a name of other code alone"
+        c.assumptions.append(f"text_config.model_type = {default!r}, for {why}")
         text_type = default
     absent = _absent(c, text, "text_config.")
     inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, text_type, "text_config.", c, partial=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, leaf
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number, without
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, norm_leaf
+from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, norm_leaf
 from txcalc.sources.spec import real
 
 NEAR = "hybrid_sliding"
@@ -47,7 +47,7 @@ def zaya(c: Config) -> Raw:
     q, kv = several * width, groups * width
     mixing = q + kv
 
-    def scaled(name: str) -> Pieces:
+    def scaled(name: str) -> Leaves:
         forms = (
             ("branch_bias", "shift"),
             ("branch_scale", "scale"),
@@ -56,7 +56,7 @@ def zaya(c: Config) -> Raw:
         )
         return [leaf(f"{name}_{part}", form, d) for part, form in forms]
 
-    def layer(kind: str, first: bool) -> Pieces:
+    def layer(kind: str, first: bool) -> Leaves:
         before = {"at": [1, taps[1] - 1, 1]}
         leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
         leaves += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
@@ -118,7 +118,7 @@ def muse_spark_text(c: Config) -> Raw:
     channels, tables = c.typed(raw, 0)
     q, kv = several * width, groups * width
 
-    def layer(kind: str, base: float, sparse: bool) -> Pieces:
+    def layer(kind: str, base: float, sparse: bool) -> Leaves:
         leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
         leaves += [
             _matrix("v", d, kv, bias),
@@ -179,7 +179,7 @@ def hrm_text(c: Config) -> Raw:
         c.note("prompts are attended to both ways: masked attention is counted as if it were causal")
     c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
 
-    def layer() -> Pieces:
+    def layer() -> Leaves:
         leaves = [norm_leaf("attention", d, "rms_again")]
         leaves += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
         leaves += [leaf("gate_sigmoid", "sigmoid", q, kind="attention")]
@@ -235,13 +235,13 @@ def inkling_text(c: Config) -> Raw:
         c.divides(kv, n_heads, f"{prefix}num_key_value_heads", f"{prefix}num_attention_heads")
         return n_heads, kv, c.size(f"{prefix}head_dim", default=128)
 
-    def mixed_in(name: str, width: int) -> Pieces:
+    def mixed_in(name: str, width: int) -> Leaves:
         conv = leaf(f"{name}_conv", "convolution", width, width, taps, 1, groups=width, bias=False, kind="attention")
         return [conv, leaf(f"{name}_conv_sum", "sum", width)]
 
     sizes = {"near": heads("swa_", 64, 16), "far": heads("", REQUIRED, 8)}
 
-    def layer(kind: str, part: str) -> Pieces:
+    def layer(kind: str, part: str) -> Leaves:
         several, groups, width = sizes[kind]
         q, kv = several * width, groups * width
         attention = {"n_heads": several, "n_kv_heads": groups, "d_head": width}
@@ -284,7 +284,7 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     c.require_value(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published code is used with both")
     c.note("the gates of its feed-forwards (situ) are counted as silu among the other FLOPs")
 
-    def mean(name: str, several: int) -> Pieces:
+    def mean(name: str, several: int) -> Leaves:
         """Of `several` vectors a token: blocks that are done, and the stream."""
         if several < 2:
             return [leaf(f"{name}_held", "held", 2 * d)]

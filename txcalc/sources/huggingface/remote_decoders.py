@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.decoders import decoder as decoder
-from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import Wrong, size
 
 

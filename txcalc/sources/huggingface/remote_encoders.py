@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, of_kind
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, matrix, of_kind
 from txcalc.sources.huggingface.rotary_encoders import gte
 from txcalc.sources.huggingface.seq2seq import crossing
 

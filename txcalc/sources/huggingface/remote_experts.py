@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 
 
 def hunyuan(c: Config) -> Raw:

@@ -212,12 +212,6 @@ def llada(c: Config) -> Raw:
     }  # fmt: skip
 
 
-def moss(c: Config) -> Raw:
-    """CodeGen's layers, under another name."""
-    c.require_published_class()
-    return decoder(c, "gptj")
-
-
 def _norm_of_olmo(c: Config, bias: bool) -> Raw:
     form = c.text("layer_norm_type", default="default")
     if form not in ("default", "low_precision", "rms"):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Collection, Mapping
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import tower_types, transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, norm_leaf
 from txcalc.sources.huggingface.multimodal import LANGUAGE_ONLY, note_towers
 from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers

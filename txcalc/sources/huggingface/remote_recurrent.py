@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import leaf_stack, norm_leaf, of_kind
+from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import count
 
 
@@ -59,12 +59,8 @@ def stripedhyena(c: Config) -> Raw:
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
     mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    hyena_layers = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if (
-        not isinstance(mixing, list)
-        or len(hyena_layers) + len(mixing) != n
-        or c.data.get("hyena_layer_idxs") != hyena_layers
-    ):
+    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
+    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
         c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
     raw |= {
         "attention": attention,
@@ -74,7 +70,7 @@ def stripedhyena(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
         "head": {"tied": c.flag("tie_embeddings", default=False)},
     }
-    kinds = ["hyena" if i in hyena_layers else "attention" for i in range(n)]
+    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
     return layered(raw, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 

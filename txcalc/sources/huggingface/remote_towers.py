@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import attention_leaves, norm_leaf
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import attention_leaves, leaf, matrix, norm_leaf
 from txcalc.sources.huggingface.projectors import internvl, merging
 from txcalc.sources.huggingface.tower_types import (
     Projection,

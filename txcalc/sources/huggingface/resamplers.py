@@ -7,8 +7,8 @@ from math import isqrt
 
 from txcalc.errors import InputError
 from txcalc.num import ceil_div
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, norm_leaf
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, matrix, norm_leaf
 from txcalc.sources.huggingface.tower_types import Projection, Steps, Tower, gated_steps, resampler_step
 from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
@@ -34,9 +34,8 @@ def _qformer(p: Config, d_source: int, n_source: int, queries: int, words: int =
     at_prompt: Raw = {"at": [1, -queries, 1]}
     leaves = [leaf("queries", "held", queries * d), norm_leaf("queries", d)]
     leaves += [*attention_leaves("self_", d, heads, width, times=n), norm_leaf("self", d, times=n)]
-    leaves += attention_leaves(
-        "read_", d, heads, width, d_source=d_source, keys=[0, n_source, 1], times=across, **at_queries
-    )
+    keys = [0, n_source, 1]
+    leaves += attention_leaves("read_", d, heads, width, d_source=d_source, keys=keys, times=across, **at_queries)
     leaves.append(norm_leaf("read", d, times=across, **at_queries))
     for name, place in (("fed", at_queries), ("words", at_prompt))[: 1 + (prompt > 0)]:
         leaves += [*ffn_leaves(name, d, f, act, norm="", times=n, **place), norm_leaf(name, d, times=n, **place)]

@@ -14,14 +14,12 @@ from txcalc.sources.huggingface.config import (
     Config,
     Raw,
     layered,
-    leaf,
-    matrix,
     periodic,
     rotary_axis,
 )
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.leaf_list import norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
 

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaf_list import attention_leaves, conformer_leaves, leaf_stack, norm_leaf, of_kind
+from txcalc.sources.huggingface.leaf_list import (
+    attention_leaves,
+    conformer_leaves,
+    leaf,
+    leaf_stack,
+    matrix,
+    norm_leaf,
+    of_kind,
+)
 from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joined_head
 from txcalc.sources.spec import size
 

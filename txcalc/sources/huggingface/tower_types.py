@@ -7,8 +7,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, leaf
-from txcalc.sources.huggingface.leaf_list import leaf_stack
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack
 from txcalc.sources.spec import MAX_SIZE
 
 Steps = tuple[Raw, ...]

@@ -13,9 +13,9 @@ from txcalc.errors import ABSENT
 from txcalc.parts.options import Table
 from txcalc.sources.expressions import read_once
 from txcalc.sources.huggingface import transformers_metadata as metadata
-from txcalc.sources.huggingface.config import Config, Raw, leaf
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaf_list import leaf_stack
+from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack
 
 # Sizes that a config must say itself, where they are its own and no inner table's.
 PRIMARY = frozenset(

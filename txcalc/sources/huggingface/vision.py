@@ -4,8 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from txcalc.sources.huggingface.config import Config, Raw, leaf, matrix
-from txcalc.sources.huggingface.leaf_list import Pieces, leaf_stack, norm_leaf, patch_grid, pre_norm_leaves, swin_leaves
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaf_list import (
+    Leaves,
+    leaf,
+    leaf_stack,
+    matrix,
+    norm_leaf,
+    patch_grid,
+    pre_norm_leaves,
+    swin_leaves,
+)
 from txcalc.sources.spec import MAX_SIZE, size
 
 
@@ -159,10 +168,10 @@ def swin(c: Config, second: bool = False) -> Raw:
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
             bias: bool, second: bool = False,
-            ) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
+            ) -> tuple[dict[str, Leaves], Leaves, tuple[int, int]]:  # fmt: skip
     """A layer of each stage, what merges patches between them, and how many there are at the end."""
-    kinds: dict[str, Pieces] = {}
-    merges: Pieces = []
+    kinds: dict[str, Leaves] = {}
+    merges: Leaves = []
     even = sides[0] == sides[1]  # then a window is at most as wide as its stage
     for i, several in enumerate(heads):
         d = width * 2**i

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, Raw, layered, leaf, matrix
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.leaf_list import (
-    Pieces,
+    Leaves,
     attention_leaves,
+    leaf,
     leaf_stack,
+    matrix,
     norm_leaf,
     of_kind,
     patch_grid,
@@ -63,7 +65,7 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
     here = patch_grid((grid, grid))
 
-    def layer(across: int, form: str, *sizes: int) -> Pieces:
+    def layer(across: int, form: str, *sizes: int) -> Leaves:
         inside = patch_grid((grid, grid), across)
         place = {"keys": [0, across, 1], **inside}
         core = [leaf(name, "scores", heads, width, **place) for name in ("rows", "columns")] if relative else []

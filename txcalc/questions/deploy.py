@@ -686,7 +686,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
             from txcalc.planning.serving.simulation import SEQUENCES
 
             planned = plan
-            if self.request.rate is not None:  # bursts run more requests than the average
+            # Bursts run more requests than the average; without a load as many run as fit.
+            if self.request.rate is not None or (self.without_load and not self.limits):
                 sequences = min(plan.best.max_concurrency, SEQUENCES)
                 planned = replace(plan, concurrency=max(plan.concurrency, sequences))
             return command(planned, engine, serving.apart if serving else None, self.request)

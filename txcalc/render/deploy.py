@@ -95,12 +95,9 @@ def comparison(answer: DeployComparison) -> Report:
             continue
         gpus, model = f"{each.layout.gpus} × {each.gpu.name}", each.model.name
         label = TableCell(f"{model} on {gpus}", f"{model}\n{gpus}")
-        fits = TableCell(each.fits, "yes" if each.fits else "no", "green" if each.fits else "red")
-        if each.unsuited and each.speed and not each.speed.meets_limits:
-            fits = TableCell(each.fits, "not suited", "red")
-            notes[f"{model} on {each.gpu.name}: {serving.unsuited(each.unsuited, each.speed.checks)}"] = None
-        elif each.times_cheapest == 1:
-            fits = TableCell(each.fits, "cheapest", "green")
+        fits, reason = _judgement(each)
+        if reason:
+            notes[f"{model} on {each.gpu.name}: {reason}"] = None
         figures = serving.row(each.speed) if each.speed else [None] * (3 + 2 * priced)
         users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
         rows.append((label, fits, str(each.layout), users, *figures))
@@ -123,6 +120,18 @@ def comparison(answer: DeployComparison) -> Report:
         *next((serving.shared(each, each.speed) for each in timed if each.speed), []),
     ]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
+
+
+def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
+    """Whether it serves the load, in a word, and why not."""
+    speed = answer.speed
+    if speed and not speed.meets_limits and (answer.unsuited or answer.fits):
+        word, reason = "too slow", serving.verdict(answer, speed)
+        if answer.unsuited:
+            word, reason = "not suited", serving.unsuited(answer.unsuited, speed.checks)
+        return TableCell(answer.fits, word, "red"), reason
+    word = "cheapest" if answer.times_cheapest == 1 else "yes" if answer.fits else "no"
+    return TableCell(answer.fits, word, "green" if answer.fits else "red"), None
 
 
 def _expensive(answer: DeployComparison) -> list[str]:

@@ -164,6 +164,24 @@ def test_an_unsuited_card_is_named_as_that() -> None:
     assert "unsuited" not in run.data("llama-3.1-8b", "--gpu", "h100", *CHAT)
 
 
+def test_a_card_that_misses_a_limit_is_too_slow() -> None:
+    code, out, said = run("llama-3.1-8b", "--gpu", "l4:4", "--gpu", "h100:4", *CHAT[:-4], "--ttft", "p90:500ms")
+    assert code == 0 and "too slow" in out and " yes " in out
+    assert (
+        "note: llama-3.1-8b on l4: misses a limit: p90 TTFT " in said and "; largest load within them: 4 users on " in said
+    )
+
+
+def test_a_percentile_bounds_the_capacity() -> None:
+    """The most users whose 95th percentile is within the limit: fewer than by the mean, and one more are too many."""
+    argv = ("llama-3.1-8b", "--gpu", "h100:1", "--prompt", "2k", "--answer", "300")
+    mean, p95 = (run.data(*argv, "--ttft", f"{limit}500ms")["workload"]["concurrency"] for limit in ("", "p95:"))
+    assert mean == 97 and p95 < 30
+    for users, code in ((p95, 0), (p95 + 1, 1)):
+        data = run.data(*argv, "--ttft", "p95:500ms", "--concurrency", str(users), code=code)
+        assert data["speed"]["checks"][0]["statistic"] == "p95" and data["speed"]["meets_limits"] == (code == 0)
+
+
 def test_a_suited_card_may_have_a_replica_per_user() -> None:
     """Five users each on a card of their own, where replicas of two cards meet the limits with two users: six."""
     data = run.data("llama-3.1-8b", "--gpu", "l4", *LOAD_OF_FIVE, "--ttft", "500ms")
@@ -282,6 +300,8 @@ def test_the_capacity_without_limits_is_what_fits() -> None:
     assert several.startswith("as many users as fit, prompts of 4,096 ") and " 56 " in several and " 24 " in several
     few = run.data(*argv, "--engine", "vllm", "--max-num-seqs", "9")
     assert few["speed"]["capacity"]["sequences"] == 9
+    assert "--max-num-seqs 56 " in run(*argv, "--emit", "vllm")[1]  # a server for what fits
+    assert "--max-num-seqs 3 " in run(*argv, "--concurrency", "3", "--emit", "vllm")[1]
     for load_ in (("--concurrency", "1"), ("--rate", "0.1/s")):
         assert "capacity" not in run.data(*argv, *load_)["speed"]
 

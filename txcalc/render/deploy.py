@@ -28,7 +28,9 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
 
 
 def _header(answer: Deploy) -> list[str]:
-    speed, gpu, engine = answer.speed, answer.gpu, answer.engine
+    speed, gpu, engine, work = answer.speed, answer.gpu, answer.engine, answer.workload
+    halved = speed and speed.tpot_s is not None and work.context - work.prompt == work.answer == work.context // 2
+    halves = " (half prompt, half answer)" if halved else ""
     verdicts = [line for line in (verdict(answer), serving.verdict(answer, speed) if speed else None) if line]
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first
@@ -51,7 +53,7 @@ def _header(answer: Deploy) -> list[str]:
         *(serving.headline(answer, speed) if speed else ()),
         answer.model.summary[0],
         f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each; {answer.layout}",
-        f"{serving.sequences(answer.workload.concurrency)} of {answer.workload.context:,} tokens; "
+        f"{serving.sequences(work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
         *_in_ram(answer),
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "

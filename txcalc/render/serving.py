@@ -478,24 +478,22 @@ def api(answer: Deploy, comparison: ApiComparison) -> str:
             f"{_share(least.utilisation).text} of those that the plan serves"
         )
     else:
-        text = f"the API is cheaper than serving {name} at every load of the plan, {_monthly(whole)}"
+        text = f"the API is cheaper than serving {name} at every load of the plan: {_monthly(whole)}"
     if stated is None:
         return text
     cheaper = "the API" if stated.api_cost < stated.plan_cost else "serving"
-    return f"{text}; at {_share(stated.utilisation).text} {cheaper} is cheaper, {_monthly(stated)}"
+    return f"{text}; at {_share(stated.utilisation).text} {cheaper} is cheaper: {_monthly(stated)}"
 
 
 def _monthly(cost: MonthlyCost) -> str:
-    return f"{_money(cost.api_cost).text} a month against {_money(cost.plan_cost).text} here"
+    return f"the API takes {_money(cost.api_cost).text} a month, the plan {_money(cost.plan_cost).text}"
 
 
 def _api_table(comparison: ApiComparison) -> Table:
-    columns = {
-        "break-even": comparison.break_even,
-        "at the load": comparison.at_the_load,
-        "as utilised": comparison.at_utilisation,
-    }
+    columns = {"break-even": comparison.break_even, "at the load": comparison.at_the_load}
     months = {name: month for name, month in columns.items() if month}
+    if stated := comparison.at_utilisation:
+        months[f"at {_share(stated.utilisation).text}"] = stated
     costs = months.values()
     rows: list[tuple[Any, ...]] = [
         ("requests", *(TableCell(each.requests, short(each.requests)) for each in costs)),

@@ -38,6 +38,8 @@ DEFINITIONS = {
     "step": "one decode step of all sequences at the full context, without prefill",
     "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "
     "requests each, as benchmarks do; or requests that arrive at random at a rate",
+    "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
+    "engine runs at once",
     "throughput": "answer tokens per second, with their prompts' prefill; prompt tokens per second of prefill alone",
     "cost": "of a million answer tokens: of all the time, prefill included; of prompt tokens: of the time of prefill",
     "floor": "datasheet peaks, perfect overlap, free kernel launches: no server is faster",

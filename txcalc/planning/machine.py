@@ -15,7 +15,7 @@ from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.planning.layout import Group, standing
-from txcalc.planning.links import DATASHEET, NCCL, Library, Message
+from txcalc.planning.links import DATASHEET, NCCL, Library, LibrarySource, Message
 from txcalc.units import bits_of
 
 # What FlashAttention reaches of the peak of an A100, the middle of 25 to 40 % and of 50 to 73 %; and of accelerators
@@ -80,13 +80,17 @@ class Machine(Struct, frozen=True):
         """Accelerators that share links; None: all of them."""
         return self.accelerator.node
 
+    def library_source(self, kind: str, group: Group) -> LibrarySource:
+        """What sends a kind of message to a group."""
+        return self.library.source(self.accelerator, kind, group)
+
     @staticmethod
     def lost(collectives: float, compute: float) -> float:
         """Seconds that compute of `compute` seconds takes longer next to `collectives` seconds of concurrent
         collectives."""
         return max(SLOWED * collectives, collectives - compute)
 
-    def beside(self, size: int, stride: int, ranks: int) -> Group:
+    def group(self, size: int, stride: int, ranks: int) -> Group:
         """A group of `size` out of `ranks` ranks, `stride` apart."""
         return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 

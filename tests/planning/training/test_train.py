@@ -111,9 +111,9 @@ def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
 def test_a_collective_has_the_links_of_its_ranks() -> None:
     """Over nodes each rank's port adds up, up to the link between them; tokens of experts leave by one port."""
     least, real = Floor(H100), Kernels(H100)
-    assert H100.beside(64, 8, 512) == Group(64, 1) and H100.beside(64, 1, 64) == Group(64, 8)
-    assert H100.beside(5, 1, 20) == Group(5, 1)  # ranks 15 to 19, the first of them alone
-    assert H100.beside(3, 2, 12) == Group(3, 3)  # six in each of two nodes
+    assert H100.group(64, 8, 512) == Group(64, 1) and H100.group(64, 1, 64) == Group(64, 8)
+    assert H100.group(5, 1, 20) == Group(5, 1)  # ranks 15 to 19, the first of them alone
+    assert H100.group(3, 2, 12) == Group(3, 3)  # six in each of two nodes
     assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
     assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
     assert least.transfer(Message("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)
@@ -323,9 +323,10 @@ def test_backward_of_attention_and_adamw_are_as_they_were_measured() -> None:
     ):
         timer = StepTimer(model, recipe, Machine.of(hardware.load(name)))
         plan = memory(model, recipe)
-        plain = timer.optimizer(plan, timer.least) * hardware.load(name).bandwidth
+        states = [rank.state for rank in plan.ranks]
+        plain = timer.exchange.optimizer(states, timer.least) * hardware.load(name).bandwidth
         share = own[width] if width else timer.kernels.memory_share
-        taken = timer.optimizer(plan, timer.kernels)
+        taken = timer.exchange.optimizer(states, timer.kernels)
         assert taken == pytest.approx(plain / hardware.load(name).bandwidth / share), (name, recipe.optimizer)
 
 

@@ -20,6 +20,7 @@ from txcalc.planning.machine import Machine
 from txcalc.planning.training import Layout, Recipe, largest, memory
 from txcalc.planning.training.answer import Training, train
 from txcalc.planning.training.estimates import LayerTable
+from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.inverse import fewer, fewest, last_within
 from txcalc.planning.training.memory import memory_within, rank_columns
@@ -398,7 +399,7 @@ def test_gradients_go_by_buckets(changes: dict[str, Any], kind: str, width: int,
     for name in ("llama-3.1-8b", DECODER):
         model, recipe = load(name), Recipe(**changes)
         timer = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm")))
-        (moved, *_) = timer.shared(timer.pipeline.pieces)
+        (moved, *_) = timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))
         assert moved[0].kind == kind
         pieces.append(moved[0].pieces)
     assert pieces == [round(load("llama-3.1-8b").params * width / bucket), 1]

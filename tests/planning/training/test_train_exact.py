@@ -23,6 +23,7 @@ from txcalc.planning.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, 
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
+from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
@@ -221,8 +222,8 @@ def test_what_a_machine_says() -> None:
     assert pytest.approx(0.189 / 0.310278) == SLOWED
     assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
     four = Machine.of(card(), node=4)
-    assert [four.beside(8, stride, 64) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
-    assert Machine.of(replace(card(), node=None)).beside(8, 2, 16) == Group(8, 8)
+    assert [four.group(8, stride, 64) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
+    assert Machine.of(replace(card(), node=None)).group(8, 2, 16) == Group(8, 8)
     # Ten bytes from one node to the next, and within one; nothing of one rank alone.
     near, far = replace(card(), link=10), replace(card(), link=10, link_between=5, node=1)
     for one, seconds in ((near, 1), (far, 2)):
@@ -766,7 +767,11 @@ def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
     model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=8 k=2 bias")
     recipe = Recipe(Layout(tp=4, ep=2), tokens=32, framework="megatron")
     timer = StepTimer(model, recipe, Machine.of(replace(card(), link=1)))
-    after = [moved for moved, when, _ in timer.shared(timer.pipeline.pieces) if when == "after"]
+    after = [
+        moved
+        for moved, when, _ in timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))
+        if when == "after"
+    ]
     assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
 
 
@@ -840,10 +845,10 @@ def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> No
         (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
          [("all_reduce", 2, 2, "after")]),
         (DECODER, {"layout": Layout(dp=4, fsdp=2)},
-         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "regather"), ("reduce_scatter", 2, 2, "reduce"),
           ("all_reduce", 4, 2, "reduce")]),
         (DECODER + " E=8 k=2", {"layout": Layout(dp=2, fsdp=2, ep=2)},  # a rank has its experts by itself
-         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "regather"), ("reduce_scatter", 2, 2, "reduce"),
           ("all_reduce", 2, 2, "reduce"), ("all_reduce", 2, 2, "reduce")]),
     ],
 )  # fmt: skip
@@ -853,7 +858,7 @@ def test_exchanges_of_a_step_and_when_they_are(
     """In nodes of four. Nothing hides what comes behind the last gradient; what is gathered again waits for nothing."""
     recipe = Recipe(tokens=32, **{key: value for key, value in changes.items() if key != "set"})
     timer = StepTimer(load(source, changes.get("set")), recipe, Machine.of(replace(card(), link=1, node=4)))
-    found = [*timer.shared(timer.pipeline.pieces)]
+    found = [*timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))]
     assert [(moved.kind, *moved.group, when) for moved, when, _ in found] == expected
     if changes.get("framework"):
         assert all(alone == 1 for *_, alone in found)
@@ -1466,7 +1471,8 @@ def test_gradients_are_of_what_learns() -> None:
 def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
     model = load(FOUR_LAYERS + " tied")
     timer = StepTimer(model, Recipe(Layout(pp=3), tokens=32, accumulation=4, framework="megatron"), Machine.of(CARD))
-    sums = [timer.sent(timer.pipeline.of_stage(stage)).get("all_reduce", 0) for stage in range(3)]
+    stages = [timer.pipeline.of_stage(stage) for stage in range(3)]
+    sums = [timer.sent(own, StageWeights.of(timer.pipeline, own)).get("all_reduce", 0) for own in stages]
     assert sums == [250 * 64 * 4 + 6 * 64 * 4, 0, 250 * 64 * 4 + 6 * 64 * 4]
 
 

@@ -397,9 +397,8 @@ class RankTime:
 
     def libraries(self, work: Workload) -> dict[str, LibrarySource]:
         """The communication library of each kind of collective of a pass."""
-        library = self.kernels.machine.library
         return {
-            sent.kind: library.source(self.accelerator, sent.kind, self.groups[sent.axis])
+            sent.kind: self.kernels.machine.library_source(sent.kind, self.groups[sent.axis])
             for sent in self.work.sends(work._replace(batch=1))
         }
 

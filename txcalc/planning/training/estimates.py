@@ -212,7 +212,7 @@ class Estimates:
             size = max(1, copies * layout.tp // step)
             if size == 1 or not number:
                 continue
-            group = self.machine.beside(size, step, layout.gpus)
+            group = self.machine.group(size, step, layout.gpus)
             layers = max(1, self.n_layers // layout.pp)
             alone = (last + (number - last) / layers) / number  # with no compute beside it
             if recipe.zero_stage == 3:

@@ -17,7 +17,6 @@ Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.086
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -33,6 +32,7 @@ from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
 from txcalc.planning.training.collectives import muon_replicas
+from txcalc.planning.training.exchange import Exchange, StageWeights
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.offload import hosted
@@ -41,7 +41,7 @@ from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, tied_tables
-from txcalc.planning.training.states import moments, sharers
+from txcalc.planning.training.states import sharers
 from txcalc.units import bits_of
 
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
@@ -120,7 +120,7 @@ class StepTimer(Messages):
     ) -> None:
         super().__init__(model, recipe, machine, pipeline or Pipeline(model, recipe))
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
-        self.least = Floor(machine)
+        self.least, self.exchange = Floor(machine), Exchange(recipe, machine)
         self.modules = modules
 
     # A piece of the pipeline.
@@ -309,17 +309,22 @@ class StepTimer(Messages):
             again += batches * sum(work.again.values())
         spent["computed again"] = again
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
-        spent["weights and gradients"] = self.exposed(own, works, self.kernels)
-        compute = [sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward")]
-        waited = hosted(recipe, plan.ranks, self.machine.host, compute[0], compute[1])
+        weights = StageWeights.of(self.pipeline, own)
+        forward, backward = (sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward"))
+        exchange = self.exchange.exposed(weights, self.kernels, forward, sum(work.seconds for work in works) - forward)
+        spent["weights and gradients"] = exchange
+        waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        turned = self._swept(own) + sum(self._muon(piece) for piece in own)
-        spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels) + turned
+        passes_over_weights = self._swept(own, weights) + sum(self._muon(piece) for piece in own)
+        spent["optimizer"] = 0.0
+        if not recipe.offloads("optimizer"):
+            states = (rank.state for rank in plan.ranks)
+            spent["optimizer"] = self.exchange.optimizer(states, self.kernels) + passes_over_weights
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
-        sent = self.sent(own)
+        sent = self.sent(own, weights)
         unaligned, wide = self._odd(own)
         return Step(
             floor=floor,
@@ -327,7 +332,7 @@ class StepTimer(Messages):
             seconds=seconds,
             spent=spent,
             sent=sent,
-            libraries={kind: self.kernels.library.source(self.machine.accelerator, kind, self.copies) for kind in sent},
+            libraries={kind: self.machine.library_source(kind, self.exchange.copies) for kind in sent},
             timeline=line,
             tokens=recipe.global_batch * recipe.tokens,
             gpus=layout.gpus,
@@ -335,54 +340,17 @@ class StepTimer(Messages):
             wide=wide,
         )
 
-    def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
-        """Seconds per step in which a rank waits for the exchange of weights or gradients."""
-        alone, beside = defaultdict[str, float](float), defaultdict[str, float](float)
-        lost = self.machine.lost
-        for moved, when, share in self.shared(pieces):
-            seconds = self._rounds(when) * kernels.transfer(moved)
-            alone[when] += share * seconds
-            beside[when] += (1 - share) * seconds
-        if not self.machine.overlap:
-            return sum(alone.values()) + sum(beside.values())
-        forward = sum(sum(work.forward.values()) for work in works)
-        backward = sum(work.seconds for work in works) - forward
-        waited = lost(beside["again"] + beside["reduce"], self._rounds("reduce") * backward)
-        gathers = self.recipe.zero_stage == 3 or self.recipe.rules.gathers_beside
-        waited += lost(beside["gather"], self._rounds("gather") * forward) if gathers else beside["gather"]
-        return sum(alone.values()) + waited
-
-    def _rounds(self, when: str) -> int:
-        """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
-        no_sync), but in a pipeline, where they stay."""
-        shared = self.recipe.zero_stage >= {"gather": 3, "again": 3, "reduce": 2}.get(when, 4)
-        return self.recipe.accumulation if shared and self.recipe.layout.pp == 1 else 1
-
-    def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
-        """Seconds of the optimizer on the fullest rank: gradients and state are read, state and parameters written."""
-        own = max(
-            rank.state.gradients + 2 * rank.state.optimizer + 2 * (rank.state.adapters or rank.state.parameters)
-            for rank in plan.ranks
-        )
-        shards = self.copies.size if self.recipe.zero and self.recipe.zero < 3 else 1
-        if shards > 1:  # whole weights and gradients, of which a rank updates its share
-            own = max(
-                (rank.state.gradients + 2 * rank.state.parameters) // shards + 2 * rank.state.optimizer
-                for rank in plan.ranks
-            )
-        return kernels.update(own, moments(self.recipe))
-
-    def _swept(self, pieces: Sequence[StagePiece]) -> float:
+    def _swept(self, pieces: Sequence[StagePiece], weights: StageWeights) -> float:
         """Seconds of passes over gradients and weights that stay on every rank, beside the optimizer's own: for the
         norm of gradients and to empty them (`Framework.sweeps`); in and out of DistributedDataParallel's buckets
         (torch, reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense); of weights that nanotron gathers three
         times, the last with a kernel for each tensor and rank (distributed.py, all_gather_coalesced)."""
-        recipe, rules, copies = self.recipe, self.recipe.rules, self.copies.size
+        recipe, rules, copies = self.recipe, self.recipe.rules, self.exchange.copies.size
         if recipe.shards > 1 or recipe.zero_stage > 1:
             return 0.0
-        amounts = self._amounts(pieces)
-        size, starts = rules.sweeps * sum(each.learning for each in amounts), 0.0
-        updated = sum(each.updated for each in amounts) if copies > 1 else 0.0
+        sizes = weights.shared, weights.experts
+        size, starts = rules.sweeps * sum(some.learning for some in sizes), 0.0
+        updated = sum(some.updated for some in sizes) if copies > 1 else 0.0
         if rules.ddp and not recipe.zero:
             size += 4 * updated
         if rules.reduces_after and recipe.zero and updated:
@@ -406,7 +374,7 @@ class StepTimer(Messages):
             seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
         return seconds + sum(self.kernels.transfer(moved) for moved in self.muon_messages(piece))
 
-    def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
+    def sent(self, pieces: Sequence[StagePiece], weights: StageWeights) -> dict[str, int]:
         """Bytes that a rank sends per step, by kind of collective."""
         recipe = self.recipe
         found: dict[str, float] = {}
@@ -434,8 +402,8 @@ class StepTimer(Messages):
             for moved in self.muon_messages(piece):
                 add(moved, 1)
         ends = any(piece.first or piece.last for piece in pieces)
-        for moved, when, _ in self.shared(pieces):
-            add(moved, self._rounds(when) if ends or when != "tied" else 0)
+        for moved, phase, _ in self.exchange.messages(weights):
+            add(moved, self.exchange.rounds(phase) if ends or phase != "tied" else 0)
         return {kind: whole for kind, size in sorted(found.items()) if (whole := round(size))}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:
@@ -445,8 +413,11 @@ class StepTimer(Messages):
         for stage in range(recipe.layout.pp):
             pieces = self.pipeline.of_stage(stage)
             compute = max(compute, batches * sum(self._arithmetic(piece) for piece in pieces))
-            link = max(link, sum(self.least.transfer(moved) for moved, *_ in self.shared(pieces)))
-        memory = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.least)
+            messages = self.exchange.messages(StageWeights.of(self.pipeline, pieces))
+            link = max(link, sum(self.least.transfer(sent.message) for sent in messages))
+        memory = 0.0
+        if not recipe.offloads("optimizer"):
+            memory = self.exchange.optimizer((rank.state for rank in plan.ranks), self.least)
         bounds = {"compute": compute, "memory": memory, "link": link}
         bound = max(bounds, key=bounds.__getitem__)
         return bounds[bound], bound

@@ -1,0 +1,217 @@
+"""What data parallelism exchanges in a step: messages of weights and gradients, and how long a rank waits for them."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from txcalc.planning.layout import Group
+from txcalc.planning.links import Message, ring
+from txcalc.planning.machine import Kernels, Machine
+from txcalc.planning.training.collectives import partial_gradients
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Pipeline, StagePiece
+from txcalc.planning.training.states import RankTensor, State, held_by, moments, sharers, weight_bytes
+
+
+class WeightSizes(NamedTuple):
+    """Sizes of a rank's weights.
+
+    gathered   bytes of weights as compute reads them, quantised ones in their format; `blocks`: those of layers
+    learning   trainable elements; `updated`: bytes of their parameters; `summed`: bytes of their gradients
+    root       bytes of weights outside all layers, which forward needs first; `ends`: their trainable elements, whose
+               gradients come last
+    """
+
+    gathered: float = 0.0
+    blocks: float = 0.0
+    learning: float = 0.0
+    updated: float = 0.0
+    summed: float = 0.0
+    root: float = 0.0
+    ends: float = 0.0
+
+
+class StageWeights(NamedTuple):
+    """What the copies of a rank's pieces exchange.
+
+    shared, experts   sizes of the weights that all copies have, and of experts sharded by other ranks (ep)
+    layers            of the pieces
+    replicated        by axis, elements of weights whose gradient is a partial sum on each of its ranks
+    tied, alike       elements of a table tied between the first and the last stage; of weights that layers of other
+                      stages share
+    """
+
+    shared: WeightSizes
+    experts: WeightSizes
+    layers: int
+    replicated: Mapping[str, int]
+    tied: int = 0
+    alike: int = 0
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, pieces: Sequence[StagePiece]) -> StageWeights:
+        recipe = pipeline.recipe
+        tensors = (tensor for some in held_by(pieces, recipe) for tensor in some)
+        layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
+        replicated = replicated_elements(pieces, recipe)
+        return cls(*weight_sizes(tensors, recipe), max(1, layers), replicated, pipeline.tied, pipeline.alike(pieces))
+
+
+def replicated_elements(pieces: Iterable[StagePiece], recipe: Recipe) -> Mapping[str, int]:
+    """`StageWeights.replicated`; DTensor reduces these gradients in every backward pass instead."""
+    sums = Counter[str]()
+    for part in (part for piece in pieces for part in partial_gradients(piece, recipe) if not recipe.rules.dtensor):
+        sums[part.axis] += part.copies * part.elements
+    return sums
+
+
+def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightSizes, WeightSizes]:
+    """Sizes of the weights that all copies share, and of experts sharded by other ranks (ep). FSDP's root includes the
+    head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all reductions);
+    in other frameworks the head's gradient is the first, and compute hides its reduction."""
+    apart = recipe.layout.ep > 1 or recipe.layout.exchanges
+    sizes: tuple[list[WeightSizes], list[WeightSizes]] = ([], [])
+    for tensor in tensors:
+        elements = tensor.size * tensor.copies
+        quantised = tensor.packed and recipe.packed
+        size = elements * recipe.compute_bytes
+        if quantised:
+            size = tensor.copies * weight_bytes(tensor, tensor.size, recipe)
+        learning = elements if tensor.learns else 0
+        parameter, gradient = recipe.parameter_bytes, recipe.gradient_bytes
+        if tensor.adapter:
+            parameter = gradient = recipe.adapter_bytes
+        gathered = size * tensor.reads
+        root = not tensor.group and (recipe.shards > 1 or tensor.kind == "embedding")
+        sizes[tensor.expert and apart].append(
+            WeightSizes(
+                gathered=gathered,
+                blocks=gathered if tensor.group else 0,
+                learning=learning,
+                updated=learning * parameter,
+                summed=learning * gradient,
+                root=gathered if root else 0,
+                ends=learning if root else 0,
+            )
+        )
+    shared, experts = (WeightSizes(*map(float, map(sum, zip(*some, strict=True)))) for some in sizes)
+    return shared, experts
+
+
+class ExchangedMessage(NamedTuple):
+    """A message of a step, its phase, and the share of it that no compute can hide.
+
+    gather      weights before forward
+    regather    weights of blocks freed after forward, before backward
+    reduce      gradients during backward
+    after       gradients after backward, also of weights replicated over tp
+    tied        gradients of an embedding tied between the first and the last stage, for which all stages wait
+    """
+
+    message: Message
+    phase: str
+    exposed: float
+
+
+class Exchange:
+    """Data-parallel exchange of a recipe on a machine."""
+
+    def __init__(self, recipe: Recipe, machine: Machine) -> None:
+        self.recipe, self.machine = recipe, machine
+        layout = recipe.layout
+        self.copies = machine.group(layout.cp * layout.copies, layout.tp, layout.gpus)
+
+    def messages(self, weights: StageWeights) -> Iterator[ExchangedMessage]:
+        """The messages of a step. The embedding and one layer are exposed: forward starts and backward ends with
+        them."""
+        recipe, layout, node = self.recipe, self.recipe.layout, self.machine.node
+        for expert, sizes in ((False, weights.shared), (True, weights.experts)):
+            stride = layout.ep * layout.expert_ways if expert else layout.tp  # ranks with different weights
+            copies = max(1, layout.cp * layout.copies * layout.tp // stride)
+            if copies == 1 or not sizes.gathered:
+                continue
+            if recipe.zero_stage == 3:
+                yield from self._fully_sharded(sizes, weights.layers, sharers(recipe, expert), copies, stride)
+            else:
+                yield from self._reduced(sizes, weights.layers, self.machine.group(copies, stride, layout.gpus))
+        for axis, elements in weights.replicated.items():
+            summed = ring("all_reduce", layout.group(axis, node), float(elements * recipe.gradient_bytes))
+            yield ExchangedMessage(summed, "after", 1.0)
+        if weights.tied:
+            summed = ring("all_reduce", layout.ends(node), float(weights.tied * recipe.gradient_bytes))
+            yield ExchangedMessage(summed, "tied", 1.0)
+        if weights.alike:
+            summed = ring("all_reduce", layout.group("pp", node), float(weights.alike * recipe.gradient_bytes))
+            yield ExchangedMessage(summed, "after", 1.0)
+
+    @staticmethod
+    def _exposed(ends: float, whole: float, layers: int) -> float:
+        """The share of an exchange that no compute can hide: that of the ends and of one layer out of `layers`."""
+        return (ends + (whole - ends) / layers) / whole if whole else 1.0
+
+    def _fully_sharded(
+        self, sizes: WeightSizes, layers: int, ways: int, copies: int, stride: int
+    ) -> Iterator[ExchangedMessage]:
+        """Messages of FSDP: weights sharded over `ways` of `copies` ranks; with fewer ways than copies (hybrid
+        sharding) an all-reduce sums the gradients of equal shards."""
+        recipe, ranks = self.recipe, self.recipe.layout.gpus
+        shards = self.machine.group(ways, stride, ranks)
+        reduced, exposed = sizes.learning * recipe.reduce_bytes, self._exposed(sizes.ends, sizes.learning, layers)
+        if ways > 1:
+            first = self._exposed(sizes.root, sizes.gathered, layers)
+            yield ExchangedMessage(ring("all_gather", shards, sizes.gathered, layers + 1), "gather", first)
+            if recipe.reshard and recipe.layout.pp == 1:
+                yield ExchangedMessage(ring("all_gather", shards, sizes.blocks, layers), "regather", 0.0)
+            yield ExchangedMessage(ring("reduce_scatter", shards, reduced, layers + 1), "reduce", exposed)
+        if copies > ways:
+            equal = self.machine.group(copies // ways, stride * ways, ranks)
+            yield ExchangedMessage(ring("all_reduce", equal, reduced / ways), "reduce", exposed)
+
+    def _reduced(self, sizes: WeightSizes, layers: int, group: Group) -> Iterator[ExchangedMessage]:
+        """Messages of data parallelism with replicated weights: DDP, or ZeRO stages 1 and 2."""
+        recipe, exposed = self.recipe, self._exposed(sizes.ends, sizes.learning, layers)
+        buckets = max(1, round(sizes.summed / recipe.rules.bucket))
+        if recipe.zero and recipe.rules.reduces_after:
+            yield ExchangedMessage(ring("all_reduce", group, sizes.summed), "after", 1.0)
+            yield ExchangedMessage(ring("all_gather", group, sizes.updated), "gather", 1.0)
+            return
+        kind = "reduce_scatter" if recipe.zero else "all_reduce"
+        yield ExchangedMessage(ring(kind, group, sizes.summed, buckets), "reduce", exposed)
+        if recipe.zero:
+            yield ExchangedMessage(ring("all_gather", group, sizes.updated, buckets), "gather", exposed)
+
+    def rounds(self, phase: str) -> int:
+        """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
+        no_sync), but in a pipeline, where they stay."""
+        repeated = self.recipe.zero_stage >= {"gather": 3, "regather": 3, "reduce": 2}.get(phase, 4)
+        return self.recipe.accumulation if repeated and self.recipe.layout.pp == 1 else 1
+
+    def exposed(self, weights: StageWeights, kernels: Kernels, forward: float, backward: float) -> float:
+        """Seconds per step in which a rank waits for the exchange; `forward`, `backward`: of a micro-batch's compute,
+        which hides some of it."""
+        bare, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
+        for message, phase, share in self.messages(weights):
+            seconds = self.rounds(phase) * kernels.transfer(message)
+            bare[phase] += share * seconds
+            hidden[phase] += (1 - share) * seconds
+        if not self.machine.overlap:
+            return sum(bare.values()) + sum(hidden.values())
+        lost = self.machine.lost
+        waited = lost(hidden["regather"] + hidden["reduce"], self.rounds("reduce") * backward)
+        gathers = self.recipe.zero_stage == 3 or self.recipe.rules.gathers_beside
+        waited += lost(hidden["gather"], self.rounds("gather") * forward) if gathers else hidden["gather"]
+        return sum(bare.values()) + waited
+
+    def optimizer(self, states: Iterable[State], kernels: Kernels) -> float:
+        """Seconds of the optimizer on the fullest of some ranks: gradients and state are read, state and parameters
+        written; of whole weights and gradients a rank updates its share."""
+        shards = self.copies.size if self.recipe.zero and self.recipe.zero < 3 else 1
+        moved = max(
+            (state.gradients + 2 * state.parameters) // shards + 2 * state.optimizer
+            if shards > 1
+            else state.gradients + 2 * state.optimizer + 2 * (state.adapters or state.parameters)
+            for state in states
+        )
+        return kernels.update(moved, moments(self.recipe))

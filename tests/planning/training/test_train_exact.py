@@ -29,7 +29,7 @@ from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime
 from txcalc.planning.training.parts import RankTree, in_letters, rules_of
-from txcalc.planning.training.profiles import WORKSPACE
+from txcalc.planning.training.profiles import WORKSPACE, PassSizes, WeightGroups
 from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
@@ -1099,7 +1099,8 @@ MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
 def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[str, tuple[int, ...]]) -> None:
     """At each moment: gradients, gathered weights, buffers, logits."""
     recipe, pieces, tensors_ = held(changes)
-    found = profiles.moments(recipe, pieces, tensors_, State(0, G), 0, 64)
+    sizes, groups = PassSizes.of(recipe, pieces), WeightGroups.of(tensor for some in tensors_ for tensor in some)
+    found = profiles.moments(recipe, sizes, groups, State(0, G), 64)
     for name, numbers in expected.items():
         assert found[name][:4] == numbers, name
     for name, moment in found.items():

@@ -17,7 +17,7 @@ from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import last_within
 from txcalc.planning.training.memory import RankPeak, rank_of
-from txcalc.planning.training.profiles import Moment
+from txcalc.planning.training.profiles import Moment, PassSizes, WeightGroups
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import RankTensor, State, tensors, weight_bytes
@@ -158,8 +158,8 @@ def test_fully_shard_has_buffers_for_what_learns() -> None:
 
     def moments(model: Model, recipe: Recipe) -> dict[str, Moment]:
         pieces = Pipeline(model, recipe).pieces[:1]
-        held = [list(tensors(piece, recipe)) for piece in pieces]
-        return profiles.moments(recipe, pieces, held, State(), 0, 64)
+        groups = WeightGroups.of(tensor for piece in pieces for tensor in tensors(piece, recipe))
+        return profiles.moments(recipe, PassSizes.of(recipe, pieces), groups, State(), 64)
 
     tuned, full = moments(model, recipe), moments(load(LLAMA), replace(recipe, frozen=None))
     assert (tuned["backward"].buffers, tuned["end"].buffers) == (block * (2 + 4), 0)

@@ -8,6 +8,8 @@ a temporary of a kernel or collective is freed.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -200,37 +202,67 @@ def _rank(
     shard: int,
     width: int,
 ) -> RankPeak:
-    all_of_them = [tensor for some in held for tensor in some]
-    state = states(all_of_them, recipe, shard, number % recipe.layout.tp)
+    column = number % recipe.layout.tp
+    tensors = [tensor for some in held for tensor in some]
+    state = states(tensors, recipe, shard, column)
+    sizes, groups = profiles.PassSizes.of(recipe, pieces, column), profiles.WeightGroups.of(tensors)
+    peak = peak_of(recipe, stage, saved, sizes, groups, state, width)
+    lent = profiles.lent(recipe, pieces, state)
+    return RankPeak(number, count, stage, column, *peak, lent)
+
+
+class Peak(NamedTuple):
+    """The fields of `RankPeak` that do not depend on which rank it is."""
+
+    bytes: dict[str, int]
+    moment: str
+    moments: dict[str, int]
+    state: State
+    held: tuple[int, ...]
+    host: int
+    away: int
+
+
+def peak_of(
+    recipe: Recipe,
+    stage: int,
+    saved: Sequence[Kept],
+    sizes: profiles.PassSizes,
+    groups: profiles.WeightGroups,
+    state: State,
+    width: int,
+) -> Peak:
+    """The peak of a rank of a stage. `saved`: of each of its pieces."""
     flights = in_flight(recipe, stage)
     best: tuple[int, ...] = max(flights, key=lambda f: sum(n * k.saved for n, k in zip(f, saved, strict=True)))
     last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)
-    one = saved[last].saved
-    rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - one
-    again = max(k.again for k in saved)
+    running = saved[last].saved
+    rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - running
+    recomputed = max(k.again for k in saved)
     optimizer, host, away = state.optimizer, 0, 0
     if recipe.offloads("optimizer"):
         optimizer, host = 0, state.optimizer + state.gradients
     if recipe.offloads("activations"):
         away = max(k.away for k in saved)
         host += rest + saved[last].away
-        one, rest = one - saved[last].away, 0
-    moments = profiles.moments(recipe, pieces, held, state, number % recipe.layout.tp, width)
+        running, rest = running - saved[last].away, 0
     tables: dict[str, dict[str, int]] = {}
-    for name, moment in moments.items():
-        table = dict.fromkeys(CATEGORIES, 0)
-        table |= {"parameters": state.parameters, "optimizer": optimizer, "gradients": moment.gradients}
-        table["adapters"] = state.adapters
-        table |= {"gathered": moment.gathered, "buffers": moment.buffers, "logits": moment.logits}
-        if moment.saved:
-            table |= {"saved": one + (again if moment.again else 0), "in_flight": rest}
-        tables[name] = table
+    for name, moment in profiles.moments(recipe, sizes, groups, state, width).items():
+        at_work = running + (recomputed if moment.again else 0)
+        tables[name] = {
+            "parameters": state.parameters,
+            "gradients": moment.gradients,
+            "optimizer": optimizer,
+            "saved": at_work if moment.saved else 0,
+            "gathered": moment.gathered,
+            "buffers": moment.buffers,
+            "logits": moment.logits,
+            "in_flight": rest if moment.saved else 0,
+            "adapters": state.adapters,
+        }
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
-    lent = profiles.lent(recipe, pieces, state)
-    return RankPeak(
-        number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best, host, away, lent
-    )
+    return Peak(tables[largest], largest, sums, state, best, host, away)
 
 
 def _fold(ranks: list[RankPeak]) -> list[RankPeak]:

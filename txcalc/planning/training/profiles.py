@@ -26,31 +26,88 @@ class Moment(NamedTuple):
     again: bool = False
 
 
-def moments(
-    recipe: Recipe,
-    pieces: Sequence[StagePiece],
-    held: Sequence[Sequence[RankTensor]],
-    state: State,
-    column: int,
-    width: int,
-) -> dict[str, Moment]:
+class PassSizes(NamedTuple):
+    """What a micro-batch's way through a rank's pieces needs, beside weights and what is saved for backward.
+
+    logits      elements of logits
+    positions   of a micro-batch in the residual stream
+    activation  elements of the widest activation function's operands
+    products    elements of the weights of linear layers, of each shape once
+    """
+
+    logits: int
+    positions: int
+    activation: int
+    products: int
+
+    @classmethod
+    def of(cls, recipe: Recipe, pieces: Sequence[StagePiece], column: int = 0) -> PassSizes:
+        entries = [held.entry for piece in pieces for held in piece.leaves]
+        operands = [
+            entry.leaf.saved_fused(entry.work)
+            for entry in entries
+            if entry.leaf.role == "activation" and not entry.routed and entry.work is not None
+        ]
+        elements = logits(recipe, pieces, column)
+        return cls(elements, pieces[0].work.positions, max(operands, default=0), _products(pieces))
+
+    def times(self, micro_batch: int) -> PassSizes:
+        """Those of as many sequences, from those of one."""
+        return PassSizes(
+            self.logits * micro_batch, self.positions * micro_batch, self.activation * micro_batch, self.products
+        )
+
+
+class WeightGroups(NamedTuple):
+    """Elements of a rank's weights as FSDP2 groups them.
+
+    root, block, blocks   outside all blocks, of the largest block, of all blocks, of which there are `number`
+    learning              of all weights that learn; `*_learning`: of those of a group
+    """
+
+    root: int
+    block: int
+    blocks: int
+    number: int
+    learning: int
+    root_learning: int
+    block_learning: int
+    blocks_learning: int
+
+    @classmethod
+    def of(cls, tensors: Iterable[RankTensor]) -> WeightGroups:
+        tensors = list(tensors)
+        learning = [tensor for tensor in tensors if tensor.learns]
+        (root, blocks), (root_learning, blocks_learning) = _groups(tensors), _groups(learning)
+        return cls(
+            root=root,
+            block=max(blocks.values(), default=0),
+            blocks=sum(blocks.values()),
+            number=len(blocks),
+            learning=sum(tensor.size * tensor.copies for tensor in learning),
+            root_learning=root_learning,
+            block_learning=max(blocks_learning.values(), default=0),
+            blocks_learning=sum(blocks_learning.values()),
+        )
+
+
+def moments(recipe: Recipe, sizes: PassSizes, groups: WeightGroups, state: State, width: int) -> dict[str, Moment]:
     """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
     and in the optimizer's step."""
-    loss = recipe.logit_bytes[1] * logits(recipe, pieces, column)
+    loss = recipe.logit_bytes[1] * sizes.logits
     if recipe.rules.fuses_gradients:
-        return _megatron(recipe, pieces, state, logits(recipe, pieces, column), width)
+        return _megatron(recipe, sizes, state, width)
     if recipe.shards > 1:
-        return _fsdp2(recipe, held, state, loss)
-    return _unsharded(recipe, held, state, loss, gathering(recipe, pieces, width))
+        return _fsdp2(recipe, groups, state, loss)
+    return _unsharded(recipe, groups.learning, state, loss, gathering(recipe, sizes.positions, width))
 
 
-def gathering(recipe: Recipe, pieces: Sequence[StagePiece], width: int) -> int:
+def gathering(recipe: Recipe, positions: int, width: int) -> int:
     """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
     (parallel/utils.py, MemoryBuffer)."""
     if not recipe.rules.gathers or recipe.layout.sp == 1:
         return 0
-    rows: int = pieces[0].work.positions
-    return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes
+    return (2 if recipe.gathers_again else 1) * positions * width * recipe.compute_bytes
 
 
 # Entries of a device's launch queue: a host this far ahead waits (forums.developer.nvidia.com, thread 68937).
@@ -112,24 +169,21 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
     return elements
 
 
-def _fsdp2(recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int) -> dict[str, Moment]:
+def _fsdp2(recipe: Recipe, groups: WeightGroups, state: State, loss: int) -> dict[str, Moment]:
     """fully_shard on every block and on the root: the root's weights stay gathered from forward to backward, a block's
     are gathered when it runs; in backward the next one's as well, and the gradients of what learns in it are reduced in
     `reduce` (_fsdp_param_group.py, `post_backward`: of parameters with a gradient)."""
     width, wide = recipe.compute_bytes, recipe.reduce_bytes
-    every = [tensor for some in held for tensor in some]
-    root, blocks = _groups(every)
-    learning, learned = _groups(tensor for tensor in every if tensor.learns)
+    root, learning, reduced = groups.root, groups.root_learning, groups.block_learning
     stays = not recipe.reshard
-    block, reduced = max(blocks.values(), default=0), max(learned.values(), default=0)
     accumulated, whole = 0, 0
     if recipe.layout.pp > 1:
         # torch's pipeline: between micro-batches weights stay gathered, and gradients whole, in `reduce`, unreduced.
-        stays, whole = True, wide * (learning + sum(learned.values())) if recipe.accumulation > 1 else 0
+        stays, whole = True, wide * (learning + groups.blocks_learning) if recipe.accumulation > 1 else 0
     elif recipe.accumulation > 1:
         accumulated = state.gradients
-    always = sum(blocks.values()) * width if stays else 0
-    running = root * width + (always or min(2, len(blocks)) * block * width)
+    always = groups.blocks * width if stays else 0
+    running = root * width + (always or min(2, groups.number) * groups.block * width)
     return {
         "loss": Moment(accumulated, root * width + always, whole, loss),
         "backward": Moment(accumulated, running, whole or reduced * (width + wide) + learning * width, again=True),
@@ -149,22 +203,19 @@ def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
     return root, blocks
 
 
-def _unsharded(
-    recipe: Recipe, held: Sequence[Sequence[RankTensor]], state: State, loss: int, buffers: int
-) -> dict[str, Moment]:
+def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: int) -> dict[str, Moment]:
     """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
     they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
     which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
     rules, width = recipe.rules, recipe.parameter_bytes
     kept = rules.held or recipe.accumulation > 1
     accumulated = state.gradients if kept else 0
-    learned = sum(tensor.size * tensor.copies for some in held for tensor in some if tensor.learns)
-    gathered, made = 0, width * learned if rules.makes_gradients else 0
+    gathered, made = 0, width * learning if rules.makes_gradients else 0
     if recipe.layout.dp > 1 and recipe.zero == 0 and rules.ddp:
         buffers += made or state.gradients
     elif rules.zero_bucket and recipe.zero:
-        buffers = width * min(rules.zero_bucket, learned)
-        gathered = width * min(rules.zero_live, learned) if recipe.zero == 3 else 0
+        buffers = width * min(rules.zero_bucket, learning)
+        gathered = width * min(rules.zero_live, learning) if recipe.zero == 3 else 0
     return {
         "loss": Moment(accumulated, gathered, buffers, loss),
         "backward": Moment(accumulated, gathered, buffers, again=True),
@@ -177,9 +228,7 @@ def _unsharded(
 WORKSPACE = 33_554_432
 
 
-def _megatron(
-    recipe: Recipe, pieces: Sequence[StagePiece], state: State, columns: int, model_width: int
-) -> dict[str, Moment]:
+def _megatron(recipe: Recipe, sizes: PassSizes, state: State, model_width: int) -> dict[str, Moment]:
     """Weights' gradients are added to the fp32 buffer by the product itself; autograd gets a dummy of the weight's
     shape instead, one for each shape, which Transformer Engine never frees (`get_dummy_wgrad`).
 
@@ -187,19 +236,16 @@ def _megatron(
     sequence parallel, that input gathered again; the first block's, in its activation or in the product before.
     """
     width, layout = recipe.compute_bytes, recipe.layout
-    dummies = width * _products(pieces) + WORKSPACE
-    leaves = [held for piece in pieces for held in piece.leaves]
-    stream = width * model_width * pieces[0].work.positions
-    shared = stream // layout.sp
-    acts = [h.entry for h in leaves if h.entry.leaf.role == "activation" and not h.entry.routed]
-    gates = width * max((act.leaf.saved_fused(act.work) for act in acts if act.work is not None), default=0)
+    dummies = width * sizes.products + WORKSPACE
+    stream = width * model_width * sizes.positions
+    shared, gates = stream // layout.sp, width * sizes.activation
     again = 2 * stream if layout.sp > 1 else stream
     block = shared + max(gates, 2 * stream - gates // 2 if layout.sp > 1 else 0)
-    gradient = width * columns
+    gradient = width * sizes.logits
     peer = stream // layout.sp if layout.pp > 1 else 0  # what the next stage sent
     return {
-        "loss": Moment(state.gradients, 0, dummies, recipe.logit_bytes[1] * columns),
-        "output layer": Moment(state.gradients, 0, dummies + (again + shared if columns else 0), gradient),
+        "loss": Moment(state.gradients, 0, dummies, recipe.logit_bytes[1] * sizes.logits),
+        "output layer": Moment(state.gradients, 0, dummies + (again + shared if sizes.logits else 0), gradient),
         "backward": Moment(state.gradients, 0, dummies + block + peer, again=True),
         "end": Moment(state.gradients, 0, dummies, saved=False),
     }

@@ -140,8 +140,10 @@ def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
 def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
     """The micro-batches in flight of each piece, when a rank of this stage holds most; several combinations where none
     dominates."""
-    layout = recipe.layout
-    return _fullest(recipe.schedule, layout.pp, stage, recipe.accumulation, recipe.pieces)
+    stages, batches = recipe.layout.pp, recipe.accumulation
+    if recipe.schedule != "gpipe":  # twice as many micro-batches as stages show all: what follows repeats itself
+        batches = min(batches, 2 * stages)
+    return _fullest(recipe.schedule, stages, stage, batches, recipe.pieces)
 
 
 @cache

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 from txcalc.errors import Fault, InputError, UnknownName
@@ -50,6 +51,7 @@ CACHE_BITS = {
 }
 
 
+@cache
 def bits_of(dtype: str, where: str = "dtype") -> int:
     """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction. `where` it was
     said. Errors: `UnknownName`."""

@@ -11,6 +11,7 @@ from collections import Counter
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
+from random import Random
 from statistics import median
 from typing import Any
 
@@ -29,6 +30,7 @@ from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
 from txcalc.planning.training.activations import kept, leaf_bytes
 from txcalc.planning.training.answer import train
+from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
 from txcalc.planning.training.profiles import logits
@@ -468,14 +470,19 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
 
 @pytest.mark.slow
 def test_an_estimate_is_close_to_the_exact_figure() -> None:
-    """Seconds within 15 % and bytes within 40 % of the fastest layouts, dense and with experts: enough to sort by."""
-    for name, gpus, batch in (("llama-3.1-70b", 64, 512), ("qwen3-30b-a3b", 32, 256)):
-        search = searched(load(name), gpus, batch, 4096)
-        estimates = {each.recipe: each for each in search.estimates()}
-        for found in search.run().best:
-            estimate = estimates[found.recipe]
-            assert estimate.seconds == pytest.approx(found.step.seconds, rel=0.15), found.recipe
-            assert estimate.bytes == pytest.approx(found.plan.fullest.allocated, rel=0.4), found.recipe
+    """Of 60 layouts drawn from those that fit, also where layers differ: nine in ten within 6 % of the bytes and 4 % of
+    the seconds, half of them within 1 % and 2 %."""
+    for name, gpus, batch in (("llama-3.1-70b", 64, 512), ("qwen3-30b-a3b", 32, 256), ("deepseek-v3", 256, 1024)):
+        model = load(name)
+        fitting = [each for each in searched(model, gpus, batch, 4096).estimates() if each.fits(8e10)]
+        sizes, times = list[float](), list[float]()
+        for estimate in Random(5).sample(fitting, 60):
+            plan = memory(model, estimate.recipe)
+            exact = StepTimer(model, estimate.recipe, H100).step(plan).seconds
+            sizes.append(abs(estimate.bytes / plan.fullest.allocated - 1))
+            times.append(abs(estimate.seconds / exact - 1))
+        assert sorted(sizes)[54] < 0.06 and median(sizes) < 0.011, name
+        assert sorted(times)[54] < 0.04 and median(times) < 0.02, name
 
 
 def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
@@ -490,11 +497,10 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
         model, schedule = load(name), "interleaved" if layout.vpp > 1 else "1f1b"
         batches = 16 if layout.ep == 1 else 64
         made = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=batches)
-        search = Search(model, made, machine, layout.gpus, made.global_batch).costs
-        table = search.table(made)
-        assert table
+        estimate = LayerTables(model, machine).estimate(made)
+        assert estimate
         exact = StepTimer(model, made, machine).step(memory(model, made)).seconds
-        assert search.estimate(made, table).seconds == pytest.approx(exact, rel=0.02), (name, str(layout))
+        assert estimate.seconds == pytest.approx(exact, rel=0.02), (name, str(layout))
 
 
 def test_rings_between_nodes_reach_what_was_measured_of_one_group() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
+from test_train_exact import DECODER, HEAD, ROWS, USUAL, WIDE, card
 from tiny import TINY
 
 import txcalc
@@ -17,12 +18,13 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
 from txcalc.planning.machine import Machine
-from txcalc.planning.training import Layout, Recipe, largest, memory
+from txcalc.planning.training import Layout, Recipe, in_flight, largest, memory, order, timeline
+from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.answer import Training, train
-from txcalc.planning.training.estimates import LayerTable
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.inverse import fewer, fewest, last_within
+from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.memory import memory_within, rank_columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
@@ -31,6 +33,7 @@ from txcalc.planning.training.run import Terms, tokens_of
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
+from txcalc.planning.training.timeline import PieceTime
 from txcalc.sources import build
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
@@ -119,59 +122,107 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
 # What an estimate puts together.
 
 
-TABLE = LayerTable((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
-
-
+@pytest.mark.parametrize("recompute", ["none", "blocks", "core", "every:2"])
 @pytest.mark.parametrize(
-    ("recipe", "seconds", "size"),
+    ("source", "changes"),
     [
-        (Recipe(accumulation=2), 2 * 37, 1077),
-        (Recipe(accumulation=2, recompute="blocks"), 2 * 47, 177),
-        (Recipe(Layout(pp=2), accumulation=2), 2 * (15 + 6.3) + 15, 1000),
-        (Recipe(Layout(pp=2), accumulation=1, schedule="gpipe"), 15 + 6.3 + 15, 500),
-        (Recipe(Layout(pp=3), accumulation=8), 8 * (15 + 6.3) + 2 * 15, 1500),  # two of four layers on the longest
-        (Recipe(Layout(pp=2, vpp=2), accumulation=4, schedule="interleaved"), 4 * 21.3 + 7.5, 500 * 2 * 1.25),
-        (Recipe(Layout(pp=2), accumulation=8, offload="activations"), 8 * 21.3 + 15, 750),
+        (DECODER, {}),
+        (DECODER, {"layout": Layout(fsdp=2), "micro_batch": 3}),
+        (DECODER, {"layout": Layout(tp=2, sp=2, dp=2), "framework": "megatron", "zero": 1, "micro_batch": 2}),
+        (DECODER, {"layout": Layout(dp=2), "framework": "deepspeed", "zero": 2}),
+        (EXPERTS, {"layout": Layout(fsdp=2, ep=2), "accumulation": 2}),
+        (EXPERTS, {"layout": Layout(tp=2, sp=2), "framework": "megatron"}),
+        ("t5-small", {"micro_batch": 2}),
     ],
 )
-def test_an_estimate_by_hand(recipe: Recipe, seconds: float, size: float) -> None:
-    """Of four layers: 10 s forward, 20 backward; 7 s around them; 1,000 bytes for backward, 77 of logits."""
-    found = searching().costs.estimate(recipe, TABLE)
-    assert (found.seconds, found.bytes) == (pytest.approx(seconds), pytest.approx(size))
+def test_an_estimate_without_a_pipeline_is_exact(source: str, changes: dict[str, Any], recompute: str) -> None:
+    """To the byte, and in seconds but for passes over whole weights that the optimizer does not need."""
+    recipe = Recipe(tokens=32, recompute=recompute, **changes)
+    model, plan = load(source), memory(load(source), recipe)
+    estimate = LayerTables(model, ONE).estimate(recipe)
+    assert estimate and estimate.bytes == plan.fullest.allocated
+    timer = StepTimer(model, recipe, ONE)
+    weights = StageWeights.of(timer.pipeline, timer.pipeline.pieces)
+    swept = timer.passes_over_weights(timer.pipeline.pieces, weights)
+    assert estimate.seconds == pytest.approx(timer.step(plan).seconds - swept, rel=1e-9)
 
 
-def test_a_table_has_a_layer_s_own_figures() -> None:
-    """Where a second is a FLOP; once for all recipes that share it."""
-    free = Machine.of(card(peak=1))
-    found = Search(load(DECODER), Recipe(tokens=32), free, 1, 3).costs
-    recipe = Recipe(Layout(pp=4), 3, 7, 32, recompute="blocks")
-    table = found.table(recipe)
-    assert table and found.table(replace(recipe, recompute="none", accumulation=2)) is table
-    layers = PRODUCTS - 2 * ROWS * HEAD + CORE
-    assert table.layers == pytest.approx((layers, 2 * layers + CORE / 2, layers))
-    assert table.ends == pytest.approx((2 * ROWS * HEAD, 4 * ROWS * HEAD))
-    blocks = sum(USUAL.values()) + USUAL["norm"] - USUAL["final_norm"] - USUAL["projection"]
-    outside = USUAL["final_norm"] + USUAL["projection"]
-    assert table.kept == (blocks + outside, 2 * WIDE + outside) and table.logits == 12 * ROWS * 250
-    assert table.elements == (NORMED, 0, ROOT)
-    spread = Search(load(EXPERTS), Recipe(tokens=32), free, 2, 3).costs
-    apart = spread.table(Recipe(Layout(fsdp=2, ep=2), tokens=32))
-    together = spread.table(Recipe(Layout(fsdp=2), tokens=32))
-    assert apart and together and apart.elements[1] == 4 * 2 * 3 * 64 * 96  # two of four experts
-    assert together.elements[0] == apart.elements[0] + 2 * apart.elements[1]
-    assert found.table(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
+@pytest.mark.parametrize("frozen", ["bf16", "nf4"])
+def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored(frozen: str) -> None:
+    """They have no gradient and no optimizer's state: 8B in 4 bits fits 24 GB."""
+    recipe = Recipe(Layout(fsdp=2), tokens=32, frozen=frozen)
+    model = load(DECODER, {"lora.rank": 4})
+    estimate = LayerTables(model, ONE).estimate(recipe)
+    assert estimate and estimate.bytes == memory(model, recipe).fullest.allocated
+    machine = Machine.of(hardware.load("rtx-4090"))
+    tuned = Recipe(tokens=2048, frozen="nf4-dq")
+    found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best
+    assert found and all(layout.plan.fullest.reserved <= 24 * 2**30 for layout in found)
 
 
-@pytest.mark.parametrize("source", [DECODER, EXPERTS])
-def test_sizes_of_a_micro_batch_are_those_of_its_sequences(source: str) -> None:
-    """The table without the seconds, made once for all micro-batches: equal to that of each."""
-    costs = searching(source).costs
-    for layout in (Layout(), Layout(fsdp=2), Layout(tp=2, sp=2, pp=2)):
-        for micro in (1, 3, 8):
-            recipe = Recipe(layout, micro, tokens=32)
-            sizes, table = costs.sizes(recipe), costs.table(recipe)
-            assert sizes and table and table.layers[0] and sizes.kept == table.kept
-            assert (sizes.logits, sizes.elements, sizes.frozen) == (table.logits, table.elements, table.frozen)
+def test_layouts_that_split_layers_alike_share_a_table() -> None:
+    tables = LayerTables(load(EXPERTS), ONE)
+    one, *others = (Recipe(layout, 1, 2, 32) for layout in (Layout(), Layout(pp=2), Layout(fsdp=2, pp=2)))
+    for other in others:
+        assert tables.layer_table(other) is tables.layer_table(one) is not None
+        assert tables.pass_table(other) is tables.pass_table(replace(other, accumulation=8))
+        assert tables.pass_table(other) != tables.pass_table(replace(other, micro_batch=2))
+        assert tables.stage_tables(other) != tables.stage_tables(one)
+    assert tables.estimate(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
+    assert tables.estimate(Recipe(Layout(fsdp=5), tokens=32)) is None  # of four experts with 96 rows
+
+
+@pytest.mark.parametrize("source", [DECODER, EXPERTS, DECODER + " tied"])
+@pytest.mark.parametrize(("pp", "vpp"), [(2, 1), (3, 1), (4, 1), (2, 2)])
+def test_stages_share_out_all_weights(source: str, pp: int, vpp: int) -> None:
+    """The last stage has its own copy of a tied table."""
+    recipe = Recipe(Layout(pp=pp, vpp=vpp), tokens=32, accumulation=4)
+    tables = LayerTables(load(source), ONE)
+    table = tables.layer_table(recipe)
+    assert table
+    stages = [tables.stage_table(recipe, table, number) for number in range(pp)]
+    assert sum(stage.layers for stage in stages) == 4
+    learning = sum(stage.weights.shared.learning + stage.weights.experts.learning for stage in stages)
+    assert learning == tables.model.params + 250 * 64 * tables.tied
+
+
+@pytest.mark.parametrize("source", [DECODER, EXPERTS, "t5-small"])
+def test_a_piece_of_several_sequences_is_that_of_one_times_their_number(source: str) -> None:
+    """Leaf by leaf: FLOPs, what is kept for backward, and what is sent."""
+    model = load(source)
+    recipe = Recipe(Layout(tp=2, sp=2), tokens=32)
+    several = replace(recipe, micro_batch=3)
+    (one,), (expected,) = Pipeline(model, recipe).pieces, Pipeline(model, several).pieces
+    scaled = one.times(3)
+    assert scaled.work == expected.work
+    for leaf, other in zip((*scaled.leaves, *scaled.joins), (*expected.leaves, *expected.joins), strict=True):
+        assert leaf.flops(recipe.layout) == other.flops(recipe.layout)
+        assert leaf_bytes(leaf, several) == leaf_bytes(other, several)
+        assert leaf.entry.transfers == other.entry.transfers
+
+
+@pytest.mark.parametrize(("pp", "vpp", "batches"), [(1, 1, 3), (2, 1, 2), (4, 1, 9), (2, 2, 4), (4, 2, 8), (3, 4, 6)])
+def test_the_bubble_of_equal_stages_is_the_simulated_one(pp: int, vpp: int, batches: int) -> None:
+    schedule = "interleaved" if vpp > 1 else "1f1b"
+    recipe = Recipe(Layout(pp=pp, vpp=vpp), accumulation=batches, schedule=schedule, framework="megatron")
+    piece = PieceTime(1.0, 1.5, 0.5, 0.0)
+    simulated = timeline.simulate(recipe, [piece] * pp * vpp).seconds
+    stage = vpp * piece.seconds
+    assert timeline.equal_stages(recipe, stage, stage, 0.0, (0.0, 0.0)) == pytest.approx(simulated)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+def test_micro_batches_in_flight_are_counted_to_the_end(schedule: str) -> None:
+    """The schedule is read for twice as many as there are stages alone: no more are in flight in all its actions."""
+    for stages, batches in ((2, 12), (3, 12), (4, 24)):
+        vpp = 2 if schedule == "interleaved" else 1
+        recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=batches, schedule=schedule)
+        for stage in range(stages):
+            running, most = Counter[int](), 0
+            for kind, piece, _ in order(schedule, stages, stage, batches, recipe.pieces):
+                running[piece] += {"F": 1, "I": 0}.get(kind, -1)
+                most = max(most, running.total())
+            assert max(map(sum, in_flight(recipe, stage))) == most, (stages, batches, stage)
 
 
 def test_memory_within_a_bound_is_computed_no_further() -> None:
@@ -183,28 +234,6 @@ def test_memory_within_a_bound_is_computed_no_further() -> None:
     pipeline = Pipeline(model, recipe)
     assert [piece.number for piece in pipeline.of_stage(1)] == [1]
     assert [piece.number for piece in pipeline.pieces] == [0, 1, 2, 3]
-
-
-def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> None:
-    """They have no gradient and no optimizer's state: 8B in 4 bits fits 24 GB."""
-    model = load(DECODER, {"lora.rank": 4})
-    of_search = Search(model, Recipe(tokens=32, frozen="bf16"), ONE, 1, 3).costs
-    table = of_search.table(Recipe(tokens=32, frozen="bf16"))
-    assert table and table.elements[1:] == (0, 0) and table.frozen == (2 * NORMED, 2 * ROOT)
-    assert table.elements[0] == model.params - load(DECODER).params
-    bare = table._replace(frozen=(0.0, 0.0))
-    for layout, zero, held in (
-        (Layout(fsdp=2, cp=3), 3, (2 * NORMED + 2 * ROOT) / 6),
-        (Layout(dp=4), 0, 2 * NORMED + 2 * ROOT),
-        (Layout(pp=2), 0, NORMED + 2 * ROOT),
-    ):
-        recipe = Recipe(layout, tokens=32, frozen="bf16", zero=zero)
-        whole, rest = (of_search.estimate(recipe, one).bytes for one in (table, bare))
-        assert whole - rest == pytest.approx(held)
-    machine = Machine.of(hardware.load("rtx-4090"))
-    tuned = Recipe(tokens=2048, frozen="nf4-dq")
-    found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best
-    assert found and all(each.plan.fullest.reserved <= 24 * 2**30 for each in found)
 
 
 @pytest.mark.parametrize(

@@ -72,19 +72,18 @@ def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightS
     head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all reductions);
     in other frameworks the head's gradient is the first, and compute hides its reduction."""
     apart = recipe.layout.ep > 1 or recipe.layout.exchanges
+    compute, sharded = recipe.compute_bytes, recipe.shards > 1
+    own_bytes, adapter_bytes = (recipe.parameter_bytes, recipe.gradient_bytes), (recipe.adapter_bytes,) * 2
     sizes: tuple[list[WeightSizes], list[WeightSizes]] = ([], [])
     for tensor in tensors:
         elements = tensor.size * tensor.copies
-        quantised = tensor.packed and recipe.packed
-        size = elements * recipe.compute_bytes
-        if quantised:
+        size = elements * compute
+        if tensor.packed and recipe.packed:
             size = tensor.copies * weight_bytes(tensor, tensor.size, recipe)
         learning = elements if tensor.learns else 0
-        parameter, gradient = recipe.parameter_bytes, recipe.gradient_bytes
-        if tensor.adapter:
-            parameter = gradient = recipe.adapter_bytes
+        parameter, gradient = adapter_bytes if tensor.adapter else own_bytes
         gathered = size * tensor.reads
-        root = not tensor.group and (recipe.shards > 1 or tensor.kind == "embedding")
+        root = not tensor.group and (sharded or tensor.kind == "embedding")
         sizes[tensor.expert and apart].append(
             WeightSizes(
                 gathered=gathered,

@@ -20,14 +20,23 @@ from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 
 
+def stage_message(recipe: Recipe, machine: Machine, positions: int, width: int) -> Message | None:
+    """The activations that a stage sends to the next, over one hop, between nodes if any stage's is; each rank of tp
+    sends a share. None without a pipeline."""
+    layout = recipe.layout
+    if layout.pp == 1:
+        return None
+    crosses = layout.group("pp", machine.node).crosses
+    return Message("send", Group(2, 1 if crosses else 2), float(positions) * width * recipe.compute_bytes / layout.tp)
+
+
 class Messages:
     """The messages of a pipeline's pieces on a machine."""
 
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline) -> None:
         self.model, self.recipe, self.machine, self.pipeline = model, recipe, machine, pipeline
         layout = recipe.layout
-        self.tp = layout.group("tp", machine.node)
-        self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
+        self.tp, self.cp = layout.group("tp", machine.node), layout.group("cp", machine.node)
         self.width = model.d_model
         self.element = recipe.compute_bytes
 
@@ -76,12 +85,10 @@ class Messages:
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
 
     def sends(self, piece: StagePiece) -> Iterator[Message]:
-        """The activations sent to the next piece of the pipeline, over one hop, between nodes if any stage's is; each
-        rank of tp sends a share."""
-        layout = self.recipe.layout
-        if layout.pp > 1 and not piece.last:
-            message = float(piece.work.positions) * self.width * self.element
-            yield Message("send", Group(2, 1 if self.stages.crosses else 2), message / layout.tp)
+        """The activations sent to the next piece of the pipeline."""
+        message = stage_message(self.recipe, self.machine, piece.work.positions, self.width)
+        if message and not piece.last:
+            yield message
 
     def orthogonalised(self, piece: StagePiece) -> Iterator[RankTensor]:
         """The matrices that Muon orthogonalises."""

@@ -6,6 +6,7 @@ nothing here is fitted to a measurement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -51,10 +52,13 @@ class PassSizes(NamedTuple):
         elements = logits(recipe, pieces, column)
         return cls(elements, pieces[0].work.positions, max(operands, default=0), _products(pieces))
 
-    def times(self, micro_batch: int) -> PassSizes:
-        """Those of as many sequences, from those of one."""
+    def times(self, micro_batch: int, logits: bool = True) -> PassSizes:
+        """Those of as many sequences, from those of one, with logits or without."""
         return PassSizes(
-            self.logits * micro_batch, self.positions * micro_batch, self.activation * micro_batch, self.products
+            self.logits * micro_batch * logits,
+            self.positions * micro_batch,
+            self.activation * micro_batch,
+            self.products,
         )
 
 
@@ -194,12 +198,16 @@ def _fsdp2(recipe: Recipe, groups: WeightGroups, state: State, loss: int) -> dic
 
 def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
     """Elements of the root and of each block."""
-    root, blocks = 0, dict[int, int]()
+    root, groups, blocks = 0, Counter[tuple[int, ...]](), Counter[int]()
     for tensor in tensors:
         elements = tensor.size * tensor.copies
-        root += 0 if tensor.group else elements
-        for layer in tensor.group:
-            blocks[layer] = blocks.get(layer, 0) + elements // len(tensor.group)
+        if tensor.group:
+            groups[tensor.group] += elements // len(tensor.group)
+        else:
+            root += elements
+    for layers, elements in groups.items():
+        for layer in layers:
+            blocks[layer] += elements
     return root, blocks
 
 

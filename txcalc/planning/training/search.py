@@ -19,8 +19,8 @@ from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.machine import Machine
-from txcalc.planning.training.estimates import MATRIX, Estimate, Estimates
 from txcalc.planning.training.frameworks import FRAMEWORKS
+from txcalc.planning.training.layer_tables import Estimate, LayerTables
 from txcalc.planning.training.memory import RESERVED, Ranks, memory_within
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe, choice
@@ -31,6 +31,7 @@ from txcalc.units import iec
 
 ENOUGH = 6  # layouts that fit and are timed exactly
 TRIED = 60  # layouts whose memory is computed: the fastest and, if none of them fits, the smallest
+MATRIX = (1024, 1024)  # of a typical size: which optimizer keeps less for one
 SLACK = 1.1  # estimated memory may exceed the capacity by this factor
 FIRST = 0.2  # of a search's progress, for its estimates of memory
 MICRO = (1, 2, 4, 8, 16, 32)
@@ -88,8 +89,8 @@ class Search:
     considered: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.costs = Estimates(self.model, self.machine)
-        self.n_layers, self.estimated = self.costs.n_layers, list[Estimate]()
+        self.tables = LayerTables(self.model, self.machine)
+        self.n_layers, self.estimated = self.tables.n_layers, list[Estimate]()
         self.frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         rules = [FRAMEWORKS[name] for name in self.frameworks]
         stages = {0, *(n for each in rules for n in each.zeros), *(3 for each in rules if each.dtensor)}
@@ -126,7 +127,7 @@ class Search:
         """
         estimates = self.estimated = self.estimated or list(self.estimates(tell))
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
-        likely = [each for each in estimates if each.bytes <= capacity * SLACK]
+        likely = [each for each in estimates if each.fits(capacity * SLACK)]
         for done, each in enumerate(likely):
             if tell and each.seconds:
                 tell("searching layouts", FIRST + (1 - FIRST) * done / len(likely))
@@ -137,7 +138,7 @@ class Search:
             small = self._smallest(estimates, hopeless=self.gpus < self.least)
             found = self._fitting(small, tried, enough)
         if found:
-            fitting = sum(each.bytes <= capacity for each in estimates)
+            fitting = sum(each.fits(capacity) for each in estimates)
             found.sort(key=lambda each: each.step.seconds)
             return Searched(tuple(found), self.considered, max(fitting, len(found)))
         said = f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
@@ -208,9 +209,8 @@ class Search:
                 tell("searching layouts", FIRST * done / len(layouts))
             for recipe in self.recipes(layout, framework):
                 self.considered += 1
-                sizes = self.costs.sizes(recipe)
-                if sizes:
-                    yield self.costs.estimate(recipe, sizes, self.costs.table)
+                if estimate := self.tables.estimate(recipe):
+                    yield estimate
         if not self.considered:
             own = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
             card = self.machine.accelerator.title

@@ -50,6 +50,15 @@ class RankLeaf(NamedTuple):
     products: tuple[RankLeaf, ...] = ()
     passes: tuple[int, int] = (1, 1)
 
+    def times(self, sequences: int) -> RankLeaf:
+        """The same for micro-batches of as many sequences, from those of one."""
+
+        def entry(one: Entry) -> Entry:
+            work = one.work and one.work._replace(batch=one.work.batch * sequences)
+            return Entry(one.steps, one.leaf, one.kind, work, one.times, one.active_times, one.runs, one.routed)
+
+        return self._replace(entry=entry(self.entry), sequence=self.sequence and entry(self.sequence))
+
     def flops(self, layout: Layout, masked: bool = False) -> Any:
         """FLOPs of one forward. The ranks of cp compute equally many attention pairs: each has one chunk from the front
         and one from the back of a sequence (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
@@ -135,6 +144,11 @@ class StagePiece(NamedTuple):
     work: Workload
     joins: tuple[RankLeaf, ...] = ()
     beside: tuple[RankLeaf, ...] = ()
+
+    def times(self, sequences: int) -> StagePiece:
+        """The same for micro-batches of as many sequences, from those of one."""
+        leaves, joins = (tuple(leaf.times(sequences) for leaf in some) for some in (self.leaves, self.joins))
+        return self._replace(work=self.work._replace(batch=sequences), leaves=leaves, joins=joins)
 
 
 class Pipeline:
@@ -280,8 +294,7 @@ class Pipeline:
         """Elements of a tied embedding on the first and the last stage, whose gradients the two sum once per step."""
         if not self._sums or not self._ties:
             return 0
-        ends = [held for held in self.pieces[-1].leaves if held.gives_logits and held.learns]
-        return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
+        return head_elements(self.pieces[-1].leaves)
 
     def alike(self, pieces: Sequence[StagePiece]) -> int:
         """Elements of a stage's weights that layers of other stages share, whose gradients all sum once per step; each
@@ -435,6 +448,12 @@ def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
     tied = {(leaf.entry.steps[:-2], leaf.whole.tied_shapes[0]) for leaf in heads}
     tables = (leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.whole.weights())
     return [leaf for leaf in tables if (leaf.entry.steps[:-2], leaf.whole.weights()[0].shape) in tied]
+
+
+def head_elements(leaves: Iterable[RankLeaf]) -> int:
+    """Trainable elements of the output layer."""
+    matrices = (leaf.entry.leaf.matrix for leaf in leaves if leaf.gives_logits and leaf.learns)
+    return sum(product(matrix) for matrix in matrices if matrix)
 
 
 def between(part: Composite) -> Iterator[Leaf]:

@@ -157,16 +157,15 @@ class State(NamedTuple):
 def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
     """State of the tensors `held` on rank number `shard` of their data-parallel shards and number `column` of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
-    zero = recipe.zero_stage
+    zero, own_bytes = recipe.zero_stage, (recipe.parameter_bytes, recipe.gradient_bytes)
     parameters = gradients = beside = adapters = 0
     for tensor, mine in _shares(held, recipe, shard, column):
         whole = tensor.shape
         size = tensor.copies * weight_bytes(tensor, product(mine if zero == 3 else whole), recipe)
         parameters, adapters = (parameters, adapters + size) if tensor.adapter else (parameters + size, adapters)
         if tensor.learns:
-            kept = recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes
-            width = recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes
-            gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
+            width, gradient_width = (recipe.adapter_bytes,) * 2 if tensor.adapter else own_bytes
+            gradients += tensor.copies * gradient_width * product(mine if zero >= 2 else tensor.gradient or whole)
             own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
             beside += tensor.copies * optimizer_bytes(own, recipe, width, tensor.hidden)
     return State(parameters, gradients, beside, adapters)

@@ -315,11 +315,11 @@ class StepTimer(Messages):
         spent["weights and gradients"] = exchange
         waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        passes_over_weights = self._swept(own, weights) + sum(self._muon(piece) for piece in own)
+        swept = self.passes_over_weights(own, weights) + sum(self._muon(piece) for piece in own)
         spent["optimizer"] = 0.0
         if not recipe.offloads("optimizer"):
             states = (rank.state for rank in plan.ranks)
-            spent["optimizer"] = self.exchange.optimizer(states, self.kernels) + passes_over_weights
+            spent["optimizer"] = self.exchange.optimizer(states, self.kernels) + swept
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
@@ -340,7 +340,7 @@ class StepTimer(Messages):
             wide=wide,
         )
 
-    def _swept(self, pieces: Sequence[StagePiece], weights: StageWeights) -> float:
+    def passes_over_weights(self, pieces: Sequence[StagePiece], weights: StageWeights) -> float:
         """Seconds of passes over gradients and weights that stay on every rank, beside the optimizer's own: for the
         norm of gradients and to empty them (`Framework.sweeps`); in and out of DistributedDataParallel's buckets
         (torch, reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense); of weights that nanotron gathers three

@@ -23,9 +23,28 @@ class PieceTime(NamedTuple):
     send: float
 
     @property
+    def backward(self) -> float:
+        return self.inputs + self.weights
+
+    @property
+    def passes(self) -> tuple[float, float]:
+        """Forward, and backward with recomputation."""
+        return self.forward, self.backward
+
+    @property
+    def seconds(self) -> float:
+        return self.forward + self.backward
+
+    def plus(self, other: PieceTime) -> PieceTime:
+        return PieceTime(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, number: float) -> PieceTime:
+        return PieceTime(*(number * seconds for seconds in self))
+
+    @property
     def by_kind(self) -> dict[str, float]:
         """Seconds of each kind of action."""
-        return {"F": self.forward, "B": self.inputs + self.weights, "I": self.inputs, "W": self.weights}
+        return {"F": self.forward, "B": self.backward, "I": self.inputs, "W": self.weights}
 
 
 class Event(NamedTuple):
@@ -97,6 +116,18 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
             "schedule", [f"{recipe.schedule} with {batches} micro-batches waits for itself at pp = {stages}"]
         )
     return Timeline(tuple(map(tuple, found)))
+
+
+def equal_stages(recipe: Recipe, layers: float, slowest: float, send: float, waits: tuple[float, float]) -> float:
+    """Seconds of `simulate` in closed form, for the search: of stages of `layers` seconds per micro-batch, of which the
+    slowest takes `slowest`. The bubble is one micro-batch of the others; no compute hides the first micro-batch's
+    messages there and the last one's back.
+
+    Source   Narayanan et al. 2021 (arXiv 2104.04473), section 2.2
+    """
+    pp, vpp, batches = recipe.layout.pp, recipe.layout.vpp, recipe.accumulation
+    messages = 2 * (pp * vpp - 1) * send + batches * vpp * min(2, pp - 1) * sum(waits)
+    return batches * slowest + (pp - 1) * layers / vpp + messages
 
 
 def number(recipe: Recipe, rank: int, piece: int) -> int:

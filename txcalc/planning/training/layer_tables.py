@@ -1,0 +1,293 @@
+"""Estimates of training layouts for the search, by the functions that `memory` and `StepTimer` use.
+
+Layouts that split the layers alike share tables of all layers: their tensors and sizes, and the seconds of their
+micro-batch. Of a pipeline the first and the last stage have a table, and one between where layers differ: the tensors
+of the stage's layers, and of sizes and seconds a share by their number. Only the pipeline's bubble is a closed form
+(`timeline.equal_stages`): without a pipeline an estimate is exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from functools import cache, cached_property
+from itertools import accumulate, chain, pairwise
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning import parallelism
+from txcalc.planning.layout import Layout
+from txcalc.planning.machine import Kernels, Machine
+from txcalc.planning.training import timeline
+from txcalc.planning.training.activations import Kept, kept, leaf_bytes
+from txcalc.planning.training.exchange import Exchange, StageWeights, replicated_elements, weight_sizes
+from txcalc.planning.training.memory import Peak, peak_of
+from txcalc.planning.training.messages import stage_message
+from txcalc.planning.training.offload import hosted
+from txcalc.planning.training.profiles import PassSizes, WeightGroups
+from txcalc.planning.training.recipe import BEHIND, Recipe
+from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, head_elements
+from txcalc.planning.training.states import RankTensor, State, sharers, states, tensors, unshared
+from txcalc.planning.training.step import StepTimer
+from txcalc.planning.training.timeline import PieceTime
+
+
+class LayerTable:
+    """All layers of a model in one piece, split as a recipe's layout splits them, of micro-batches of one sequence."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Errors: `InputError` where the model does not allow the layout."""
+        (self.piece,) = pipeline.pieces
+        self.pipeline, self.recipe, self.model = pipeline, pipeline.recipe, pipeline.model
+        self.sizes = PassSizes.of(self.recipe, [self.piece])
+        self.replicated = replicated_elements([self.piece], self.recipe)
+        usual = max((leaf.layers for leaf in self.piece.leaves if leaf.entry.params), key=len, default=())
+        self.usual_from = min(usual, default=0)
+        self._kept: dict[str, tuple[Kept, int, int]] = {}
+        self._tensors: dict[tuple[bool, int], list[RankTensor]] = {}
+
+    def kept(self, recompute: str) -> tuple[Kept, int, int]:
+        """What a sequence keeps for backward, and the bytes of these before and behind all layers."""
+        if recompute not in self._kept:
+            recipe = replace(self.recipe, recompute=recompute)
+            _, before, behind = (sum(leaf_bytes(leaf, recipe) for leaf in part.leaves) for part in parts(self.piece))
+            self._kept[recompute] = kept(self.piece, recipe, self.model.d_model), before, behind
+        return self._kept[recompute]
+
+    def tensors(self, recipe: Recipe) -> list[RankTensor]:
+        key = recipe.shards == 1, sharers(recipe, True)
+        if key not in self._tensors:
+            self._tensors[key] = list(tensors(self.piece, recipe))
+        return self._tensors[key]
+
+
+class StageTable(NamedTuple):
+    """A stage of a layout: its number, its layers, bytes of its state, and its weights as they are grouped and
+    exchanged."""
+
+    number: int
+    layers: int
+    state: State
+    groups: WeightGroups
+    weights: StageWeights
+
+
+class PassTable(NamedTuple):
+    """Seconds of a micro-batch in all layers, without recomputation, and before and behind them; of recomputation."""
+
+    layers: PieceTime
+    before: PieceTime
+    behind: PieceTime
+    recomputed: float
+
+
+class Estimate:
+    """`bytes` of the fullest rank, of which the state takes `state_bytes`, and `seconds` of a step, both computed when
+    they are needed."""
+
+    def __init__(self, tables: LayerTables, recipe: Recipe, state_bytes: int) -> None:
+        self.tables, self.recipe, self.state_bytes = tables, recipe, state_bytes
+
+    def fits(self, capacity: float) -> bool:
+        """Whether its bytes are at most the capacity."""
+        return self.state_bytes <= capacity and self.bytes <= capacity
+
+    @cached_property
+    def peaks(self) -> list[Peak]:
+        return self.tables.peaks(self.recipe)
+
+    @cached_property
+    def bytes(self) -> int:
+        return max(sum(peak.bytes.values()) for peak in self.peaks)
+
+    @cached_property
+    def seconds(self) -> float:
+        return self.tables.seconds(self.recipe, self.peaks)
+
+
+class LayerTables:
+    """Tables and estimates of a model's layouts on a machine."""
+
+    def __init__(self, model: Model, machine: Machine) -> None:
+        self.model, self.machine, self.kernels = model, machine, Kernels(machine)
+        self.n_layers, stack = model.n_layers, model.root.alone
+        head = stack and stack.head
+        self.tied = bool(head and head.projection and head.projection.tied)
+        self._layers: dict[object, LayerTable | None] = {}
+        self._stages: dict[object, list[StageTable]] = {}
+        self._passes: dict[object, PassTable] = {}
+
+    def estimate(self, recipe: Recipe) -> Estimate | None:
+        """None if the model does not allow the recipe."""
+        stages = self.stage_tables(recipe)
+        if not stages:
+            return None
+        offloaded = recipe.offloads("optimizer")
+        states = (sum(stage.state._replace(gradients=0)) - offloaded * stage.state.optimizer for stage in stages)
+        return Estimate(self, recipe, max(states))
+
+    def peaks(self, recipe: Recipe) -> list[Peak]:
+        """Peaks of the first rank of each stage that has a table."""
+        table = self.layer_table(recipe)
+        assert table
+        return [self._peak(recipe, table, stage) for stage in self.stage_tables(recipe)]
+
+    def _peak(self, recipe: Recipe, table: LayerTable, stage: StageTable) -> Peak:
+        pieces, pp, width = recipe.pieces, recipe.layout.pp, self.model.d_model
+        whole, before, behind = table.kept(recipe.recompute)
+        inside = (whole.saved - before - behind) * stage.layers / self.n_layers
+        ends = (before if stage.number == 0 else 0) + (behind if stage.number == pp - 1 else 0)
+        blocks_away = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two of a piece
+        piece = Kept(
+            saved=int((inside + ends) * recipe.micro_batch / pieces),
+            again=whole.again * recipe.micro_batch,
+            away=int(inside * blocks_away * recipe.micro_batch / pieces),
+        )
+        sizes = table.sizes.times(recipe.micro_batch, logits=stage.number == pp - 1)
+        return peak_of(recipe, stage.number, [piece] * pieces, sizes, stage.groups, stage.state, width)
+
+    def seconds(self, recipe: Recipe, peaks: Sequence[Peak]) -> float:
+        """Seconds of a step; of its exchange those of the slower end of the pipeline."""
+        table, passes, stages = self.layer_table(recipe), self.pass_table(recipe), self.stage_tables(recipe)
+        assert table
+        pp, most = recipe.layout.pp, max(sum(map(len, ranges)) for ranges in self._stage_layers(recipe))
+        recomputed = passes.recomputed if recipe.recompute != "none" else 0.0
+        layers = passes.layers._replace(inputs=passes.layers.inputs + recomputed)
+        times = list[PieceTime]()
+        for stage in stages:
+            time = layers.times(stage.layers / self.n_layers)
+            time = time.plus(passes.before) if stage.number == 0 else time
+            times.append(time.plus(passes.behind) if stage.number == pp - 1 else time)
+        slower = max(range(len(stages)), key=lambda i: times[i].seconds)
+        handed = stage_message(recipe, self.machine, table.sizes.positions * recipe.micro_batch, self.model.d_model)
+        pipeline = timeline.equal_stages(
+            recipe,
+            layers=layers.seconds / pp,
+            slowest=max(times[slower].seconds, layers.seconds * most / self.n_layers),
+            send=self.kernels.transfer(handed) if handed else 0.0,
+            waits=self.machine.waits,
+        )
+        exchange, (forward, backward) = Exchange(recipe, self.machine), times[slower].passes
+        waited = sum(hosted(recipe, peaks, self.machine.host, forward, backward))
+        updated = 0.0
+        if not recipe.offloads("optimizer"):
+            updated = exchange.optimizer((stage.state for stage in stages), self.kernels)
+        exchanged = exchange.exposed(stages[slower].weights, self.kernels, forward, backward)
+        return pipeline + exchanged + waited + updated
+
+    def _stage_layers(self, recipe: Recipe) -> tuple[tuple[range, ...], ...]:
+        """The numbers of the layers of every stage's pieces."""
+        return stage_layers(self.n_layers, recipe.layout.pp, recipe.pieces)
+
+    def layer_table(self, recipe: Recipe) -> LayerTable | None:
+        """The table of all recipes that split layers as this one does; None where the model does not allow it."""
+        key = split_key(recipe)
+        if key not in self._layers:
+            try:
+                self._layers[key] = LayerTable(Pipeline(self.model, in_one_stage(recipe)))
+            except InputError:
+                self._layers[key] = None
+        return self._layers[key]
+
+    def stage_tables(self, recipe: Recipe) -> list[StageTable]:
+        """The first and the last stage of all recipes of a layout, whatever their micro-batch and recomputation, and
+        one between where layers differ; [] where the model does not allow it."""
+        key = recipe.layout, recipe.framework, recipe.zero, recipe.pieces
+        if key not in self._stages:
+            table, last = self.layer_table(recipe), recipe.layout.pp - 1
+            self._stages[key] = []
+            if table and not unshared(table.tensors(recipe), recipe):
+                numbers = (0, last) if table.usual_from == 0 else (0, self._usual_stage(recipe, table), last)
+                self._stages[key] = [self.stage_table(recipe, table, number) for number in dict.fromkeys(numbers)]
+        return self._stages[key]
+
+    def _usual_stage(self, recipe: Recipe, table: LayerTable) -> int:
+        """The first stage with the most layers, all of the kind that most are."""
+        stages = self._stage_layers(recipe)
+        most = max(sum(map(len, ranges)) for ranges in stages)
+        usual = (i for i, (first, *rest) in enumerate(stages) if first.start >= table.usual_from)
+        return next((i for i in usual if sum(map(len, stages[i])) == most), 0)
+
+    def stage_table(self, recipe: Recipe, table: LayerTable, number: int) -> StageTable:
+        pp, ranges = recipe.layout.pp, self._stage_layers(recipe)[number]
+        layers = sum(map(len, ranges))
+        weights = table.tensors(recipe)
+        if pp > 1:
+            first, last = number == 0, number == pp - 1
+            shares = (share(tensor, ranges, first, last, self.tied) for tensor in weights)
+            weights = [tensor for tensor in shares if tensor.copies]
+        replicated = {axis: ceil_div(count * layers, self.n_layers) for axis, count in table.replicated.items()}
+        summed = self.tied and pp > 1 and not recipe.rules.dtensor
+        tied = head_elements(table.piece.leaves) if summed else 0
+        exchanged = StageWeights(*weight_sizes(weights, recipe), max(1, layers), replicated, tied)
+        return StageTable(number, layers, states(weights, recipe, 0), WeightGroups.of(weights), exchanged)
+
+    def pass_table(self, recipe: Recipe) -> PassTable:
+        """The table of all recipes that split layers as this one does and have as many sequences per micro-batch."""
+        recompute = "blocks" if recipe.recompute == "none" else recipe.recompute
+        # Gradients are added up from the second micro-batch on, and of FSDP without a pipeline a rank's share alone.
+        batches = min(2, recipe.accumulation) if recipe.layout.pp == 1 else 2
+        key = split_key(recipe), recipe.micro_batch, recompute, recipe.layout.pp == 1, batches
+        if key not in self._passes:
+            table, sequences = self.layer_table(recipe), recipe.micro_batch
+            assert table
+            probe = replace(in_one_stage(recipe), micro_batch=sequences, accumulation=batches, recompute=recompute)
+            timer = StepTimer(self.model, probe, self.machine, table.pipeline)
+            piece = table.piece.times(sequences)
+            layers, before, behind = (timer.work(part, timer.kernels) for part in parts(piece))
+            recomputed = sum(layers.again.values())
+            inside = layers.piece._replace(inputs=layers.piece.inputs - recomputed)
+            self._passes[key] = PassTable(inside, before.piece, behind.piece, recomputed)
+        return self._passes[key]
+
+
+@cache
+def stage_layers(n_layers: int, pp: int, pieces: int) -> tuple[tuple[range, ...], ...]:
+    """The numbers of the layers of every stage's pieces."""
+    ends = [*accumulate(parallelism.sizes(n_layers, pp * pieces), initial=0)]
+    ranges = [range(start, end) for start, end in pairwise(ends)]
+    return tuple(tuple(ranges[stage::pp]) for stage in range(pp))
+
+
+def split_key(recipe: Recipe) -> tuple[object, ...]:
+    """What decides how a rank's layers are split."""
+    layout = recipe.layout
+    return layout.tp, layout.cp, layout.ep, recipe.framework
+
+
+def in_one_stage(recipe: Recipe) -> Recipe:
+    """The same splits of layers, in one stage, with micro-batches of one sequence."""
+    layout = recipe.layout
+    copies = {"fsdp": layout.fsdp * layout.pp} if layout.fsdp > 1 else {"dp": layout.dp * layout.pp}
+    splits = Layout(tp=layout.tp, sp=layout.sp, cp=layout.cp, ep=layout.ep, **copies)
+    return replace(recipe, layout=splits, micro_batch=1, accumulation=2, recompute="none", zero=0, schedule="1f1b")
+
+
+def parts(piece: StagePiece) -> Iterator[StagePiece]:
+    """The leaves and collectives of the layers, those before them, and those behind."""
+
+    def part(leaf: RankLeaf) -> int:
+        return 0 if leaf.layers else 1 if leaf.entry.kind == "embedding" else 2
+
+    for number in range(3):
+        leaves, joins = (tuple(leaf for leaf in some if part(leaf) == number) for some in (piece.leaves, piece.joins))
+        yield piece._replace(leaves=leaves, joins=joins)
+
+
+def share(tensor: RankTensor, ranges: tuple[range, ...], first: bool, last: bool, tied: bool) -> RankTensor:
+    """A tensor's copies on a stage with some of the layers. The first has towers and what is before all layers, the
+    last what is behind them, with its own copy of a tied table; any has weights that layers share."""
+    group = tensor.group
+    if not group or group[0] >= 2 * BEHIND:
+        before = bool(group) or tensor.kind == "embedding"
+        here = (first and before) or (last and (not before or (tied and not group)))
+        return tensor if here else tensor._replace(copies=0)
+    if tensor.reads > 1:
+        return tensor
+    bounds = [(bisect_left(group, numbers.start), bisect_left(group, numbers.stop)) for numbers in ranges]
+    layers = tuple(chain.from_iterable(group[start:stop] for start, stop in bounds))
+    return tensor._replace(copies=ceil_div(tensor.copies * len(layers), len(group)), group=layers)

@@ -30,7 +30,7 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
 def _header(answer: Deploy) -> list[str]:
     speed, gpu, engine, work = answer.speed, answer.gpu, answer.engine, answer.workload
     halved = speed and speed.tpot_s is not None and work.context - work.prompt == work.answer == work.context // 2
-    halves = " (half prompt, half answer)" if halved else ""
+    halves = ", half of them prompt" if halved else ""
     verdicts = [line for line in (verdict(answer), serving.verdict(answer, speed) if speed else None) if line]
     if speed and not speed.meets_limits:
         verdicts.reverse()  # failures first

@@ -184,6 +184,10 @@ class StackSpec(Options):
             return self.audio.positions
         return self.vision.positions if self.vision else None
 
+    def tables(self, section: str) -> list[Mechanism]:
+        """A table of every kind of layer that has it."""
+        return [layer.tables[section] for layer in self.layer.values() if section in layer.tables]
+
     @property
     def attentions(self) -> list[AttentionOptions]:
         """The softmax attention of every kind of layer that has it."""

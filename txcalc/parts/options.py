@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -28,6 +28,10 @@ class Wrong(ValueError):
     def __init__(self, expected: str, fix: str = "") -> None:
         self.expected, self.fix = expected, fix
         super().__init__(expected)
+
+
+class Unsound(Exception):
+    """A rule asked for a key that is faulty, or that follows from one that is."""
 
 
 Check = Callable[[Any], Any]
@@ -358,12 +362,17 @@ class Options(ABC):
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        """The options of a checked table, with what it says for other forms; of an incomplete one, reading a missing
-        key raises `AttributeError`."""
-        kind = cls.chosen(table)
-        result = object.__new__(kind)
-        names = {name.rstrip("_"): name for name in kind.declared}
+        """The options of a checked table, with what it says for other forms."""
+        return cls.chosen(table).filled(table)
+
+    @classmethod
+    def filled(cls, table: Table, faulty: Collection[str] = ()) -> Self:
+        """This class's options with the values of a table. Reading one of its `faulty` keys raises `Unsound`."""
+        result = object.__new__(cls)
+        names = {name.rstrip("_"): name for name in cls.declared}
         vars(result).update({names.get(key, key): value for key, value in table.items()})
+        if faulty:
+            vars(result)["_faulty"] = {*faulty}
         return result
 
     def values(self) -> Raw:
@@ -371,14 +380,23 @@ class Options(ABC):
         return {name.rstrip("_"): value for name, value in vars(self).items()}
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key that not every form has."""
-        return getattr(self, key, default) if key in self.declared else default
+        """The value of a key that not every form has, or that is said for another form."""
+        return getattr(self, f"{key}_" if f"{key}_" in self.declared else key, default)
+
+    @property
+    def faulty(self) -> Collection[str]:
+        """Keys whose values are faulty."""
+        return vars(self).get("_faulty", ())  # type: ignore[no-any-return]
 
     def replace(self, **changes: object) -> Self:
         """A copy with other values."""
         result = object.__new__(type(self))
         vars(result).update(vars(self) | changes)
         return result
+
+    def with_faulty(self, faulty: Collection[str]) -> Self:
+        """A copy in which further keys are faulty."""
+        return self.replace(_faulty={*self.faulty, *faulty}) if faulty else self
 
     def recorded(self, read: Callable[[str], object]) -> Self:
         """A copy that calls `read` with each key the first time that its value is read."""
@@ -390,6 +408,8 @@ class Options(ABC):
 
         def __getattr__(self, name: str) -> Any:
             """A value of a recorded copy."""
+            if name in vars(self).get("_faulty", ()):
+                raise Unsound(name)
             values, read = vars(self).get("_recorded", ({}, None))
             if name not in values:
                 raise AttributeError(f"{type(self).__name__} has no value {name}")

@@ -9,7 +9,7 @@ from txcalc.num import Num, total
 from txcalc.parts.block import Block, Branch, Laurel, Streams
 from txcalc.parts.cores import AttentionCore, MatrixProduct
 from txcalc.parts.feedforward import FeedForward, LayerInputOptions
-from txcalc.parts.head import HeadInputs
+from txcalc.parts.head import HeadInputs, PooledHead
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mixers.pieces import Pieces
@@ -69,7 +69,7 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
         norm=norm,
         embedding=spec.embedding,
         usual=first.feed_forward.activation if first.feed_forward else "gelu",
-        reader=_reader(first, norm, d_model) if head.get("pool") == "attention" else None,
+        reader=_reader(first, norm, d_model) if isinstance(head, PooledHead) and head.pool == "attention" else None,
     )
     return Stack(
         d_model=d_model,

@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 from txcalc.description import Description, LayerSpec, StackSpec
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, shown
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
-from txcalc.parts.options import Options, Raw, Table, Wrong
+from txcalc.parts.options import Options, Raw, Table, Unsound, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
-from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
+from txcalc.sources.tables import SOUND, CheckedTable, Told
 
 # What is said of keys that people try, where nothing is spelt like them.
 LATENT = "latent attention has a table of its own, [latent]; GQA and MQA are n_kv_heads"
@@ -82,17 +83,16 @@ class Resolver:
         done: Raw,
         extra: tuple[str, ...] = (),
         kind: type[Options] = StackSpec,
-    ) -> CheckedTable:
-        """One table, checked and completed; at the top level, whose name is empty, the keys of a `kind`."""
-        kind, result = options(name) if name else kind, CheckedTable()
+    ) -> Any:
+        """The options of one table, checked and completed; at the top level, whose name is empty, those of a `kind`."""
+        kind = options(name) if name else kind
         fields = kind.table()
-        done[name] = result
         prefix = f"{name}." if name else ""
         if not isinstance(raw, Mapping):
             self.fault(written(homes, name), raw, "a table")
-            result.faulty.update(fields)
-            return result
-        result.written = raw
+            done[name] = CheckedTable({}, fields)
+            return kind.chosen({}).filled({}, fields)
+        done[name] = result = CheckedTable(raw)
         unknown = [key for key in raw if key not in fields and key not in extra]
         for key in unknown[:MOST_UNKNOWN]:
             mend = meant(nearest(str(key), [*fields, *extra]), f"known: {', '.join(fields)}")
@@ -100,7 +100,8 @@ class Resolver:
             self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
-        own = kind.chosen(raw).table()
+        kind = kind.chosen(raw)
+        own = kind.table()
         for key, (check, default, meaning, _, adjust, _) in (fields if own is fields else {**fields, **own}).items():
             try:
                 if key in raw:
@@ -119,7 +120,7 @@ class Resolver:
                 result.faulty.add(key)
             except Unsound:  # what it follows from is faulty, and was told
                 result.faulty.add(key)
-        return result
+        return kind.filled(result, result.faulty)
 
 
 def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -> Description:
@@ -129,13 +130,13 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
     """
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
-    result = resolver.section("", raw, whole, {}, (*STACK_KEYS, "encoder", "decoder"), Description)
-    kind = None if "kind" in result.faulty else result["kind"]
+    description: Description = resolver.section("", raw, whole, {}, (*STACK_KEYS, "encoder", "decoder"), Description)
+    kind = None if "kind" in description.faulty else description.kind
     shared = {key: value for key, value in raw.items() if key in STACK_KEYS}
     halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
     if kind is None:
         halves = tuple(half for half in ("encoder", "decoder") if half in raw)
-    stacks: dict[str, Raw] = {}
+    stacks: dict[str, StackSpec] = {}
     for half in halves or ("",):
         own = raw.get(half, {}) if half else {}
         if not isinstance(own, Mapping):
@@ -152,25 +153,14 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
     if len(halves) == 2 and kind is not None:
         check_halves(**stacks, fault=resolver.fault)
     with SOUND:
-        if result["predictors"] and "" not in stacks:
-            resolver.fault("predictors", result["predictors"], "0 but in a model of one stack")
+        if description.predictors and "" not in stacks:
+            resolver.fault("predictors", description.predictors, "0 but in a model of one stack")
     if resolver.faults:
         raise InputError(where, resolver.faults)
-    return Description.of(result).replace(stacks={half: _typed(stack) for half, stack in stacks.items()})
+    return description.replace(stacks=stacks)
 
 
 STACK_TABLES = ("norm", "positions", "embedding", "head", "vision", "audio", "lora", "features", "projector")
-
-
-def _typed(stack: Table) -> StackSpec:
-    """A stack without faults."""
-    tables = {name: None if stack[name] is None else options(name).of(stack[name]) for name in STACK_TABLES}
-    layer = {}
-    for kind, layer_tables in stack["layer"].items():
-        sections: Raw = {name: options(name).of(table) for name, table in layer_tables.items() if name != "parts"}
-        norm, positions = sections.pop("norm"), sections.pop("positions")
-        layer[kind] = LayerSpec(layer_tables["parts"], norm, positions, sections)
-    return StackSpec.of(stack).replace(role=stack["role"], groups=stack["groups"], layer=layer, **tables)
 
 
 def _unused(resolver: Resolver, name: str) -> str:
@@ -183,26 +173,23 @@ def _unused(resolver: Resolver, name: str) -> str:
     return f"{used})"
 
 
-def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str) -> Raw:
+def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str) -> StackSpec:
     done: Raw = {}
-    base = resolver.section("", raw, homes, done, TABLES)
-    stack = CheckedTable(base)
-    if kind is None:
-        stack.faulty.update(("role", "vision", "audio"))
-    else:
-        stack["role"] = "cross-decoder" if half == "decoder" else half or kind
+    stack: StackSpec = resolver.section("", raw, homes, done, TABLES)
+    tables: Raw = {} if kind is None else {"role": "cross-decoder" if half == "decoder" else half or kind}
     for name in ("norm", "positions", "embedding", "head"):
-        stack[name] = resolver.section(name, raw.get(name, {}), homes, done)
+        tables[name] = resolver.section(name, raw.get(name, {}), homes, done)
     for name in ("vision", "audio") if kind is not None else ():
-        stack[name] = None
+        tables[name] = None
         tower = kind == "encoder" and "projector" in raw
         read = half == "encoder" if name == "vision" else tower
         if (name == kind and half != "decoder") or (read and name in raw):
-            stack[name] = resolver.section(name, raw.get(name, {}), homes, done)
+            tables[name] = resolver.section(name, raw.get(name, {}), homes, done)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
     for name in ("lora", "features", "projector"):
-        stack[name] = resolver.section(name, raw[name], homes, done) if name in raw else None
+        tables[name] = resolver.section(name, raw[name], homes, done) if name in raw else None
+    stack = stack.replace(**tables).with_faulty({"role", "vision", "audio"} - tables.keys())
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         resolver.fault(written(homes, "layer"), variants, "tables, one per layer kind: [layer.local]")
@@ -210,34 +197,36 @@ def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str
         resolver.all_used = False
     elif len(variants) > MAX_KINDS:
         raise InputError(resolver.where, [f"has {len(variants):,} kinds of layers, expected at most {MAX_KINDS:,}"])
-    cycle = _cycle(resolver, base, variants, homes)
-    stack["groups"] = [] if "n_layers" in base.faulty else _groups(resolver, base["n_layers"], cycle)
+    cycle = _cycle(resolver, stack, variants, homes)
+    groups = [] if "n_layers" in stack.faulty else _groups(resolver, stack.n_layers, cycle)
     tables_here = {key: raw[key] for key in ALL if key in raw}
-    stack["layer"] = {}
-    for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle or variants or ["layer"]):
+    layers: dict[str, LayerSpec | None] = {}
+    for name in dict.fromkeys([name for name, _ in groups] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})
         merged = merge(tables_here, variant)
-        stack["layer"][name] = _layer(resolver, merged, variant, homes, name, done, stack)
+        layers[name] = _layer(resolver, merged, variant, homes, name, done, stack)
     for name in variants:
-        if stack["groups"] and base["pattern"] and name not in stack["layer"]:
-            path, pattern = written(homes, f"layer.{name}"), shown(base["pattern"])
-            resolver.faults.append(f"{path} is never used in pattern {pattern} over {base['n_layers']} layers")
+        if groups and stack.pattern and name not in layers:
+            path, pattern = written(homes, f"layer.{name}"), shown(stack.pattern)
+            resolver.faults.append(f"{path} is never used in pattern {pattern} over {stack.n_layers} layers")
+    known = {} if None in layers.values() else {"layer": layers}
+    stack = stack.replace(groups=groups, **known).with_faulty({"layer"} - known.keys())
     check_stack(stack, lambda path: not any(sets(table, path.split(".")) for _, table in homes), resolver.within(homes))
     return stack
 
 
-def _cycle(resolver: Resolver, base: CheckedTable, variants: Table, homes: Homes) -> list[str]:
+def _cycle(resolver: Resolver, stack: StackSpec, variants: Table, homes: Homes) -> list[str]:
     """The layer kinds in order, `5*local` written out; empty if faulty."""
     path = written(homes, "pattern")
-    if "pattern" in base.faulty:
+    if "pattern" in stack.faulty:
         return []
-    if not base["pattern"]:
+    if not stack.pattern:
         if len(variants) > 1:
             resolver.fault(path, ABSENT, "a list that orders the layer kinds " + ", ".join(map(str, variants)))
             return []
         return [next(iter(variants), "layer")]
     cycle: list[str] = []
-    for item in base["pattern"]:
+    for item in stack.pattern:
         times, star, name = (piece.strip() for piece in item.rpartition("*"))
         if (star and not (times.isdecimal() and len(times) < 7 and 0 < int(times) <= MAX_LAYERS)) or not name:
             resolver.fault(path, item, "a layer kind, or a number of them: '5*local'")
@@ -270,9 +259,10 @@ def _layer(
     outer: Homes,
     name: str,
     done: Raw,
-    stack: CheckedTable,
-) -> Raw:
-    """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
+    stack: StackSpec,
+) -> LayerSpec | None:
+    """One layer kind: the stack's tables with its own laid over them, for the parts it has; None if these are
+    faulty."""
     path = written(outer, f"layer.{name}")
     homes = ((f"{path}.", own), *outer)
     known = (*PART_TABLES, "norm", "positions", "parts")
@@ -281,7 +271,7 @@ def _layer(
             near = nearest(str(key), known)[:1] if isinstance(own[key], Mapping) else []
             mend = meant(near, "a layer has tables of parts, norm, positions, and parts")
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
-    role = None if "role" in stack.faulty else stack["role"]
+    role = None if "role" in stack.faulty else stack.role
     mixing = [key for key in MIXERS if key in raw and not raw.keys() & {"attention", *ATTENTIONS}]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
     parts = own.get("parts")
@@ -297,20 +287,20 @@ def _layer(
         resolver.fault(f"{path}.parts", parts, "each part once")
     if role is not None:
         _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
-    layer, scope = CheckedTable(), dict(done)
-    if parts is None:
-        layer.faulty.update(("parts", *PART_TABLES))
-    else:
-        layer["parts"] = parts
+    tables, scope = Raw(), dict(done)
     for part in parts or ():
         section = section_of(part, raw)
-        layer[section] = resolver.section(section, raw.get(section, {}), homes, scope)
+        tables[section] = resolver.section(section, raw.get(section, {}), homes, scope)
     for section in own:
-        if parts and section in PART_TABLES and section not in layer:
+        if parts and section in PART_TABLES and section not in tables:
             resolver.faults.append(f"{path}.{section} is a table that its parts ({', '.join(parts)}) do not use")
-    resolver.used |= layer.keys() - {"parts"}
-    for section in ("norm", "positions"):
-        layer[section] = resolver.section(section, raw.get(section, {}), homes, scope)
+    resolver.used |= tables.keys()
+    norm, positions = (
+        resolver.section(section, raw.get(section, {}), homes, scope) for section in ("norm", "positions")
+    )
+    if parts is None:
+        return None
+    layer = LayerSpec(parts, norm, positions, tables)
     check_layer(layer, stack, resolver.within(homes))
     return layer
 

@@ -3,212 +3,217 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
+from txcalc.description import StackSpec
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
-from txcalc.parts.embedding import VisionOptions
 from txcalc.parts.forms import crosses
-from txcalc.parts.projectors import projector
+from txcalc.parts.options import Options, Raw
+from txcalc.parts.projectors import ProjectorOptions, projector
 from txcalc.sources.layer_rules import check_table
-from txcalc.sources.tables import SOUND, Tables, Told, apply, every, has, unequal
+from txcalc.sources.tables import SOUND, Told, apply, unequal
 
 
-def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> None:
+def check_stack(stack: StackSpec, missing: Callable[[str], bool], fault: Told) -> None:
     """A stack whose layers are checked; `missing` says whether nobody wrote a key."""
     apply((_learned,), stack, missing, fault)
-    for section in ("head", "audio"):
-        with SOUND:
-            if stack[section] is not None:
-                check_table(section, stack[section], fault)
+    with SOUND:
+        check_table(stack.head, fault)
+    with SOUND:
+        if stack.audio is not None:
+            check_table(stack.audio, fault)
     apply(STACK_RULES, stack, fault)
 
 
-def check_halves(encoder: Tables, decoder: Tables, fault: Told) -> None:
+def check_halves(encoder: StackSpec, decoder: StackSpec, fault: Told) -> None:
     """One token table serves both halves where the encoder reads tokens, unless each has its own; those that are
     matched are classifiers of one width, each by itself."""
     with SOUND:
-        heads = encoder["head"], decoder["head"]
-        read = any("cross_attention" in layer["parts"] for layer in decoder["layer"].values())
-        alike = {head["form"] for head in heads} == {"classifier"} and not unequal(*(head["classes"] for head in heads))
-        if decoder["matched"] and (read or not alike):
+        heads = encoder.head, decoder.head
+        read = any("cross_attention" in layer.parts for layer in decoder.layer.values())
+        alike = {head.form for head in heads} == {"classifier"} and not unequal(
+            *(head.get("classes") for head in heads)
+        )
+        if decoder.matched and (read or not alike):
             fault("decoder.matched", True, "false but where halves that do not read each other have as many classes")
     with SOUND:
-        if encoder["audio"] or encoder["vision"] or not encoder["embedding"]["shared"]:
+        if encoder.audio or encoder.vision or not encoder.embedding.shared:
             return
-        for section, key in (("", "d_model"), ("", "vocab_size"), ("embedding", "rank")):
+        pairs: tuple[tuple[str, str, Options, Options], ...] = (
+            ("", "d_model", encoder, decoder),
+            ("", "vocab_size", encoder, decoder),
+            ("embedding.", "rank", encoder.embedding, decoder.embedding),
+        )
+        for prefix, key, table, reader in pairs:
             with SOUND:
-                one, other = ((half[section] if section else half)[key] for half in (encoder, decoder))
-                if unequal(one, other):
-                    path = f"decoder.{section}.{key}" if section else f"decoder.{key}"
-                    fault(path, other, f"the encoder's {one}, for they share a table of tokens")
+                if unequal(number := table.get(key), other := reader.get(key)):
+                    fault(f"decoder.{prefix}{key}", other, f"the encoder's {number}, for they share a table of tokens")
 
 
 # Layers.
 
 
-def _learned(stack: Tables, missing: Callable[[str], bool], fault: Told) -> None:
-    known = stack["positions"]["form"] != "learned" or stack["audio"] or (stack["vision"] and stack["vision"]["image"])
+def _learned(stack: StackSpec, missing: Callable[[str], bool], fault: Told) -> None:
+    known = stack.positions.form != "learned" or stack.audio or (stack.vision and stack.vision.image)
     if not known and missing("positions.rows"):
         fault("positions.rows", ABSENT, "the rows of the learned table")
 
 
-def _projected_distances(stack: Tables, fault: Told) -> None:
-    form = stack["positions"]["form"]
-    if form == "relative-projection" and stack["role"] in ("encoder", "vision"):
+def _projected_distances(stack: StackSpec, fault: Told) -> None:
+    form = stack.positions.form
+    if form == "relative-projection" and stack.role in ("encoder", "vision"):
         fault("positions.form", form, "another form: it projects the distances that a causal decoder sees")
 
 
-def _apart(stack: Tables, fault: Told) -> None:
-    apart = stack["positions"].get("apart", False)
-    if any(layer["positions"].get("apart", False) != apart for layer in stack["layer"].values()):
+def _apart(stack: StackSpec, fault: Told) -> None:
+    apart = stack.positions.get("apart", False)
+    if any(layer.positions.get("apart", False) != apart for layer in stack.layer.values()):
         fault("positions.apart", not apart, "the same in every layer")
 
 
-def _sinusoids(stack: Tables, fault: Told) -> None:
-    positions = stack["positions"]
-    if positions["form"] == "rotary" and positions["rows"] is not None:
-        widths = [table["d_head"] for table in every("attention", stack)]
+def _sinusoids(stack: StackSpec, fault: Told) -> None:
+    rows = stack.positions.get("rows")
+    if stack.positions.form == "rotary" and rows is not None:
+        widths = [attention.d_head for attention in stack.attentions]
         if not widths or any(unequal(width, widths[0]) for width in widths):
-            fault("positions.rows", positions["rows"], "none: its sinusoids are those of equally wide heads")
+            fault("positions.rows", rows, "none: its sinusoids are those of equally wide heads")
 
 
-def _relative(stack: Tables, fault: Told) -> None:
-    if stack["positions"]["form"] != "relative":
+def _relative(stack: StackSpec, fault: Told) -> None:
+    if stack.positions.form != "relative":
         return
-    heads = [table["n_heads"] for table in every("attention", stack)]
-    if every("latent", stack) or not heads or any(type(n) is int and n != heads[0] for n in heads):
+    heads = [attention.n_heads for attention in stack.attentions]
+    if stack.tables("latent") or not heads or any(type(n) is int and n != heads[0] for n in heads):
         fault("positions.form", "relative", "another form: its table is added to the scores of equal query heads")
-    side, vision = stack["positions"]["side"], stack["vision"]
+    side, vision = stack.positions.get("side"), stack.vision
     if side is None:
         return
-    if not vision or not vision["class_token"] or vision["image"] is None:
+    if not vision or not vision.class_token or vision.image is None:
         fault("positions.side", side, "none without pictures of one size and a class token")
-    elif unequal(side * vision["patch"], vision["image"]):
-        fault("positions.side", side, f"the patches of {vision['patch']} on a side of {vision['image']}")
+    elif unequal(side * vision.patch, vision.image):
+        fault("positions.side", side, f"the patches of {vision.patch} on a side of {vision.image}")
 
 
-def _rows(stack: Tables, fault: Told) -> None:
-    form, rows = stack["positions"]["form"], stack["positions"].get("rows")
-    if rows is not None and form not in ("learned", "disentangled") and stack["role"] not in ("encoder", "vision"):
+def _rows(stack: StackSpec, fault: Told) -> None:
+    form, rows = stack.positions.form, stack.positions.get("rows")
+    if rows is not None and form not in ("learned", "disentangled") and stack.role not in ("encoder", "vision"):
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
 
 
-def _tied_head(stack: Tables, fault: Told) -> None:
-    head, embedding = stack["head"], stack["embedding"]
-    if not head["tied"] or stack["role"] == "encoder":
+def _tied_head(stack: StackSpec, fault: Told) -> None:
+    head, embedding = stack.head, stack.embedding
+    if not head.tied or stack.role == "encoder":
         return
-    if stack["vocab_size"] is None or head["form"] not in ("lm", "masked-lm"):
+    if stack.vocab_size is None or head.form not in ("lm", "masked-lm"):
         fault("head.tied", True, "false: there is no token table, or no head, to share it")
-    elif head["form"] == "lm" and embedding["rank"] is not None and not embedding["early"]:
+    elif head.form == "lm" and embedding.rank is not None and not embedding.early:
         fault("head.tied", True, "false with embedding.rank: the table is narrower than the head")
-    elif unequal(head["rank"] or stack["d_model"], embedding["rank"] or stack["d_model"]):
+    elif unequal(head.get("rank") or stack.d_model, embedding.rank or stack.d_model):
         fault("head.tied", True, "false with head.rank: the table has another width")
 
 
-def _extra(stack: Tables, fault: Told) -> None:
-    if stack["embedding"]["extra"] and (stack["vocab_size"] is None or stack["head"]["tied"]):
-        fault("embedding.extra", stack["embedding"]["extra"], "0 without a token table, or where the head shares it")
+def _extra(stack: StackSpec, fault: Told) -> None:
+    if stack.embedding.extra and (stack.vocab_size is None or stack.head.tied):
+        fault("embedding.extra", stack.embedding.extra, "0 without a token table, or where the head shares it")
 
 
 # Parts whose adapters PyTorch has shown: what they cost, and what they keep.
 ADAPTED = {"attention", "feed_forward", "experts", "mamba"}
 
 
-def _lora(stack: Tables, fault: Told) -> None:
-    if stack["lora"] is None:
+def _lora(stack: StackSpec, fault: Told) -> None:
+    if stack.lora is None:
         return
-    rank, role = stack["lora"]["rank"], stack["role"]
-    if role not in ("decoder", "encoder") or stack["audio"] or stack["vision"]:
+    rank, role = stack.lora.rank, stack.role
+    if role not in ("decoder", "encoder") or stack.audio or stack.vision:
         fault("lora.rank", rank, "none but in a single stack that reads tokens")
-    elif stack["streams"] is not None or stack["hyper"] is not None or every("layer_input", stack):
+    elif stack.streams is not None or stack.hyper is not None or stack.tables("layer_input"):
         fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
-    parts = {part for layer in stack["layer"].values() for part in layer["parts"]}
+    parts = {part for layer in stack.layer.values() for part in layer.parts}
     odd = sorted(parts - ADAPTED)
-    odd += ["keep" for table in every("attention", stack) if table.get("keep") is not None]
-    odd += ["expert_attention"] if every("expert_attention", stack) else []
-    odd += [stack["positions"]["form"]] if stack["positions"]["form"] in ("disentangled", "relative-projection") else []
+    odd += ["keep" for attention in stack.attentions if attention.get("keep") is not None]
+    odd += ["expert_attention"] if stack.tables("expert_attention") else []
+    odd += [stack.positions.form] if stack.positions.form in ("disentangled", "relative-projection") else []
     if odd:
         fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
 
 
-def _crossing(stack: Tables, fault: Told) -> None:
+def _crossing(stack: StackSpec, fault: Told) -> None:
     """Only the decoder beside an encoder reads the encoder's positions."""
-    if stack["role"] == "cross-decoder":
+    if stack.role == "cross-decoder":
         return
-    listed = [("around", stack["around"])] + [("pieces.leaves", table["leaves"]) for table in every("pieces", stack)]
+    listed = [("around", stack.around)] + [("pieces.leaves", table.get("leaves")) for table in stack.tables("pieces")]
     for path, leaves in listed:
         if name := crosses(leaves):
             fault(path, name, "pieces that read no encoder's positions: this stack has none beside it")
 
 
-def _projected(stack: Tables, fault: Told) -> None:
-    if stack["projected"] and (stack["role"] != "cross-decoder" or not every("attention", stack)):
+def _projected(stack: StackSpec, fault: Told) -> None:
+    if stack.projected and (stack.role != "cross-decoder" or not stack.attentions):
         fault("projected", True, "false but in a decoder that attends to its encoder")
 
 
-def _matched(stack: Tables, fault: Told) -> None:
-    if stack["matched"] and stack["role"] != "cross-decoder":
+def _matched(stack: StackSpec, fault: Told) -> None:
+    if stack.matched and stack.role != "cross-decoder":
         fault("matched", True, "false but in the decoder beside an encoder")
 
 
-def _length(stack: Tables, fault: Told) -> None:
-    alone = all(layer["parts"] == ["pieces"] for layer in stack["layer"].values())
-    alone = alone or stack["projector"]
-    if stack["length"] is not None and (stack["role"] != "encoder" or stack["vocab_size"] is not None or not alone):
-        fault("length", stack["length"], "none but in an encoder without a token table: a tower, or layers of pieces")
+def _length(stack: StackSpec, fault: Told) -> None:
+    alone = all(layer.parts == ["pieces"] for layer in stack.layer.values()) or stack.projector
+    if stack.length is not None and (stack.role != "encoder" or stack.vocab_size is not None or not alone):
+        fault("length", stack.length, "none but in an encoder without a token table: a tower, or layers of pieces")
 
 
-def _features(stack: Tables, fault: Told) -> None:
+def _features(stack: StackSpec, fault: Told) -> None:
     """A draft is a decoder of tokens whose layers follow one another; what reads its embedding is there for it."""
-    table = stack["features"]
-    drafting = every("draft_attention", stack)
+    table = stack.features
+    drafting = stack.tables("draft_attention")
     if table is None:
         if drafting:
             fault("draft_attention", "a part", "none without a table features: hidden states of another model")
         return
-    if stack["role"] != "decoder" or stack["vocab_size"] is None or stack["streams"] is not None or stack["hyper"]:
-        fault("features.number", table["number"], "none but in a decoder of tokens, with one residual stream")
-    if stack["lora"] is not None:
-        fault("lora.rank", stack["lora"]["rank"], "none in a draft")
-    if table["embedded"] and drafting:
+    if stack.role != "decoder" or stack.vocab_size is None or stack.streams is not None or stack.hyper:
+        fault("features.number", table.number, "none but in a decoder of tokens, with one residual stream")
+    if stack.lora is not None:
+        fault("lora.rank", stack.lora.rank, "none in a draft")
+    if table.embedded and drafting:
         fault("features.embedded", True, "false where attention reads the embedding itself")
 
 
-def _early(stack: Tables, fault: Told) -> None:
-    embedding = stack["embedding"]
-    if embedding["early"] and (embedding["rank"] is None or stack["head"]["form"] != "lm"):
+def _early(stack: StackSpec, fault: Told) -> None:
+    embedding = stack.embedding
+    if embedding.early and (embedding.rank is None or stack.head.form != "lm"):
         fault("embedding.early", True, "false without embedding.rank and head.form = 'lm'")
 
 
-def _pooled(stack: Tables, fault: Told) -> None:
-    head, pool = stack["head"], stack["head"].get("pool", "first")
+def _pooled(stack: StackSpec, fault: Told) -> None:
+    head, pool = stack.head, stack.head.get("pool", "first")
     if pool == "attention":
-        first = next(iter(stack["layer"].values()))
-        alike = "attention" in first and "feed_forward" in first
-        if not stack["vision"] or head["form"] not in ("none", "classifier") or not alike:
+        first = next(iter(stack.layer.values()))
+        alike = first.attention and first.feed_forward
+        if not stack.vision or head.form not in ("none", "classifier") or not alike:
             fault("head.pool", "attention", "'first' but over patches, in layers of attention and a feed-forward")
-        elif head.get("transform") or head.get("every") or head["pooler"]:
+        elif head.get("transform") or head.get("every") or head.pooler:
             fault("head.pool", "attention", "'first' beside another layer of the head")
-    elif pool != "first" and not (stack["vision"] and stack["vision"]["class_token"]):
+    elif pool != "first" and not (stack.vision and stack.vision.class_token):
         fault("head.pool", pool, "'first' where there are no patches after a class token")
 
 
-def _contacts(stack: Tables, fault: Told) -> None:
-    if stack["contacts"] and (stack["role"] != "encoder" or len(every("attention", stack)) < len(stack["layer"])):
+def _contacts(stack: StackSpec, fault: Told) -> None:
+    if stack.contacts and (stack.role != "encoder" or len(stack.attentions) < len(stack.layer)):
         fault("contacts", True, "false but in an encoder whose layers all have attention")
 
 
-def _slopes(stack: Tables, fault: Told) -> None:
-    head = stack["head"]
-    if head["form"] != "masked-lm" or head["activation"] is not None or head["plain"]:
+def _slopes(stack: StackSpec, fault: Told) -> None:
+    head = stack.head
+    if head.form != "masked-lm" or head.get("activation") is not None or head.get("plain"):
         return
-    if any(table["activation"] == "xielu" for table in every("feed_forward", stack)):
+    if any(table.get("activation") == "xielu" for table in stack.tables("feed_forward")):
         expected = "another with head.form = 'masked-lm', whose layer has no weights for it"
         fault("feed_forward.activation", "xielu", expected)
 
 
-def _lenders(stack: Tables, fault: Told) -> None:
+def _lenders(stack: StackSpec, fault: Told) -> None:
     """Who reads another layer's keys and values, or borrows a shared block, stands after the layer that has them, and
     would have made equal ones."""
     same = "a layer kind of as many and as wide key/value heads, and the same window"
@@ -220,16 +225,16 @@ def _lenders(stack: Tables, fault: Told) -> None:
     )
 
 
-def _after_a_lender(stack: Tables, fault: Told, path: str, owned: str, sizes: Sequence[str], same: str) -> None:
+def _after_a_lender(stack: StackSpec, fault: Told, path: str, owned: str, sizes: Sequence[str], same: str) -> None:
     section, key = path.split(".")
-    first = {name: indices[0] for name, indices in stack["groups"] if len(indices)}  # they ascend
-    for name, layer in stack["layer"].items():
+    first = {name: indices[0] for name, indices in stack.groups if len(indices)}  # they ascend
+    for name, layer in stack.layer.items():
         with SOUND:
-            table = layer.get(section)
-            if not table or (wanted := table[key]) is None:
+            table = layer.tables.get(section)
+            if not table or (wanted := table.get(key)) is None:
                 continue
-            lender = stack["layer"].get(wanted, {}).get(section)
-            if not lender or lender[key] is not None:
+            lender = stack.layer[wanted].tables.get(section) if wanted in stack.layer else None
+            if not lender or lender.get(key) is not None:
                 fault(f"layer.{name}.{path}", wanted, f"a layer kind with {owned} of its own")
             elif first.get(wanted, 0) > first.get(name, 0):
                 fault(f"layer.{name}.{path}", wanted, "a layer kind that stands before its reader")
@@ -237,11 +242,11 @@ def _after_a_lender(stack: Tables, fault: Told, path: str, owned: str, sizes: Se
                 fault(f"layer.{name}.{path}", wanted, same)
 
 
-def _shared_once(stack: Tables, fault: Told) -> None:
+def _shared_once(stack: StackSpec, fault: Told) -> None:
     """A layer kind that holds a shared block is one layer."""
-    for name, indices in stack["groups"]:
-        table = stack["layer"][name].get("shared")
-        if table and table["from"] is None and len(indices) > 1:
+    for name, indices in stack.groups:
+        table = stack.layer[name].tables.get("shared")
+        if table and table.get("from") is None and len(indices) > 1:
             fault(
                 f"layer.{name}.shared.from",
                 None,
@@ -249,25 +254,25 @@ def _shared_once(stack: Tables, fault: Told) -> None:
             )
 
 
-def _streams(stack: Tables, fault: Told) -> None:
+def _streams(stack: StackSpec, fault: Told) -> None:
     """Streams and learned residuals stand in decoders whose parts follow one another."""
-    if stack["streams"] is None and stack["laurel"] is None:
+    if stack.streams is None and stack.laurel is None:
         return
-    norms = [layer["norm"] for layer in stack["layer"].values()]
-    placed = all(norm["place"] != "post" and norm["parallel"] == "no" for norm in norms)
+    norms = [layer.norm for layer in stack.layer.values()]
+    placed = all(norm.place != "post" and norm.parallel == "no" for norm in norms)
     for key in ("streams", "laurel"):
-        if stack[key] is not None and (stack["role"] != "decoder" or not placed):
-            fault(key, stack[key], "none but in a decoder, with norms before its parts, which follow one another")
+        if stack.get(key) is not None and (stack.role != "decoder" or not placed):
+            fault(key, stack.get(key), "none but in a decoder, with norms before its parts, which follow one another")
 
 
-def _hyper(stack: Tables, fault: Told) -> None:
+def _hyper(stack: StackSpec, fault: Told) -> None:
     """Hyper-connections stand in decoders whose parts follow one another, in the place of other streams."""
-    number = stack["hyper"]
+    number = stack.hyper
     if number is None:
-        if stack["hyper_steps"]:
-            fault("hyper_steps", stack["hyper_steps"], "0: there are no streams (hyper)")
+        if stack.hyper_steps:
+            fault("hyper_steps", stack.hyper_steps, "0: there are no streams (hyper)")
         return
-    usual: Tables = {
+    usual: Raw = {
         "place": "pre",
         "parallel": "no",
         "joint": [],
@@ -275,16 +280,16 @@ def _hyper(stack: Tables, fault: Told) -> None:
         "residual_scale": False,
         "scalar": False,
     }
-    placed = all(layer["norm"][key] == value for layer in stack["layer"].values() for key, value in usual.items())
-    alone = stack["streams"] is None and stack["laurel"] is None
-    if stack["role"] != "decoder" or not placed or not alone or every("layer_input", stack) or every("shared", stack):
+    placed = all(layer.norm.get(key) == value for layer in stack.layer.values() for key, value in usual.items())
+    alone = stack.streams is None and stack.laurel is None
+    if stack.role != "decoder" or not placed or not alone or stack.tables("layer_input") or stack.tables("shared"):
         fault("hyper", number, "none but in a decoder, with norms before its parts, which follow one another")
     elif exceeds(2, number):
         fault("hyper", number, "two or more")
 
 
-def _number_of_streams(stack: Tables, fault: Told) -> None:
-    number, active = stack["streams"], stack["active_stream"]
+def _number_of_streams(stack: StackSpec, fault: Told) -> None:
+    number, active = stack.streams, stack.active_stream
     if number is None:
         if active:
             fault("active_stream", active, "0: there are no streams")
@@ -294,45 +299,36 @@ def _number_of_streams(stack: Tables, fault: Told) -> None:
         fault("active_stream", active, f"less than streams = {number}")
 
 
-def _layer_inputs(stack: Tables, fault: Told) -> None:
-    inputs = [layer["layer_input"] if has("layer_input", layer) else None for layer in stack["layer"].values()]
+def _layer_inputs(stack: StackSpec, fault: Told) -> None:
+    inputs = [layer.tables.get("layer_input") for layer in stack.layer.values()]
     if not any(inputs):
         return
-    parts = [layer["parts"] for layer in stack["layer"].values() if "layer_input" in layer["parts"]]
-    if stack["streams"] is not None and any(own[-1] != "layer_input" for own in parts):
+    parts = [layer.parts for layer in stack.layer.values() if "layer_input" in layer.parts]
+    if stack.streams is not None and any(names[-1] != "layer_input" for names in parts):
         fault("layer_input", "a part", "the last of a layer's parts where there are streams")
-    if stack["vocab_size"] is None:
+    if stack.vocab_size is None:
         fault("vocab_size", ABSENT, "the rows of the token table: layer_input looks tokens up")
     if any(_unlike(table, inputs[0], ("width", "rows")) for table in inputs):
-        fault("layer_input.width", [table and table["width"] for table in inputs], "the same in every layer")
+        fault("layer_input.width", [table and table.get("width") for table in inputs], "the same in every layer")
 
 
-def _patches(stack: Tables, fault: Told) -> None:
-    vision, tower = stack["vision"], stack["projector"]
-    if vision and vision["image"] is None and not tower:
+def _patches(stack: StackSpec, fault: Told) -> None:
+    vision, tower = stack.vision, stack.projector
+    if vision and vision.image is None and not tower:
         fault("vision.image", ABSENT, "side of the picture, pixels", "a tower alone reads pictures of any size")
-    elif vision and vision["image"] is not None and not divides(vision["patch"], vision["image"]):
-        fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
-    elif tower and stack["role"] not in ("encoder", "vision"):
+    elif vision and vision.image is not None and not divides(vision.patch, vision.image):
+        fault("vision.patch", vision.patch, f"a divisor of image = {vision.image}")
+    elif tower and stack.role not in ("encoder", "vision"):
         fault("projector.steps", "steps", "none but in an encoder: a tower")
     elif tower:
-        _projector(stack, fault)
+        _projector(stack, tower, fault)
 
 
-def _positions(stack: Tables) -> Any:
-    """As `StackSpec.fixed_positions`."""
-    if stack["length"] is not None:
-        return stack["length"]
-    if stack["audio"] and stack["role"] == "encoder":
-        return stack["audio"]["positions"]
-    return VisionOptions.of(stack["vision"]).positions if stack["vision"] else None
-
-
-def _projector(stack: Tables, fault: Told) -> None:
-    positions, dropped = _positions(stack), stack["projector"]["dropped"]
-    cells = {layer["attention"].get("cell") or 1 for layer in stack["layer"].values() if "attention" in layer}
+def _projector(stack: StackSpec, tower: ProjectorOptions, fault: Told) -> None:
+    positions, dropped = stack.fixed_positions, tower.dropped
+    cells = {attention.get("cell") or 1 for attention in stack.attentions}
     try:
-        merged = projector(stack["d_model"], stack["projector"]["steps"]).reads
+        merged = projector(stack.d_model, tower.steps).reads
     except ValueError as error:
         fault("projector.steps", "steps", f"steps whose widths and numbers fit: {error}")
         return
@@ -341,11 +337,11 @@ def _projector(stack: Tables, fault: Told) -> None:
             "projector.dropped", dropped, f"a number of the {positions:,} positions that leaves a multiple of {merged}"
         )
     for cell in sorted(cells - {1}):
-        if dropped or (stack["projector"]["steps"] and not divides(cell * cell, merged)):
+        if dropped or (tower.steps and not divides(cell * cell, merged)):
             fault("attention.cell", cell, f"squares of the {merged:,} positions that are merged, and none dropped")
 
 
-STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
+STACK_RULES: tuple[Callable[[StackSpec, Told], None], ...] = (
     _projected_distances,
     _apart,
     _sinusoids,
@@ -373,6 +369,6 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
 )
 
 
-def _unlike(one: Tables | None, other: Tables | None, keys: Sequence[str]) -> bool:
+def _unlike(one: Options | None, other: Options | None, keys: Sequence[str]) -> bool:
     """Whether only one is there, or numbers of theirs differ."""
-    return not (one and other) or any(unequal(one[key], other[key]) for key in keys)
+    return not (one and other) or any(unequal(one.get(key), other.get(key)) for key in keys)

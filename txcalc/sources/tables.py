@@ -1,7 +1,7 @@
-"""Tables of a description that are checked, key by key, and what a rule over several keys sees of them.
+"""How rules over several keys of a description are asked.
 
-A rule gets such tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so
-that no fault is told that rests on another one.
+A rule gets tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so that
+no fault is told that rests on another one.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from contextlib import suppress
 from typing import Any
 
 from txcalc.num import exceeds
-from txcalc.parts.options import Raw, Table
-
-
-class Unsound(Exception):
-    """A rule asked for a key that is faulty, or that follows from one that is."""
-
+from txcalc.parts.options import Raw, Table, Unsound
 
 SOUND = suppress(Unsound)  # around one rule
+Told = Callable[..., None]
 
 
 def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
@@ -32,34 +28,16 @@ def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
 
 
 class CheckedTable(Raw):
-    """A checked table, and what was `written` in it. A faulty key has no value: reading it, by `get` too, raises
+    """A table that is being checked, and what was `written` in it. A faulty key has no value: reading it raises
     `Unsound`."""
 
-    def __init__(self, values: Table | None = None) -> None:
-        super().__init__(values or {})
-        self.written: Table = {}
-        self.faulty: set[str] = set(values.faulty) if isinstance(values, CheckedTable) else set()
+    def __init__(self, written: Table, faulty: Iterable[str] = ()) -> None:
+        super().__init__()
+        self.written = written
+        self.faulty = {*faulty}
 
     def __missing__(self, key: str) -> Any:
         raise Unsound(key) if key in self.faulty else KeyError(key)
-
-    def get(self, key: str, default: object = None) -> Any:
-        """Its value, or a default where a table of its form has no such key."""
-        return self[key] if key in self or key in self.faulty else default
-
-
-Tables = Table
-Told = Callable[..., None]
-
-
-def has(section: str, layer: Tables) -> bool:
-    """Whether a layer has a table; of one whose parts are faulty nobody knows."""
-    return bool(layer["parts"]) and section in layer
-
-
-def every(section: str, stack: Tables) -> list[Tables]:
-    """A table of every layer kind that has it."""
-    return [layer[section] for layer in stack["layer"].values() if has(section, layer)]
 
 
 def unequal(a: Any, b: Any) -> bool:

@@ -11,7 +11,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Shown, Unit
 from txcalc.ledger import Entry
 from txcalc.reference import modules
-from txcalc.verification.sizes import inputs, refusing_symbols
+from txcalc.verification.sizes import inputs, measured_at, refusing_symbols
 from txcalc.verification.symbolic import NotForAll
 from txcalc.verification.verdict import CheckedRow, compare
 
@@ -43,7 +43,7 @@ def measure_active(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
         with refusing_symbols():
             rows += _read_weights(unit, _whole_groups(unit, values))
     where = f"at {len({row.where for row in rows})} sizes"
-    return {QUANTITY: Shown(theorems.digest(unit, QUANTITY), "measured", where, ())}, rows
+    return {QUANTITY: measured_at(unit, QUANTITY, where)}, rows
 
 
 def _whole_groups(unit: Unit, values: dict[str, int]) -> dict[str, int]:

@@ -228,36 +228,36 @@ def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> floa
 
 
 def kernels_to_measure(device: str, sizes: MeasuredSizes) -> list[Kernel]:
+    """The kernels of a kind of device, with their FLOPs, or bytes where the memory's bandwidth is measured."""
+    wide = "bf16" if devices.is_cuda(device) else "fp32"
+    width, channels = TORCH[wide].itemsize, sizes.heads[0] * sizes.heads[1]
+    attention = partial(_attention, device, wide, sizes.heads)
+
+    def product(kind: str, dtype: str, rows: int, d_in: int, d_out: int) -> Kernel:
+        amount = width * d_in * d_out if kind == READING else 2 * rows * d_in * d_out
+        make = partial(_product, device, dtype, rows, d_in, d_out)
+        return Kernel(kind, dtype, f"{rows} × {d_in} × {d_out}", float(amount), make)
+
     kernels = []
     for dtype in sizes.dtypes:
-        for rows, d_in, d_out in sizes.products:
-            make = _product(device, dtype, rows, d_in, d_out)
-            kernels.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
-        for row, products in sizes.unaligned.items() if TORCH[dtype].itemsize == 2 else ():
-            for rows, d_in, d_out in products:
-                make = _product(device, dtype, rows, d_in, d_out)
-                shape, flops = f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out
-                kernels.append(Kernel(UNALIGNED.format(row), dtype, shape, flops, make))
-    for size in sizes.moved:
-        kernels.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
-    wide = "bf16" if devices.is_cuda(device) else "fp32"
-    width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5) // 128 * 128
-    for rows in NARROW:
-        make = _product(device, wide, rows, side, side)
-        kernels.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
-    channels = sizes.heads[0] * sizes.heads[1]
+        kernels += [product("matmul", dtype, *shape) for shape in sizes.products]
+        for row, shapes in sizes.unaligned.items() if TORCH[dtype].itemsize == 2 else ():
+            kernels += [product(UNALIGNED.format(row), dtype, *shape) for shape in shapes]
+    kernels += [Kernel("copy", "", f"{size:,} B", 2.0 * size, partial(_copy, device, size)) for size in sizes.moved]
+    side = int((sizes.moved[-1] / width) ** 0.5) // 128 * 128
+    kernels += [product(READING, wide, rows, side, side) for rows in NARROW]
     for tokens in sizes.prompts:
-        flops, make = 2.0 * channels * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
-        kernels.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
-        back = Curve().backward * flops, _attention(device, wide, sizes.heads, 1, tokens, tokens, backward=True)
-        kernels.append(Kernel("attention, backward", wide, f"{tokens} tokens", *back))
+        flops, size = 2.0 * channels * tokens * (tokens + 1), f"{tokens} tokens"
+        kernels.append(Kernel("attention, prefill", wide, size, flops, partial(attention, 1, tokens, tokens)))
+        back = Curve().backward * flops, partial(attention, 1, tokens, tokens, backward=True)
+        kernels.append(Kernel("attention, backward", wide, size, *back))
     for keys in sizes.contexts:
-        bytes_read, make = 2.0 * 8 * keys * channels * width, _attention(device, wide, sizes.heads, 8, 1, keys)
-        kernels.append(Kernel("attention, decode", wide, f"8 × {keys} keys", bytes_read, make))
+        moved = 2.0 * 8 * keys * channels * width
+        kernels.append(Kernel("attention, decode", wide, f"8 × {keys} keys", moved, partial(attention, 8, 1, keys)))
     side, number = sizes.updated
     for dtype in ("fp32", "bf16"):
         moved = float(MOVED * TORCH[dtype].itemsize * number * side**2)
-        make = _update(device, dtype, side, number)
+        make = partial(_update, device, dtype, side, number)
         kernels.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
     return kernels
 
@@ -273,57 +273,43 @@ def _why_refused(kernel: Kernel) -> str:
     return ""
 
 
-def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Callable[[], Work]:
-    def make() -> Work:
-        x, weight = torch.randn(rows, d_in, device=device), torch.randn(d_out, d_in, device=device)
-        if dtype == "fp8":
-            scale = torch.ones((), device=device)
-            a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
-            form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
-            return lambda: form(a, b, scale_a=scale, scale_b=scale)
-        x, weight = x.to(TORCH[dtype]), weight.to(TORCH[dtype])
-        return lambda: F.linear(x, weight)
-
-    return make
+def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Work:
+    x, weight = torch.randn(rows, d_in, device=device), torch.randn(d_out, d_in, device=device)
+    if dtype == "fp8":
+        scale = torch.ones((), device=device)
+        a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
+        form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
+        return lambda: form(a, b, scale_a=scale, scale_b=scale)
+    return partial(F.linear, x.to(TORCH[dtype]), weight.to(TORCH[dtype]))
 
 
-def _copy(device: str, size: int) -> Callable[[], Work]:
-    def make() -> Work:
-        source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
-        target = torch.empty_like(source)
-        return lambda: target.copy_(source)
-
-    return make
+def _copy(device: str, size: int) -> Work:
+    source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+    return partial(torch.empty_like(source).copy_, source)
 
 
 def _attention(
     device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int, backward: bool = False
-) -> Callable[[], Work]:
-    def make() -> Work:
-        like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
-        number, width = heads
-        q = torch.randn(batch, number, tokens, width, **like)
-        k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))
-        form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
-        if not backward:
-            return form
-        out = form()
-        return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
-
-    return make
+) -> Work:
+    like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
+    number, width = heads
+    q = torch.randn(batch, number, tokens, width, **like)
+    k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))
+    form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
+    if not backward:
+        return form
+    out = form()
+    return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
 
 
-def _update(device: str, dtype: str, side: int, number: int) -> Callable[[], Work]:
-    def make() -> Work:
-        like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype]}
-        matrices = [torch.randn(side, side, **like) for _ in range(number)]
-        for matrix in matrices:
-            matrix.grad = torch.randn_like(matrix)
-        form = torch.optim.AdamW(matrices, fused=True)
-        form.step()  # makes the moments
-        return form.step
-
-    return make
+def _update(device: str, dtype: str, side: int, number: int) -> Work:
+    like: dict[str, Any] = {"device": device, "dtype": TORCH[dtype]}
+    matrices = [torch.randn(side, side, **like) for _ in range(number)]
+    for matrix in matrices:
+        matrix.grad = torch.randn_like(matrix)
+    optimizer = torch.optim.AdamW(matrices, fused=True)
+    optimizer.step()  # makes the moments
+    return optimizer.step
 
 
 def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[TimedRate]) -> Accelerator:

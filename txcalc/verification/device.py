@@ -60,18 +60,13 @@ def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
 def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working: bool = False) -> Refuted:
     """The refusal for a model whose weights do not fit in `free` bytes; `working`: they fit but left no memory to
     compute, so twice their size is required."""
-    fitting, total_layers, room = 0, n_layers(model), free // 2 if working else free
-    while fitting < total_layers and _weights(truncate(model, fitting + 1), dtype) + SPARE <= room:
+    fitting, most, room = 0, n_layers(model), free // 2 if working else free
+    while fitting < most and _weights(truncate(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
-    fits = (
-        f"its first {fitting} layers of {total_layers} fit (--layers {fitting})"
-        if fitting
-        else "not one of its layers fits"
-    )
-    note = ", half of that to work in" if working else ""
-    return Refuted(
-        f"{model.name}: its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{note}: {fits}"
-    )
+    fits = f"its first {fitting} layers of {most} fit (--layers {fitting})" if fitting else "not one of its layers fits"
+    room_note = ", half of that to work in" if working else ""
+    takes = f"its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{room_note}"
+    return Refuted(f"{model.name}: {takes}: {fits}")
 
 
 def out_of_memory(error: BaseException, model: Model, device: str, dtype: torch.dtype) -> Refuted:
@@ -156,13 +151,8 @@ def _query_nvidia_smi(device: str, keys: str) -> list[str]:
     """Output of nvidia-smi; [] if it fails."""
     index = torch.device(device).index or 0
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
-    command = [
-        "nvidia-smi",
-        f"--query-gpu={keys}",
-        "--format=csv,noheader,nounits",
-        "-i",
-        "".join(number) or str(index),
-    ]
+    chosen = "".join(number) or str(index)
+    command = ["nvidia-smi", f"--query-gpu={keys}", "--format=csv,noheader,nounits", "-i", chosen]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True).stdout
     except (OSError, subprocess.SubprocessError):

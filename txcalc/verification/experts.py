@@ -49,9 +49,8 @@ def _assign_slices(owner: Any, stacks: Mapping[str, Any] | None) -> None:
     for parameter, name in owner.stacked.items():
         path, _, last = name.rpartition(".")
         experts = list(owner.routed.children())
-        for expert, weight in zip(
-            experts, stacks[parameter].unbind() if stacks else [None] * len(experts), strict=True
-        ):
+        weights = stacks[parameter].unbind() if stacks else [None] * len(experts)
+        for expert, weight in zip(experts, weights, strict=True):
             expert.get_submodule(path)._parameters[last] = weight
 
 
@@ -86,12 +85,8 @@ def _run_local(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tens
     numbers = [int(name) for name in self.routed]
     before = sum(counts[: numbers[0]])
     local_counts = [counts[number] for number in numbers]
-    outputs = [
-        expert(share, run)
-        for expert, share in zip(
-            self.routed.values(), rows[before:][: sum(local_counts)].clone().split(local_counts), strict=True
-        )
-    ]
+    shares = rows[before:][: sum(local_counts)].clone().split(local_counts)
+    outputs = [expert(share, run) for expert, share in zip(self.routed.values(), shares, strict=True)]
     return F.pad(torch.cat(outputs), (0, 0, before, len(rows) - before - sum(local_counts)))
 
 
@@ -115,14 +110,12 @@ def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> 
         counts_by_rank = received_counts.unflatten(0, (ranks, per_rank)).tolist()
     going, coming = (
         [sum(counts[i : i + per_rank]) for i in range(0, len(counts), per_rank)],
-        [sum(rank_counts) for rank_counts in counts_by_rank],
+        [*map(sum, counts_by_rank)],
     )
     arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
     if self.etp.size() > 1:  # all ranks of an expert need what one of them received
-        arrived, counts_by_rank = (
-            all_gather_tensor_autograd(arrived, 0, self.etp.get_group()),
-            counts_by_rank * self.etp.size(),
-        )
+        arrived = all_gather_tensor_autograd(arrived, 0, self.etp.get_group())
+        counts_by_rank = counts_by_rank * self.etp.size()
     pieces = arrived.split([count for rank_counts in counts_by_rank for count in rank_counts])
     outputs = []
     for i, expert in enumerate(self.routed.values()):

@@ -88,12 +88,16 @@ def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
 
 
+def output_sum(result: Any) -> Any:
+    """The sum of all outputs, a loss for any module."""
+    return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
+
+
 def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """A training step without its optimizer."""
     # Early stop of a recomputation would skip each block's last product.
     with set_checkpoint_early_stop(False):
-        result = net(*learning(net, inputs))
-        sum(part.sum() for part in (result if isinstance(result, tuple) else (result,))).backward()
+        output_sum(net(*learning(net, inputs))).backward()
     net.zero_grad(set_to_none=True)
 
 
@@ -107,26 +111,19 @@ def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoin
             if subject.lengths == "symbolic":
                 raise
             subject.notes.append(f"{quantity} at points: {refusal}")
-    for point, net, all_layers in subject.measured():
+    for point, net, expand in subject.runs():
         with tracing(static=subject.device == "meta", checkpoint=checkpoint):
             counter = count(net, partial(work, net, subject.inputs(point)))
-        measured, skipped = counter.by_module, counter.uncounted
-        measured, skipped = (
-            (measured, skipped) if all_layers else (subject.expand_layers(measured), subject.expand_layers(skipped))
-        )
-        yield from compare(subject.ledger(point), figure, measured, quantity, ORACLE, str(point))
-        yield from uncounted(skipped, ORACLE, str(point))
+        yield from compare(subject.ledger(point), figure, expand(counter.by_module), quantity, ORACLE, str(point))
+        yield from uncounted(expand(counter.uncounted), ORACLE, str(point))
 
 
 def _symbolic(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
-    symbols, all_layers = subject.symbols(), subject.lengths == "symbolic"
-    net = subject.net if all_layers else subject.thin_net
+    symbols = subject.symbols()
+    net, expand = subject.layers_to_run(subject.lengths == "symbolic")
     with tracing(checkpoint=checkpoint), symbols.mode:
         counter = count(net, partial(work, net, symbols.inputs))
     where = symbols.domain()
-    measured = {path: symbols.read(value) for path, value in counter.by_module.items()}
-    measured, skipped = (
-        (measured, counter.uncounted) if all_layers else map(subject.expand_layers, (measured, counter.uncounted))
-    )
+    measured = expand({path: symbols.read(value) for path, value in counter.by_module.items()})
     yield from compare(subject.ledger(subject.letters), figure, measured, quantity, ORACLE, where, for_all=True)
-    yield from uncounted(skipped, ORACLE, where)
+    yield from uncounted(expand(counter.uncounted), ORACLE, where)

@@ -27,31 +27,27 @@ class ModelInput(NamedTuple):
 
 def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[ModelInput, ...] | str:
     """The model's inputs; or the reason why there are none."""
-    config, parameters = net.config, inspect.signature(net.forward).parameters
+    config, names = net.config, inspect.signature(net.forward).parameters
+    decoder_ids = ModelInput("decoder_input_ids", (batch, tokens), (B, T))
     if config.model_type in KERNEL_ALONE:
         return "its attention is a CUDA kernel, without which its code computes none"
     if (
         net.main_input_name == "pixel_values"
         or hasattr(config, "crop_size")
-        or ("pixel_values" in parameters and "input_ids" not in parameters)
+        or ("pixel_values" in names and "input_ids" not in names)
     ):
         pictures = _pictures(getattr(config, "encoder", config), batch)
-        joined = "decoder_input_ids" in parameters and not isinstance(pictures, str)
-        return (*pictures, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else pictures
+        return pictures if isinstance(pictures, str) or "decoder_input_ids" not in names else (*pictures, decoder_ids)
     if hasattr(config, "speech_decoder_prenet_units"):
-        return _spoken(config, parameters, batch, tokens, tokens if source is None else source)
+        return _spoken(config, names, batch, tokens, tokens if source is None else source)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (ModelInput("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
     if net.main_input_name == "input_features" and (bands := _bands(config, batch, tokens, source)):
-        joined = getattr(config, "is_encoder_decoder", False)
-        return (bands, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * joined))
+        return (bands, decoder_ids) if getattr(config, "is_encoder_decoder", False) else (bands,)
     if net.main_input_name == "flattened_patches":  # each with its row and column before it
         wide = getattr(config, "vision_config", config).patch_embed_hidden_size + 2
         patches = ModelInput("flattened_patches", (batch, tokens if source is None else source, wide), (B, T_SRC, None))
-        return (
-            patches,
-            *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * ("decoder_input_ids" in parameters)),
-        )
+        return (patches, decoder_ids) if "decoder_input_ids" in names else (patches,)
     if net.main_input_name == "states":
         wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
         acts = (ModelInput(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
@@ -64,23 +60,19 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
         return (ModelInput("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
         words = ModelInput("input_ids", (batch, tokens), (B, T))
-        if "lang_ids" in parameters:  # the first language for every token
+        if "lang_ids" in names:  # the first language for every token
             return (words, ModelInput("lang_ids", (batch,), (B,)))
-        if "input_features" in parameters and (
-            bands := _bands(getattr(config, "audio_config", None), batch, tokens, None)
-        ):
-            longer = (ModelInput("is_longer", (batch, 1), (B, None)),) if "is_longer" in parameters else ()
+        audio = getattr(config, "audio_config", None)
+        if "input_features" in names and (bands := _bands(audio, batch, tokens, None)):
+            longer = (ModelInput("is_longer", (batch, 1), (B, None)),) if "is_longer" in names else ()
             return (words, bands, *longer)
         base = getattr(net, net.base_model_prefix, net)
-        if "pixel_values" not in parameters or not (hasattr(base, "logit_scale") or config.model_type == "vilt"):
+        if "pixel_values" not in names or not (hasattr(base, "logit_scale") or config.model_type == "vilt"):
             return (words,)
         pictures = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
         return pictures if isinstance(pictures, str) else (words, *pictures)
     length = tokens if source is None else source
-    return (
-        ModelInput("input_ids", (batch, length), (B, T_SRC)),
-        ModelInput("decoder_input_ids", (batch, tokens), (B, T)),
-    )
+    return (ModelInput("input_ids", (batch, length), (B, T_SRC)), decoder_ids)
 
 
 def _samples(config: Any, positions: int) -> int:
@@ -91,13 +83,12 @@ def _samples(config: Any, positions: int) -> int:
     return samples
 
 
-def _spoken(config: Any, parameters: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
+def _spoken(config: Any, names: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
     """SpeechT5's text or sound, and the text or the frames before the next, with the speaker's vector."""
     text = ModelInput("input_ids", (batch, source), (B, T_SRC))
-    encoder_input = (
-        text if "input_ids" in parameters else ModelInput("input_values", (batch, _samples(config, source)), (B, None))
-    )
-    if "decoder_input_ids" in parameters:
+    sound = ModelInput("input_values", (batch, _samples(config, source)), (B, None))
+    encoder_input = text if "input_ids" in names else sound
+    if "decoder_input_ids" in names:
         return (encoder_input, ModelInput("decoder_input_ids", (batch, tokens), (B, T)))
     frames = ModelInput("decoder_input_values", (batch, tokens, config.num_mel_bins), (B, T, None))
     return (encoder_input, frames, ModelInput("speaker_embeddings", (batch, config.speaker_embedding_dim), (B, None)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -22,7 +22,7 @@ from txcalc.planning.training.stages import Pipeline
 from txcalc.units import bits_of
 from txcalc.verification.parallel import RankJob, check, measure, micro_batches_in_flight, with_layer_counts
 from txcalc.verification.saved import claims
-from txcalc.verification.verdict import CheckedRow, Verdict
+from txcalc.verification.verdict import CheckedRow, Verdict, check_equal
 
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
 COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved again", "saved by the loss")
@@ -48,12 +48,8 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
     pipeline = Pipeline(model, recipe)
     verdict = Verdict(f"{model.name}, {recipe.layout}")
     for stage in range(recipe.layout.pp):
-        ranks_of_stage = [rank for rank in plan.ranks if rank.stage == stage]
-        chosen = (
-            ranks_of_stage
-            if ranks is None or len(ranks_of_stage) <= ranks
-            else [*ranks_of_stage[: ranks - 1], ranks_of_stage[-1]]
-        )
+        every_rank = [rank for rank in plan.ranks if rank.stage == stage]
+        chosen = every_rank if ranks is None else [*every_rank[:-1][: ranks - 1], every_rank[-1]]
         for rank in chosen:
             verdict.rows += _rows(model, recipe, pipeline, rank, affine=affine and rank is chosen[0] and stage == 0)
     if recipe.layout.pp > 1:
@@ -140,45 +136,31 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affi
     pieces = pipeline.of_stage(rank.stage)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
     foldable = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
-    points = [
-        p
-        for n, piece_model in models.items()
-        for p in (_points(n, piece_model, affine) if foldable else [_Point(n, ())])
-    ]
+    points = [p for n, part in models.items() for p in (_points(n, part, affine) if foldable else [_Point(n, ())])]
     local = replace(recipe, accumulation=max(1, recipe.accumulation))
     jobs = [RankJob(with_layer_counts(models[p.piece], p.counts), local, rank.rank) for p in points]
     (results,) = measure([jobs])
     measured = dict(zip(points, results, strict=True))
-    totals = {number: _sum_layers(number, piece_model, measured) for number, piece_model in models.items()}
+    totals = [_sum_layers(number, part, measured) for number, part in models.items()]
     where, path = f"{recipe.layout}", f"rank {rank.rank}"
-    total: Counter[str] = Counter()
-    for table in totals.values():
-        total.update(table)
-    total["saved again"] = max(table["saved again"] for table in totals.values())
+    total = sum(totals, Counter[str]())
+    total["saved again"] = max(table["saved again"] for table in totals)
     predicted = figures(model, recipe, pipeline, rank)
     for name in [*COMPARED, *sorted((predicted.keys() | total.keys()) - {*COMPARED})]:
         if name == "saved to route":
             continue
-        if name in ("saved", "saved again") and not all(
-            _claimed(piece_model, recipe) for piece_model in models.values()
-        ):
+        if name in ("saved", "saved again") and not all(_claimed(part, recipe) for part in models.values()):
             continue
         if predicted[name] or total[name]:
-            unit = "" if name in KINDS else ", bytes"
-            quantity = name.removesuffix(" bytes") + unit
-            yield CheckedRow(
-                path, quantity, predicted[name], total[name], predicted[name] == total[name], FAKE, where, rank.count
-            )
+            quantity = name.removesuffix(" bytes") + ("" if name in KINDS else ", bytes")
+            yield check_equal(path, quantity, predicted[name], total[name], FAKE, where)._replace(copies=rank.count)
     yield from _affine(measured) if affine else ()
 
 
 def _claimed(model: Model, recipe: Recipe) -> bool:
     """Whether all saved activations are claimed, except what experts save for routing."""
-    return claims(_ledger(model, recipe), ignored=("experts",))
-
-
-def _ledger(model: Model, recipe: Recipe) -> Any:
-    return model.ledger(recipe.micro_batch, recipe.local_tokens, keep_scores=recipe.keep_scores)
+    ledger = model.ledger(recipe.micro_batch, recipe.local_tokens, keep_scores=recipe.keep_scores)
+    return claims(ledger, ignored=("experts",))
 
 
 def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
@@ -200,7 +182,7 @@ def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
                 yield _Point(number, (*single[:i], more, *single[i + 1 :]))
 
 
-def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int]]) -> Counter[str]:
+def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Counter[str]]) -> Counter[str]:
     """The total over all layers of a piece."""
     points = [point for point in measured if point.piece == number]
     base = measured[points[0]]
@@ -211,11 +193,11 @@ def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Mapping[str
             counts = points[0].counts
             more = measured[_Point(number, (*counts[:i], 2, *counts[i + 1 :]))]
             for name in {*more, *base}:
-                total[name] += (group.count - 1) * (more.get(name, 0) - base.get(name, 0))
+                total[name] += (group.count - 1) * (more[name] - base[name])
     return total
 
 
-def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[CheckedRow]:
+def _affine(measured: Mapping[_Point, Counter[str]]) -> Iterator[CheckedRow]:
     """Whether a third layer adds as much as the second."""
     for point, third in measured.items():
         if 3 in point.counts:
@@ -224,29 +206,19 @@ def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[CheckedRow
             if not all(smaller in measured for smaller in fewer):  # layers that share weights are run all at once
                 continue
             first, second = (measured[smaller] for smaller in fewer)
-            names = {*first, *second, *third}
-            predicted = sum(2 * second.get(name, 0) - first.get(name, 0) for name in names)
-            total = sum(third.get(name, 0) for name in names)
-            linear = all(third.get(n, 0) - second.get(n, 0) == second.get(n, 0) - first.get(n, 0) for n in names)
-            yield CheckedRow(
-                "a third layer",
-                "sum of all of these",
-                predicted,
-                total,
-                linear,
-                FAKE,
-                "a layer of each kind and two more",
-            )
+            expected = {name: 2 * second[name] - first[name] for name in {*first, *second, *third}}
+            linear = all(third[name] == size for name, size in expected.items())
+            total, where = sum(expected.values()), "a layer of each kind and two more"
+            yield CheckedRow("a third layer", "sum of all of these", total, third.total(), linear, FAKE, where)
 
 
 def _in_flight_rows(recipe: Recipe) -> Iterator[CheckedRow]:
     for stage, counted in enumerate(micro_batches_in_flight(recipe)):
         expected = tuple(sorted(in_flight(recipe, stage)))
-        where = f"{recipe.accumulation} micro-batches, {recipe.schedule}"
-        predicted, measured = (max(map(sum, micro_batches)) for micro_batches in (expected, counted))
-        yield CheckedRow(
-            f"stage {stage}", "micro-batches in flight", predicted, measured, expected == counted, SCHEDULE, where
-        )
+        path, where = f"stage {stage}", f"{recipe.accumulation} micro-batches, {recipe.schedule}"
+        predicted, measured = (max(map(sum, numbers)) for numbers in (expected, counted))
+        same = expected == counted
+        yield CheckedRow(path, "micro-batches in flight", predicted, measured, same, SCHEDULE, where)
 
 
 def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:

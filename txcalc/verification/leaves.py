@@ -6,7 +6,6 @@ independently, and both must be equal as formulas.
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import sympy
@@ -26,8 +25,8 @@ from txcalc.reference.mixers.pieces import SingleLeaf
 from txcalc.reference.run import TensorOptions
 from txcalc.verification import flops
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import SizeSymbols, refusing_symbols, simplify
-from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
+from txcalc.verification.sizes import SizeSymbols, refusing_symbols, simplify, subsets
+from txcalc.verification.symbolic import T_SRC, B, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 LENGTHS = ("B", "T", "T_src")
@@ -38,15 +37,12 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
     result: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
-    for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
+    for ones in subsets(LENGTHS):
         symbols = SizeSymbols(unit.values, ones, lengths=(B, T, T_SRC))
-        root = unit.over({name: symbols.letters[name] for name in unit.values})
+        root = symbols.tree(unit)
         leaf_rows, cost = _trace_leaf(root.pieces[0], symbols, ones)
         result += leaf_rows
-        assumed, lengths = symbols.conditions()
-        if lengths:
-            raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
-        conditions |= dict.fromkeys(assumed)
+        conditions |= dict.fromkeys(symbols.size_conditions())
         if not ones:
             there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
             costs = {root.pieces[0]["name"]: simplify(there)}

@@ -57,12 +57,11 @@ def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Forward FLOPs at every point, and operators without a count."""
-    for point, net, all_layers in subject.measured():
+    for point, net, expand in subject.runs():
         static = subject.device == "meta"
         with tracing(static=static), torch.no_grad(), busy_experts_only(net) if static else nullcontext():
             measured, skipped = count(net, subject.inputs(point))
-        measured, skipped = (
-            (measured, skipped) if all_layers else (subject.expand_layers(measured), subject.expand_layers(skipped))
+        yield from compare(
+            subject.ledger(point), lambda entry: entry.flops, expand(measured), "flops", ORACLE, str(point)
         )
-        yield from compare(subject.ledger(point), lambda entry: entry.flops, measured, "flops", ORACLE, str(point))
-        yield from uncounted(skipped, ORACLE, str(point))
+        yield from uncounted(expand(skipped), ORACLE, str(point))

@@ -121,7 +121,7 @@ class MeasuredModel(Model, frozen=True):
     def _repr_html_(self) -> str:
         return html(
             repr(self)[1:-1],
-            [{"part": path or "itself", "parameters": n} for path, n in self._params_by_module.items()],
+            [{"part": path or "itself", "parameters": n} for path, n in self._own_params.items()],
         )
 
     def set(self, changes: Mapping[str, Num] | None = None, /, **sizes: object) -> Model:
@@ -131,7 +131,7 @@ class MeasuredModel(Model, frozen=True):
         return self
 
     @cached_property
-    def _params_by_module(self) -> Mapping[str, int]:
+    def _own_params(self) -> Mapping[str, int]:
         """The parameters of every module that has any, a shared one once."""
         assert self.net is not None
         return sizes_by_module(self.net)
@@ -139,7 +139,7 @@ class MeasuredModel(Model, frozen=True):
     @cached_property
     def params(self) -> int:
         """Parameters, a shared one once."""
-        return sum(self._params_by_module.values())
+        return sum(self._own_params.values())
 
     def encoded(self, tokens: Num) -> Any:
         """There is no encoder apart."""
@@ -169,13 +169,11 @@ class MeasuredModel(Model, frozen=True):
                 self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
             )
         paths = [
-            path
-            for path, _ in self.net.named_modules()
-            if self._params_by_module.get(path) or counter.by_module.get(path)
+            path for path, _ in self.net.named_modules() if self._own_params.get(path) or counter.by_module.get(path)
         ]
         return MeasuredLedger([self._entry(path, int(counter.by_module.get(path, 0)), work) for path in paths], work)
 
     def _entry(self, path: str, cost: int, work: Workload) -> Entry:
         steps = tuple(PathStep(name, None, 1, 1) for name in path.split(".") if name)
-        leaf = MeasuredLeaf(elements=self._params_by_module.get(path, 0), products=cost // 2)
+        leaf = MeasuredLeaf(elements=self._own_params.get(path, 0), products=cost // 2)
         return Entry(steps, leaf, "other", work, 1, 1, 1)

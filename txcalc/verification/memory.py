@@ -10,10 +10,10 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 from txcalc.planning.training import reached
 from txcalc.reference import build, inputs, mode
-from txcalc.verification.flops import learning
-from txcalc.verification.saved import WEIGHTS, SavedElements, claims, row_statistics
+from txcalc.verification.flops import learning, output_sum
+from txcalc.verification.saved import WEIGHTS, SavedElements, claims
 from txcalc.verification.subject import SizePoint, Subject
-from txcalc.verification.verdict import CheckedRow
+from txcalc.verification.verdict import CheckedRow, check_equal
 
 ORACLE = "MemTracker"
 SIZES = (2, 16, 8)
@@ -43,9 +43,7 @@ def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int
         optimizer = torch.optim.AdamW(net.parameters())
         tracker.track_external(net)
         with tracker:
-            result = net(*learning(net, inputs(subject.model, *point)))
-            loss = sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
-            del result
+            loss = output_sum(net(*learning(net, inputs(subject.model, *point))))
             note("forward")
             loss.backward()
             del loss
@@ -79,7 +77,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         predicted["activations", "forward"] = saved + _left_out_bytes(subject, point) + width  # and the loss
     for (category, phase), size in predicted.items():
         measured = phases[phase].get(category, 0)
-        yield CheckedRow("", f"{category}, bytes", size, measured, size == measured, ORACLE, f"{point}, after {phase}")
+        yield check_equal("", f"{category}, bytes", size, measured, ORACLE, f"{point}, after {phase}")
     ends = {"forward": weights + saved, "backward": weights + learned, "optimizer step": weights + learned + state}
     largest = max(ends, key=ends.__getitem__)
     peak = phases["peak"]
@@ -97,6 +95,6 @@ def _left_out_bytes(subject: Subject, point: SizePoint) -> int:
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:
         net = build(subject.model, device="cpu", dtype=subject.dtype)
-        recorded = SavedElements(net, symbols, row_statistics(ledger)).during(lambda: net(*symbols.inputs))
+        recorded = SavedElements(net, symbols, ledger).during(lambda: net(*symbols.inputs))
     sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
     return sum(int(bytes_.subs(sizes)) for reason, bytes_ in recorded.left_out.items() if reason != WEIGHTS)

@@ -15,7 +15,7 @@ import multiprocessing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, cast
@@ -88,7 +88,7 @@ def check() -> None:
         raise NoParallel(f"verifying a layout needs {lacks}, which torch {torch.__version__} lacks (2.13 has it)")
 
 
-def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[dict[str, int]]]:
+def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[Counter[str]]]:
     """What each job's rank holds and sends in one micro-batch and a step; the jobs of one list share a process."""
     return [_in_process(_run, list(some)) for some in jobs]
 
@@ -112,7 +112,7 @@ def _group(rank: int, world: int) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=rank, world_size=world)
 
 
-def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
+def _run(jobs: list[RankJob]) -> list[Counter[str]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # of collectives that real ranks would take long for
@@ -141,7 +141,7 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     return by_axis
 
 
-def _measure_rank(job: RankJob, mesh: object) -> dict[str, int]:
+def _measure_rank(job: RankJob, mesh: object) -> Counter[str]:
     """Bytes of parameters, gradients, optimizer state and saved tensors; number and bytes of collectives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -149,10 +149,9 @@ def _measure_rank(job: RankJob, mesh: object) -> dict[str, int]:
     saved, collectives = SavedStorages(), Collectives()
     net = build_sharded(model, recipe, mesh, recomputed=saved.recomputed)
     saved.watch(net)
-    shares = recipe.layout.sp
-    with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
-        # Fake tensors cannot route tokens, so experts take them in turn; each needs one to have a gradient.
-        stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores, even=True))
+    # Fake tensors cannot route tokens, so experts take them in turn; each needs one to have a gradient.
+    form = mode(shares=recipe.layout.sp, explicit=recipe.keep_scores, even=True)
+    with FakeTensorMode(allow_non_fake_inputs=True), form:
         net.to_empty(device="cpu")
         _tie(net, model)
         tensors = _inputs(model, recipe)
@@ -160,8 +159,8 @@ def _measure_rank(job: RankJob, mesh: object) -> dict[str, int]:
             backward(net(*tensors), model)
         optimizer = make_optimizer(recipe, net)
         optimizer.step()
-    sizes = {**saved.bytes, "saved again": max(saved.recomputed_bytes.values(), default=0)}
-    return dict(rank_state_bytes(net, optimizer) + Counter(sizes) + Counter(collectives.counts))
+    sizes = Counter({**saved.bytes, "saved again": max(saved.recomputed_bytes.values(), default=0)})
+    return rank_state_bytes(net, optimizer) + sizes + collectives.counts
 
 
 def rank_state_bytes(net: nn.Module, optimizer: Any) -> Counter[str]:
@@ -214,9 +213,8 @@ def make_optimizer(recipe: Recipe, net: nn.Module) -> Any:
         "muon": lambda _: MuonWithAdamW(net),
     }
     if recipe.optimizer not in optimizers:
-        raise NoParallel(
-            f"{recipe.optimizer}: its state is modelled; {', '.join(optimizers)} are stepped on sharded tensors"
-        )
+        names = ", ".join(optimizers)
+        raise NoParallel(f"{recipe.optimizer}: its state is modelled; {names} are stepped on sharded tensors")
     return optimizers[recipe.optimizer](net.parameters())
 
 
@@ -348,15 +346,11 @@ def _tie(net: Any, model: Model) -> None:
         stack_net.head.projection.weight = stack_net.embedding.tokens.weight
 
 
-@contextmanager
-def loss_parallel(recipe: Recipe) -> Iterator[None]:
+def loss_parallel(recipe: Recipe) -> AbstractContextManager[None]:
+    """A context in which the loss reads logits that ranks of tp split, if the recipe says so."""
     from torch.distributed.tensor import parallel
 
-    if recipe.layout.tp > 1 and recipe.loss_parallel:
-        with parallel.loss_parallel():
-            yield
-    else:
-        yield
+    return parallel.loss_parallel() if recipe.layout.tp > 1 and recipe.loss_parallel else nullcontext()
 
 
 def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:

@@ -14,12 +14,11 @@ from torch import nn
 
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Condition, Theorem, Unit
-from txcalc.reference import modules, tracing
 from txcalc.verification import flops, leaves, steps
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing_symbols, simplify
+from txcalc.verification.sizes import Case, SizeSymbols, cases, lengths_of
 from txcalc.verification.symbolic import without_logs
-from txcalc.verification.verdict import CheckedRow, compare, uncounted
+from txcalc.verification.verdict import CheckedRow, compare
 
 LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 
@@ -54,22 +53,14 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
 
 def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
-    symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
-    root = unit.over({name: symbols.letters[name] for name in unit.values})
-    predicted = theorems.ledger(root, *symbols.letter_shape)
-    with refusing_symbols(), tracing(), symbols.mode, torch.no_grad():
-        net = modules(symbols.of(root), torch.device("meta"), torch.float32)
-        arguments = inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)
-        counter = flops.count(net, lambda: net(*arguments))
+    symbols, predicted, net, counter = steps.count_case(unit, case, flops.forward)
     conditions, lengths = symbols.conditions()
     fixed = {*case.ones, *case.formulas}
     others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
     where = ", ".join([*case.describe(), *others, *lengths])
-    costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
     rows = [
         *compare(predicted, lambda entry: entry.params, _weights(net, symbols), "params", WEIGHTS, for_all=True),
-        *compare(predicted, lambda entry: simplify(entry.flops), costs, "flops", flops.ORACLE, where, for_all=True),
-        *uncounted(counter.uncounted, flops.ORACLE, where),
+        *steps.flops_rows(symbols, predicted, counter, "flops", where),
     ]
     return rows, conditions, where if lengths else ""
 

@@ -49,7 +49,7 @@ from txcalc.verification.parallel import (
     rank_state_bytes,
 )
 from txcalc.verification.recorded import Collectives
-from txcalc.verification.verdict import CheckedRow, Verdict
+from txcalc.verification.verdict import CheckedRow, Verdict, check_equal
 
 TIMEOUT = 300  # seconds; longer means a deadlock
 ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
@@ -59,13 +59,14 @@ RECOMPUTED = "modules computed again"
 
 
 class RecomputeMarker:
-    """What a module is computed again within; a schedule may do so twice, for the gradients of its weights later."""
+    """A context in which a module is computed again, which adds it to `modules`. A schedule may enter it twice: for the
+    gradients of weights a second time."""
 
     def __init__(self, modules: set[nn.Module], module: nn.Module) -> None:
-        self.seen, self.module = modules, module
+        self.modules, self.module = modules, module
 
     def __enter__(self) -> None:
-        self.seen.add(self.module)
+        self.modules.add(self.module)
 
     def __exit__(self, *_: object) -> None: ...
 
@@ -101,9 +102,8 @@ def verify_real(
     recipe.check()
     _runnable(model, recipe, processes)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
-        gathered = _run_on_rank(
-            model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True
-        )
+        rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        gathered = _run_on_rank(model, recipe, rank, world, device, gather=True)
         return _verdict(model, recipe, gathered) if gathered else None
     port = _free_port()
     with nullcontext(pool) if pool else start_processes(processes) as ranks:
@@ -200,17 +200,15 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     full_loss = _loss(full_net(ids), labels)
     full_loss.backward()
     truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in full_net.named_parameters()}
-    per_copy, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
-    turn %= layout.copies
-    share = (
-        slice(per_copy * turn, per_copy * (turn + 1)),
-        slice(start := recipe.local_tokens * place, start + recipe.local_tokens),
+    turn, place = divmod(rank // layout.tp, layout.cp)
+    ids, labels = (
+        x.chunk(layout.copies)[turn % layout.copies].split(recipe.local_tokens, 1)[place] for x in (ids, labels)
     )
     group = _sequence(layout, rank) if layout.cp > 1 else None
     recorded, recomputed = Collectives(), set[nn.Module]()
     marker = partial(RecomputeMarker, recomputed)
     if layout.pp > 1:
-        nets, loss = _pipelined(model, recipe, full_net, mesh, rank, ids[share], labels[share], device, marker)
+        nets, loss = _pipelined(model, recipe, full_net, mesh, rank, ids, labels, device, marker)
     else:
         net = build_sharded(model, recipe, mesh, str(device), marker)
         _fill(net, dict(full_net.named_parameters()))
@@ -219,9 +217,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
             context.exchange(net, recipe, place, group)
         with mode(shares=layout.sp), recorded, loss_parallel(recipe):
             total = torch.zeros((), device=device)
-            for part, targets in zip(
-                ids[share].split(recipe.micro_batch), labels[share].split(recipe.micro_batch), strict=True
-            ):
+            for part, targets in zip(*(x.split(recipe.micro_batch) for x in (ids, labels)), strict=True):
                 gather = recipe.context == "allgather"
                 shared = {"cache": context.RankCache(place, recipe.local_tokens, group, gather)} if group else {}
                 part_loss = _loss(net(part, **shared), targets) / recipe.accumulation
@@ -232,7 +228,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     worst: dict[str, float] = {}
     for prefix, net in nets.items():
         optimizer = make_optimizer(recipe, net)
-        floor = ROUNDING / TOLERANCE * max(float(per_copy.abs().max()) for per_copy in truth.values())
+        floor = ROUNDING / TOLERANCE * max(float(gradient.abs().max()) for gradient in truth.values())
         for name, p in net.named_parameters():
             if p.grad is not None:
                 given, want = _full_tensor(p.grad), _value(net, name, truth, prefix)
@@ -328,15 +324,14 @@ def _pipelined(
 
     pipeline, layout = Pipeline(model, recipe), recipe.layout
     stage, total = rank // (layout.copies * layout.tp), layout.pp * recipe.pieces
+    single_stage = replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None)
     nets: dict[str, nn.Module] = {}
     stages = []
     for piece in range(recipe.pieces):
         index = number(recipe, stage, piece)
         first = str(sum(pipeline.sizes[:index]))
-        piece_model = replace(model, root=pipeline.root(index))
-        net = build_sharded(
-            piece_model, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device), marker
-        )
+        part = replace(model, root=pipeline.root(index))
+        net = build_sharded(part, single_stage, mesh, str(device), marker)
         _fill(net, dict(full_net.named_parameters()), first)
         nets[first] = net
         stages.append(PipelineStage(net, index, total, device, group=mesh["pp"].get_group()))
@@ -368,9 +363,8 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
         yield CheckedRow(path, "loss", f"{result.full_loss:.6f}", f"{result.loss:.6f}", near, oracle, where)
     for name, difference in result.gradients.items():
         if difference > TOLERANCE:
-            yield CheckedRow(
-                f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where
-            )
+            away = f"{difference:.1e} away"
+            yield CheckedRow(f"{path}, {name}", "gradient", "one process's", away, False, oracle, where)
     right = sum(difference <= TOLERANCE for difference in result.gradients.values())
     count = len(result.gradients)
     yield CheckedRow(path, "gradients equal to one process's", count, right, count == right > 0, oracle, where)
@@ -385,11 +379,8 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
     routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # depends on the router, not even
     for name in sorted((want.keys() | result.bytes.keys()) - routed):
         if want[name] or result.bytes.get(name, 0):
-            unit = "" if name in (*KINDS, RECOMPUTED) else ", bytes"
-            got = result.bytes.get(name, 0)
-            yield CheckedRow(
-                path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where
-            )
+            quantity = name.removesuffix(" bytes") + ("" if name in (*KINDS, RECOMPUTED) else ", bytes")
+            yield check_equal(path, quantity, want[name], result.bytes.get(name, 0), oracle, where)
 
 
 def _count_recomputed(model: Model, recipe: Recipe, rank: int) -> int:

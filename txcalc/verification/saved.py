@@ -45,12 +45,13 @@ class SavedElements:
         self,
         net: nn.Module,
         symbols: Symbols | OneSize | SizeSymbols,
-        statistics: Mapping[str, Any],
-        idle: Collection[str] = (),
+        ledger: Ledger,
         tables: Mapping[str, Sequence[bool]] | None = None,
     ) -> None:
         self.tables, self.packed = tables, dict[str, list[bool]]()
-        self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
+        self.symbols, self.tracker, self.statistics = symbols, Tracker(net), row_statistics(ledger)
+        saved = figures_by_module(ledger, lambda entry: entry.saved)
+        self.idle = {path for path, (_, elements) in saved.items() if elements == 0}
         self.elements: dict[str, Any] = {}
         self.left_out: dict[str, Any] = {}
         tensors = (*net.parameters(), *net.buffers())
@@ -193,10 +194,7 @@ def _traced(
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
         net = subject.thin_net if keep_scores else subject.build_thin("cpu")
-        idle = {
-            path for path, (_, amount) in figures_by_module(ledger, lambda entry: entry.saved).items() if amount == 0
-        }
-        recorded = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+        recorded = SavedElements(net, symbols, ledger).during(partial(net, *symbols.inputs))
     symbols.domain()
     return ledger, recorded.elements, symbols
 

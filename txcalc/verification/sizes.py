@@ -5,7 +5,7 @@ Guards must hold for all sizes of 2 or more, or become conditions of the theorem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -20,7 +20,8 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
-from txcalc.evidence.theorems import Condition, Size, Unit
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Condition, Shown, Size, Unit
 from txcalc.notation import Expression
 from txcalc.parts.model import Stack
 from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, user_line
@@ -47,11 +48,9 @@ class SizeSymbols:
         self.lengths = frozenset(lengths)
         self.letters |= {str(letter): letter for letter in lengths}
         formulas = formulas or {}
-        independent = [name for name in self.letters if name not in formulas]
-        self.symbols: dict[str, Expression] = {
-            name: 1 if name in ones else self._create(name, next(primes)) for name in independent
-        }
-        self._back = {self.symbols[name].node.expr: self.letters[name] for name in independent if name not in ones}
+        free = [name for name in self.letters if name not in formulas]
+        self.symbols: dict[str, Any] = {name: 1 if name in ones else self._create(name, next(primes)) for name in free}
+        self._back = {self.symbols[name].node.expr: self.letters[name] for name in free if name not in ones}
         for name, formula in formulas.items():
             self.letters[name], self.symbols[name] = formula, self.of(formula)
         self.letters |= dict.fromkeys(ones, 1)
@@ -72,6 +71,18 @@ class SizeSymbols:
             items = [self.of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
+
+    def tree(self, unit: Unit) -> Any:
+        """The tree of a unit's parts, in letters."""
+        return unit.over({name: self.letters[name] for name in unit.values})
+
+    def inputs(self, unit: Unit) -> tuple[Tensor, ...]:
+        """Inputs of a unit's module, B sequences of T after T_src."""
+        return inputs(unit, self.letters, self.symbol_shape, self.of)
+
+    def read_all(self, figures: Mapping[str, Expression]) -> dict[str, Expression]:
+        """Measured figures by module, in letters."""
+        return {path: self.read(figure) for path, figure in figures.items()}
 
     def read(self, value: Expression) -> Expression:
         """A measured expression, in letters."""
@@ -109,16 +120,22 @@ class SizeSymbols:
             if always(assumption):
                 continue
             condition = _condition(assumption)
-            if condition is None:
+            letters = condition[0].free_symbols if condition else set()
+            if condition is None or (letters & self.lengths and not letters <= self.lengths):
                 raise NotForAll(f"the trace holds only where {assumption}{self.env.line(guard.expr)}")
             polynomial, relation = condition
-            if polynomial.free_symbols & self.lengths:
-                if not polynomial.free_symbols <= self.lengths:
-                    raise NotForAll(f"the trace holds only where {assumption}{self.env.line(guard.expr)}")
+            if letters & self.lengths:
                 lengths[f"{polynomial} {'≠' if relation == '!=' else '≥'} 0"] = None
             else:
                 sizes[Condition(_size(polynomial), relation)] = None
         return list(sizes), list(lengths)
+
+    def size_conditions(self) -> list[Condition]:
+        """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
+        sizes, lengths = self.conditions()
+        if lengths:
+            raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
+        return sizes
 
 
 def _shift(polynomial: Expression) -> Expression:
@@ -187,16 +204,16 @@ def _divide(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expres
         return None
     for first in letters:
         q, r = sympy.div(a, b, first, *(letter for letter in letters if letter != first))
-        if r == 0 and _integer_coefficients(q):
+        if r == 0 and _integral(q):
             return q, r
         q, r = (q + 1, r - b) if upwards else (q, r)
         below, above = (r + b, -r) if upwards else (b - r, r)
-        if _integer_coefficients(q) and _positive(below) and _positive(above, strictly=False):
+        if _integral(q) and _positive(below) and _positive(above, strictly=False):
             return q, r
     return None
 
 
-def _integer_coefficients(polynomial: Expression) -> bool:
+def _integral(polynomial: Expression) -> bool:
     letters = polynomial.free_symbols
     return all(c.is_Integer for c in sympy.Poly(polynomial, *letters).coeffs()) if letters else polynomial.is_Integer
 
@@ -252,16 +269,13 @@ def _condition(condition: Expression) -> tuple[Expression, str] | None:
     else:
         return None
     difference = sympy.expand(difference)
-    polynomial = (
-        not difference.atoms(sympy.Function) and difference.is_polynomial() and _integer_coefficients(difference)
-    )
+    polynomial = not difference.atoms(sympy.Function) and difference.is_polynomial() and _integral(difference)
     return (difference, relation) if polynomial else None
 
 
 def _size(polynomial: Expression) -> Size:
-    terms = []
-    for powers, number in sympy.Poly(polynomial, *sorted(polynomial.free_symbols, key=str)).terms():
-        letters = sorted(polynomial.free_symbols, key=str)
+    terms, letters = [], sorted(polynomial.free_symbols, key=str)
+    for powers, number in sympy.Poly(polynomial, *letters).terms():
         factors = [str(letter) for letter, power in zip(letters, powers, strict=True) for _ in range(power)]
         terms.append((int(number), tuple(factors)))
     return Size(tuple(terms))
@@ -284,15 +298,17 @@ def lengths_of(unit: Unit) -> list[str]:
     """The batch and the lengths in the formulas."""
     stacks = list(unit.description.stacks.values())
     fixed = stacks[0].vision or stacks[0].length is not None
-    if len(stacks) == 1:
-        return ["B"] if fixed else ["B", "T"]
-    return ["B", "T"] if fixed else ["B", "T", "T_src"]
+    return ["B", "T", "T_src"][: len(stacks) + (0 if fixed else 1)]
 
 
-def ones_of(unit: Unit) -> list[tuple[str, ...]]:
-    """Which lengths are 1, in every combination: PyTorch takes a symbol to be 2 or more."""
-    lengths = lengths_of(unit)
-    return [chosen for n in range(len(lengths) + 1) for chosen in combinations(lengths, n)]
+def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Every choice of lengths that are 1: PyTorch takes a symbol to be 2 or more."""
+    return [chosen for n in range(len(names) + 1) for chosen in combinations(names, n)]
+
+
+def measured_at(unit: Unit, quantity: str, where: str) -> Shown:
+    """Evidence of equal figures at some sizes."""
+    return Shown(theorems.digest(unit, quantity), "measured", where, ())
 
 
 class Case(NamedTuple):
@@ -303,28 +319,19 @@ class Case(NamedTuple):
     formulas: Mapping[str, Expression] = {}
 
     def describe(self) -> list[str]:
-        return [
-            *(f"{length} = 1" for length in self.ones),
-            *(f"{name} = {formula}" for name, formula in self.formulas.items()),
-        ]
+        return [f"{name} = {size}" for name, size in (*((length, 1) for length in self.ones), *self.formulas.items())]
 
 
 def cases(unit: Unit) -> list[Case]:
     """Cases that together cover all lengths."""
-    result = [Case(ones) for ones in ones_of(unit)]
+    every = [Case(ones) for ones in subsets(lengths_of(unit))]
     for rate in (name for name in unit.values if name.endswith(".rate")):
-        letter, above_rest = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
+        letter, size = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
         orders: list[dict[str, Any]] = [{rate: T + MORE - 1}]
         for groups in (1, N):
-            orders += [
-                {"T": groups * letter},
-                {"T": groups * letter + 1},
-                {rate: above_rest, "T": groups * above_rest + REST},
-            ]
-        result = [
-            Case(case.ones, formulas) for case in result for formulas in (orders if "T" not in case.ones else [{}])
-        ]
-    return result
+            orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: size, "T": groups * size + REST}]
+        every = [Case(case.ones, order) for case in every for order in (orders if "T" not in case.ones else [{}])]
+    return every
 
 
 def inputs(

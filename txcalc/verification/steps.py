@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import combinations, product
-from typing import NamedTuple
+from itertools import product
+from typing import Any, NamedTuple
 
 import sympy
 import torch
+from torch import nn
 
 from txcalc.evidence import theorems
 from txcalc.evidence.domains import common
 from txcalc.evidence.theorems import Condition, Shown, Unit
-from txcalc.ledger import Entry, walk
+from txcalc.ledger import Entry, Ledger, walk
 from txcalc.notation import Expression
 from txcalc.parts.part import Workload
 from txcalc.parts.work import NO_SOURCE
@@ -29,9 +30,19 @@ from txcalc.reference import CacheTensors, mode, modules, tracing
 from txcalc.verification import active, flops, mask, saved
 from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
-from txcalc.verification.sizes import SizeSymbols, cases, inputs, lengths_of, refusing_symbols, simplify
+from txcalc.verification.sizes import (
+    Case,
+    SizeSymbols,
+    cases,
+    inputs,
+    lengths_of,
+    measured_at,
+    refusing_symbols,
+    simplify,
+    subsets,
+)
 from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
-from txcalc.verification.verdict import CheckedRow, compare, figures_by_module, uncounted
+from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 META = torch.device("meta")
 PAST, MORE, LACKING, W = (
@@ -76,7 +87,7 @@ def prove_training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
 
 def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
-    return _prove_flops(unit, theorems.formed("flops", form), _flops, flops.forward, form)
+    return _prove_flops(unit, theorems.formed("flops", form), flops_of, flops.forward, form)
 
 
 def _prove_flops(
@@ -86,25 +97,35 @@ def _prove_flops(
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for case in cases(unit):
-        symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
-        root = unit.over({name: symbols.letters[name] for name in unit.values})
-        predicted = theorems.ledger(root, *symbols.letter_shape, **_form_fields(form))
-        with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
-            net = modules(symbols.of(root), META, torch.float32)
-            arguments = inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)
-            counter = flops.count(net, partial(work, net, arguments))
-        conditions |= dict.fromkeys(_size_conditions(symbols))
-        costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
-        where = ", ".join(case.describe()) or "all ≥ 2"
-        rows += compare(
-            predicted, lambda entry: simplify(figure(entry)), costs, quantity, flops.ORACLE, where, for_all=True
-        )
-        rows += uncounted(counter.uncounted, flops.ORACLE, where)
+        symbols, predicted, _, counter = count_case(unit, case, work, form)
+        conditions |= dict.fromkeys(symbols.size_conditions())
+        rows += flops_rows(symbols, predicted, counter, quantity, ", ".join(case.describe()) or "all ≥ 2", figure)
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
-def _flops(entry: Entry) -> Expression:
+def count_case(
+    unit: Unit, case: Case, work: flops.Work, form: str = ""
+) -> tuple[SizeSymbols, Ledger, nn.Module, flops.Count]:
+    """The symbols of a case, the ledger in its letters, the traced module, and the FLOPs of `work` on it."""
+    symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
+    root = symbols.tree(unit)
+    with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
+        net = modules(symbols.of(root), META, torch.float32)
+        counter = flops.count(net, partial(work, net, symbols.inputs(unit)))
+    return symbols, theorems.ledger(root, *symbols.letter_shape, **_form_fields(form)), net, counter
+
+
+def flops_of(entry: Entry) -> Expression:
     return entry.flops
+
+
+def flops_rows(
+    symbols: SizeSymbols, predicted: Ledger, counter: flops.Count, quantity: str, where: str, figure: Any = flops_of
+) -> Iterator[CheckedRow]:
+    """Rows of FLOPs as formulas, and of operators without a count."""
+    costs = symbols.read_all(counter.by_module)
+    yield from compare(predicted, lambda entry: simplify(figure(entry)), costs, quantity, ORACLE, where, for_all=True)
+    yield from uncounted(counter.uncounted, ORACLE, where)
 
 
 def _form_fields(form: str) -> dict[str, bool]:
@@ -112,12 +133,8 @@ def _form_fields(form: str) -> dict[str, bool]:
     return {theorems.FORMS[form]: True} if form else {}
 
 
-def _size_conditions(symbols: SizeSymbols) -> list[Condition]:
-    """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
-    sizes, lengths = symbols.conditions()
-    if lengths:
-        raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
-    return sizes
+def _formed(quantity: str, form: str) -> str:
+    return theorems.formed(quantity, form) if form else quantity
 
 
 def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> Shown:
@@ -137,8 +154,7 @@ def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
         rows += case_rows
         from_one: list[str] = []
         for length in lengths_of(unit):
-            others = (chosen for n in range(len(from_one) + 1) for chosen in combinations(from_one, n))
-            more = [_prove_saved_at(unit, quantity, device, (*ones, length), tables) for ones in others]
+            more = [_prove_saved_at(unit, quantity, device, (*ones, length), tables) for ones in subsets(from_one)]
             if None not in more:
                 from_one.append(length)
                 conditions += [condition for assumed in more if assumed for condition in assumed]
@@ -148,7 +164,7 @@ def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
 
 
 def _prove_saved_at(
-    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Mapping[str, Sequence[bool]]
+    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Tables
 ) -> list[Condition] | None:
     """The trace's assumptions about sizes where some lengths are 1; None where figures differ, or it cannot be
     traced."""
@@ -160,37 +176,32 @@ def _prove_saved_at(
     return conditions if alike and all(row.equal for row in rows) else None
 
 
+Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
+
+
 def _trace_saved(
-    unit: Unit,
-    quantity: str,
-    device: torch.device,
-    ones: tuple[str, ...] = (),
-    tables: Mapping[str, Sequence[bool]] | None = None,
+    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...] = (), tables: Tables | None = None
 ) -> tuple[list[CheckedRow], list[Condition], dict[str, list[bool]]]:
     """Rows, the trace's assumptions about sizes, and which of the saved tensors do not depend on the batch."""
     keep_scores = quantity == theorems.KEPT
     if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
     symbols = SizeSymbols(unit.values, ones)
-    root = unit.over({name: symbols.letters[name] for name in unit.values})
+    root = symbols.tree(unit)
     predicted = theorems.ledger(root, *symbols.letter_shape, keep_scores=keep_scores)
-    idle = {
-        path for path, (_, amount) in figures_by_module(predicted, lambda entry: entry.saved).items() if amount == 0
-    }
     with refusing_symbols(), mode(explicit=keep_scores, static=True), symbols.mode:
         net = modules(symbols.of(root), device, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
-        arguments = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.symbol_shape, symbols.of)]
-        known_tables = tables if "B" in ones else None
-        recorded = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle, known_tables)
+        arguments = [tensor.to(device) for tensor in symbols.inputs(unit)]
+        recorded = saved.SavedElements(net, symbols, predicted, tables if "B" in ones else None)
         recorded.during(partial(net, *arguments))
     where = ", ".join([*(f"{length} = 1" for length in ones), "all other lengths ≥ 2"])
     rows = compare(
         predicted, lambda e: simplify(e.saved), recorded.elements, quantity, saved.ORACLE, where, for_all=True
     )
-    return list(rows), _size_conditions(symbols), recorded.packed
+    return list(rows), symbols.size_conditions(), recorded.packed
 
 
 # A pass with cached tokens.
@@ -247,7 +258,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     sides = [length for length in lengths_of(unit) if length != "T"]
-    for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
+    for ones in subsets(sides):
         for single_token in (False, True):
             first = () if form else prompts(single_token, bool(windows))
             for order in (*first, *orders(single_token, bool(windows))):
@@ -255,7 +266,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
                 rows += order_rows
                 conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
-    name = theorems.formed("flops with cache", *([form] if form else []))
+    name = _formed("flops with cache", form)
     shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
     return shown | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
@@ -278,14 +289,14 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Check
             ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_form_fields(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
             for quantity, figure, measured, oracle in (
-                (theorems.formed("flops with cache", *([form] if form else [])), _flops, counter.by_module, ORACLE),
+                (_formed("flops with cache", form), flops_of, counter.by_module, ORACLE),
                 ("cache", _cache_elements, cache.elements(), DECODING),
             ):
                 rows += compare(ledger, figure, measured, quantity, oracle, where)
             rows += uncounted(counter.uncounted, ORACLE, where)
     domain = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
-    quantities = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
-    return {name: Shown(theorems.digest(unit, name), "measured", domain, ()) for name in quantities}, rows
+    quantities = [_formed("flops with cache", form), *([] if form else ["cache"])]
+    return {name: measured_at(unit, name, domain) for name in quantities}, rows
 
 
 def _cache_elements(entry: Entry) -> Expression:
@@ -301,7 +312,7 @@ def prove_passes(
     has_source = "T_src" in lengths_of(unit)
     input_letters = (B, T_SRC) if has_source else (B,)
     symbols = SizeSymbols(sizes, ones, lengths=(*input_letters, *order.letters), formulas=formulas)
-    root = unit.over({name: symbols.letters[name] for name in unit.values})
+    root = symbols.tree(unit)
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
     source = symbols.letters["T_src"] if has_source else NO_SOURCE
     cache = CacheTensors()
@@ -317,15 +328,12 @@ def prove_passes(
     ledger = walk(root, Workload(batch, tokens, past, source, decoding=bool(past != 0), **_form_fields(form)))
     terms = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
     where = ", ".join([*terms, *([f"W = {order.window}"] if W in order or formulas else [])])
-    quantity = theorems.formed("flops" if past == 0 else "flops with cache", *([form] if form else []))
-    costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
-    cached = {path: symbols.read(value) for path, value in cache.elements().items()}
+    quantity, cached = _formed("flops" if past == 0 else "flops with cache", form), symbols.read_all(cache.elements())
     rows = [
-        *compare(ledger, lambda e: simplify(e.flops), costs, quantity, flops.ORACLE, where, for_all=True),
-        *uncounted(counter.uncounted, flops.ORACLE, where),
+        *flops_rows(symbols, ledger, counter, quantity, where),
         *compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True),
     ]
-    return rows, _size_conditions(symbols)
+    return rows, symbols.size_conditions()
 
 
 # Masks.
@@ -348,7 +356,7 @@ def _sum_masks(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     if not leaves:
         return {"masked flops": _proved(unit, "masked flops", "no mask hides anything in it", {})}, rows
     where = f"at {sizes} sizes" + (f" around windows of {', '.join(map(str, WINDOWS))}" if windows else "")
-    return {"masked flops": Shown(theorems.digest(unit, "masked flops"), "measured", where, ())}, rows
+    return {"masked flops": measured_at(unit, "masked flops", where)}, rows
 
 
 def _sum_mask(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:

@@ -13,7 +13,7 @@ from txcalc.reference import CacheTensors, build, mode
 from txcalc.verification.measure import CUDA_BLOCK, measure_allocation
 from txcalc.verification.parameters import sizes_by_module
 from txcalc.verification.subject import SizePoint, Subject
-from txcalc.verification.verdict import CheckedRow, compare
+from txcalc.verification.verdict import CheckedRow, check_equal, compare
 
 ORACLE, ALLOCATOR = "storages", "the allocator"
 STATE = 4  # bytes per element: states of recurrent mixers are float32, whatever the weights are
@@ -29,11 +29,8 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
 
 def _weights(subject: Subject) -> Iterator[CheckedRow]:
-    width, measured = (
-        subject.dtype.itemsize,
-        sizes_by_module(subject.net, lambda weight: weight.untyped_storage().nbytes()),
-    )
-    ledger = subject.model.ledger()
+    width, ledger = subject.dtype.itemsize, subject.model.ledger()
+    measured = sizes_by_module(subject.net, lambda weight: weight.untyped_storage().nbytes())
     yield from compare(ledger, lambda entry: entry.params * width, measured, "bytes of weights", ORACLE, for_all=True)
     if subject.device != "meta":
         buffers = sum(buffer.untyped_storage().nbytes() for buffer in subject.net.buffers())
@@ -49,20 +46,19 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
     prompt = max(1, min(5, longest - STEPS))
     steps = min(STEPS, longest - prompt)
     sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
-    net = subject.net if subject.device != "meta" else subject.thin_net
+    real = subject.device != "meta"
+    net = subject.net if real else subject.thin_net
     ids, *source = subject.inputs(sizes)
 
     def filled() -> CacheTensors:
         cache, rest = CacheTensors(), tuple(source)
-        with torch.no_grad(), mode(static=subject.device == "meta"):
+        with torch.no_grad(), mode(static=not real):
             for part in ids.split((prompt, *[1] * steps), 1):
                 net(part, *rest, cache=cache)
                 rest = ()
         return cache
 
-    cache, requested, allocated = (
-        measure_allocation(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
-    )
+    cache, requested, allocated = measure_allocation(filled, subject.device) if real else (filled(), 0, 0)
     measured = {path: sum(t.untyped_storage().nbytes() for t in tensors) for path, tensors in cache.tensors.items()}
     ledger = subject.model.ledger(BATCH, 1, prompt + steps - 1, sizes.source)
 
@@ -71,7 +67,7 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
 
     where = f"B = {BATCH}, {prompt + steps} tokens"
     yield from compare(ledger, size, subject.expand_layers(measured), "bytes of the cache", ORACLE, where)
-    if subject.device != "meta":
+    if real:
         tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())
         yield from _compare_allocated(subject, "cache", sum(map(size, ledger)), tables, requested, allocated, where)
 
@@ -85,17 +81,9 @@ def _compare_allocated(
     subject: Subject, what: str, predicted: int, buffers: int, requested: int, allocated: int, where: str = ""
 ) -> Iterator[CheckedRow]:
     """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
+    quantity = f"bytes of the {what}" + (f" and {buffers:,} B of buffers" if buffers else "")
     where = where or f"one size on {subject.device}"
-    extra = f" and {buffers:,} B of buffers" if buffers else ""
-    yield CheckedRow(
-        "",
-        f"bytes of the {what}{extra}",
-        predicted + buffers,
-        requested,
-        predicted + buffers == requested,
-        ALLOCATOR,
-        where,
-    )
+    yield check_equal("", quantity, predicted + buffers, requested, ALLOCATOR, where)
     if allocated != requested:
         subject.notes.append(
             f"{what}: the allocator gave {allocated:,} B for {requested:,}: blocks are multiples of {CUDA_BLOCK} B, "

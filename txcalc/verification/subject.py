@@ -121,11 +121,15 @@ class Subject:
         points = [SizePoint(b, min(t, rows), min(s, rows) if has_source else None) for b, t, s in POINTS]
         return list(dict.fromkeys(points))
 
-    def measured(self) -> Iterator[tuple[SizePoint, nn.Module, bool]]:
-        """The sizes with the modules to run there, and whether these are the whole model: on meta at one point."""
+    def runs(self) -> Iterator[tuple[SizePoint, nn.Module, Callable[[Mapping[str, Any]], dict[str, Any]]]]:
+        """Each point with the modules to run there, and what turns their figures into the whole model's."""
         for number, point in enumerate(self.points):
             all_layers = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
-            yield point, self.net if all_layers else self.thin_net, all_layers
+            yield point, *self.layers_to_run(all_layers)
+
+    def layers_to_run(self, all_layers: bool) -> tuple[nn.Module, Callable[[Mapping[str, Any]], dict[str, Any]]]:
+        """The modules of all layers or of one of each kind, and what turns their figures into the whole model's."""
+        return (self.net, dict) if all_layers else (self.thin_net, self.expand_layers)
 
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
         """Random inputs; those that are no ids have the modules' dtype."""

@@ -112,9 +112,8 @@ def trace(
             costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
         else:
             counter, costs, domain = _symbolic(net, specs, tensors, run)
-        fvcore_flops, skipped, untraced = (
-            _fvcore(net, tensors) if [spec.name for spec in specs] == [""] else ({}, {}, NAMED)
-        )
+        nameless = [spec.name for spec in specs] == [""]
+        fvcore_flops, skipped, untraced = _fvcore(net, tensors) if nameless else ({}, {}, NAMED)
     params = sizes_by_module(net)
     parts = [
         TracedModule(path, type(part).__name__, params[path], costs.get(path, 0), fvcore_flops.get(path, 0))
@@ -259,16 +258,10 @@ def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
 
 def _copy(net: nn.Module, device: str) -> nn.Module:
     """A copy of a module; on meta without its values."""
-    parts = list(net.modules())
-    values = [
-        value
-        for part in parts
-        for attributes in (vars(part), part._parameters, part._buffers)
-        for value in attributes.values()
-    ]
-    tensors = [value for value in values if isinstance(value, Tensor)] if device == "meta" else []
+    tables = [table for part in net.modules() for table in (vars(part), part._parameters, part._buffers)]
+    values = [value for table in tables for value in table.values()] if device == "meta" else []
     memo: dict[int, Any] = {}
-    for tensor in tensors:
+    for tensor in (value for value in values if isinstance(value, Tensor)):
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
     return deepcopy(net, memo)

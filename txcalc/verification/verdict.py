@@ -123,6 +123,14 @@ def equal(predicted: object, measured: object) -> bool:
     return bool(difference == 0 or sympy.simplify(difference) == 0)
 
 
+def check_equal(
+    path: str, quantity: str, predicted: Any, measured: Any, oracle: str, where: str = "", for_all: bool = False
+) -> CheckedRow:
+    """A row that is equal if its figures are."""
+    same = equal(predicted, measured)
+    return CheckedRow(path, quantity, predicted, measured, same, oracle, where, for_all=for_all)
+
+
 def module_paths(entry: Entry, experts: bool = False) -> list[str]:
     """The modules of a ledger entry: every copy, but layers with shared weights once, and all routed experts of a layer
     as one unless asked for singly."""
@@ -174,13 +182,13 @@ def compare(
         first, want = predicted.get(path, (path, 0))
         got = by_part.get(path, 0)
         if not (_zero(want) and _zero(got)):
-            row = CheckedRow(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
+            row = check_equal(path, quantity, want, got, oracle, where, for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
         yield from fold_copies(copies)
     want, got = total([figure(entry) for entry in ledger]), total(by_part.values())
     if not (_zero(want) and _zero(got)):
-        yield CheckedRow("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
+        yield check_equal("", quantity, want, got, oracle, where, for_all)
 
 
 def _owner(path: str, predicted: Mapping[str, Any]) -> str:

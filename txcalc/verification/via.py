@@ -114,8 +114,8 @@ def measure(
 
 
 def instantiate(data: object, where: str) -> nn.Module:
-    """transformers' own model of a parsed config.json, on meta. Errors: as `measure`'s."""
-    transformers = _transformers()
+    """transformers' own model of a parsed config.json, on meta, to compare with. Errors: as `measure`'s."""
+    transformers = _transformers("--against transformers")
     with _quiet(), _offline():
         return _build(*_choose_class(transformers, data, where), where)
 
@@ -145,11 +145,11 @@ class _Traced(NamedTuple):
     why: str = ""
 
 
-def _transformers() -> Any:
+def _transformers(option: str = "--via transformers") -> Any:
     try:
         import transformers
     except ModuleNotFoundError:
-        raise MissingExtra("--via transformers", "transformers", "transformers") from None
+        raise MissingExtra(option, "transformers", "transformers") from None
     return transformers
 
 

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
-from txcalc.errors import InputError, MissingExtra
 from txcalc.evidence.structures import listed
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -23,7 +19,7 @@ from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows
 from txcalc.verification import via
 from txcalc.verification.subject import Subject
-from txcalc.verification.verdict import CheckedRow, figures_by_module, fold_copies
+from txcalc.verification.verdict import CheckedRow, check_equal, figures_by_module, fold_copies
 
 ORACLE = "transformers"
 SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
@@ -35,7 +31,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
     Errors: `MissingExtra`; `InputError` where no model type can express the whole description."""
     model = subject.model
-    net = via.countable(instantiate(model))
+    net = instantiate(model)
     where = type(net).__name__
     if _ties_regardless(model, net):
         model = model.set({"head.tied": True})
@@ -51,8 +47,8 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     if idle:
         subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
     ledger = model.ledger()
-    total, measured = ledger.total("params"), sum(tensor.elements for tensor in weights)
-    yield CheckedRow("", "params", total, measured, total == measured, ORACLE, where, for_all=True)
+    elements = sum(tensor.elements for tensor in weights)
+    yield check_equal("", "params", ledger.total("params"), elements, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, net, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
     if (checked.missing or checked.unexplained) and (note := _in_total(model, ledger, weights)):
@@ -123,9 +119,8 @@ def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[
     sizes = ", ".join(
         f"{letter} = {size}" for letter, size in zip(("B", "T", "T_src"), point.values(), strict=True) if size
     )
-    total, measured = ledger.total("flops"), sum(by_module.values())
     where = f"{where} at {sizes}"
-    yield CheckedRow("", "flops", total, measured, total == measured, ORACLE, where)
+    yield check_equal("", "flops", ledger.total("flops"), sum(by_module.values()), ORACLE, where)
     if not lists_leaves(model):
         yield from _by_module(ledger, by_module, where, len(model.stacks) > 1)
 
@@ -153,8 +148,7 @@ def _by_module(ledger: Ledger, by_module: Mapping[str, int], where: str, halves:
     for named, parts in groups.items():
         first, path = (" + ".join(side) for side in zip(*(part[:2] for part in parts), strict=True))
         predicted, measured = sum(part[2] for part in parts), sum(flops[name] for name in named)
-        row = CheckedRow(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
-        copies.setdefault(first, []).append(row)
+        copies.setdefault(first, []).append(check_equal(path, "flops", predicted, measured, ORACLE, where))
     for rows in copies.values():
         yield from fold_copies(rows)
 
@@ -187,24 +181,9 @@ def _names_there(path: str) -> set[Named]:
 def instantiate(model: Model) -> Any:
     """transformers' model of a config.json: the unchanged one that the description was read from, so that a misreading
     shows; else the exported one."""
-    try:
-        import transformers
-    except ModuleNotFoundError:
-        raise MissingExtra("--against transformers", "transformers", "transformers") from None
-    data = _original_config(model)
-    if data is not None:
-        return via.instantiate(data, model.name)
-    config, _ = to_config(model)
-    config["model_type"] = SAME.get(config["model_type"], config["model_type"])
-    with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore")
-        try:
-            settings = transformers.AutoConfig.for_model(**config)
-            named = getattr(transformers, next(iter(config.get("architectures", [])), ""), None)
-            return named(settings) if named else _default_class(transformers, model).from_config(settings)
-        except Exception as error:  # whatever its classes refuse, in whatever way
-            reason = " ".join(str(error).split())[:120]
-            raise InputError(model.name, [f"transformers makes no model of its config.json: {reason}"]) from None
+    config = _original_config(model) or to_config(model)[0]
+    model_type = SAME.get(config["model_type"], config["model_type"])
+    return via.instantiate({**config, "model_type": model_type}, model.name)
 
 
 def _original_config(model: Model) -> Any:
@@ -216,19 +195,4 @@ def _original_config(model: Model) -> Any:
     data, *names = huggingface.parsed_file(place)
     if huggingface.describe(data, *names)[0] != model.raw:
         return None
-    return {**data, "model_type": SAME.get(data["model_type"], data["model_type"])}
-
-
-def _default_class(transformers: Any, model: Model) -> Any:
-    """The class that transformers chooses where the config names none, as the calculator does."""
-    head = model.description.last.head.form
-    kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
-    if model.description.kind == "audio":
-        return transformers.AutoModelForSpeechSeq2Seq
-    if model.reads_no_ids:
-        return transformers.AutoModelForImageTextToText
-    if model.description.kind == "encoder-decoder":
-        return transformers.AutoModelForSeq2SeqLM
-    if model.description.kind == "decoder" and head == "masked-lm":
-        return transformers.AutoModelForCausalLM
-    return getattr(transformers, kinds.get(head, "AutoModelForCausalLM"))
+    return data

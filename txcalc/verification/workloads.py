@@ -35,7 +35,7 @@ from txcalc.planning.training.step import Step, StepTimer
 from txcalc.reference import CacheTensors, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verification import device as devices, kernels
-from txcalc.verification.flops import learning
+from txcalc.verification.flops import learning, output_sum
 from txcalc.verification.measure import Peak, Work, measure_peak, time_captured, time_fresh, time_parts, trace_peak
 from txcalc.verification.saved import claims
 from txcalc.verification.storage import state_bytes
@@ -141,13 +141,9 @@ class DeviceModel(NamedTuple):
         return lambda: self.forward(net, load, given, cache)
 
     def _training(self, load: Load, device: str) -> Work:
-        """A step whose loss is the sum of all outputs, whatever the model's are."""
-
-        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
-            result = net(*given)
-            return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
-
-        return self._step(load, device, loss, foreach=devices.is_cuda(device))  # its default of real tensors
+        """A step whose loss is the sum of all outputs."""
+        # On real CUDA tensors foreach is AdamW's default.
+        return self._step(load, device, lambda net, given: output_sum(net(*given)), foreach=devices.is_cuda(device))
 
     def learning(self, load: Load, device: str) -> Work:
         """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train`

@@ -25,8 +25,6 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from txcalc.errors import TxcalcError
@@ -169,12 +167,11 @@ def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[st
         inputs = inputs_of(net, BATCH, tokens, tokens)
         if isinstance(inputs, str):
             raise NotImplementedError(inputs)
-        given = tuple(blank(one, one.shape) for one in inputs)
         try:
-            listener = _listened(net, inputs, given, nullcontext())
+            listener = _listened(net, {one.name: blank(one, one.shape) for one in inputs}, nullcontext())
         except Exception:  # tensors of the CPU beside those on meta
-            mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
-            listener = _listened(net, inputs, tuple(map(mode.from_tensor, given)), mode)
+            mode, tensors = via._fake(inputs)
+            listener = _listened(net, tensors, mode)
     left = [(path, listener.sizes[key]) for key, path in listener.left.items()]
     return (
         _cored(listener.found, tuple(listener.masked)),
@@ -183,12 +180,12 @@ def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[st
     )
 
 
-def _listened(net: Any, inputs: Any, given: Any, mode: Any) -> Listener:
+def _listened(net: Any, tensors: Any, mode: Any) -> Listener:
     with Tracker(net) as tracker, mode, Listener(net, tracker) as listener, ExitStack() as patches:
         for code in {sys.modules[type(module).__module__] for module in net.modules()}:
             if make := getattr(code, "create_causal_mask", None):
                 patches.enter_context(patch.object(code, "create_causal_mask", listener.masking(make)))
-        via._forward(net, tuple(one.name for one in inputs), given)
+        via._forward(net, tensors)
     return listener
 
 

@@ -1,4 +1,4 @@
-"""Draft models, which read another model's hidden states beside the tokens: see `parts.drafts`."""
+"""Draft models, which read another model's hidden states and the tokens: see `parts.drafts`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Features(nn.Module):
 
 
 class DraftAttention(nn.Module):
-    """Attention over the tokens' normed embedding beside x (B, T, D)."""
+    """Attention over the tokens' normed embedding, joined with x (B, T, D)."""
 
     def __init__(self, part: parts.DraftAttention, like: TensorOptions) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ class RootMeanSquare(torch.autograd.Function):
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last axis; with `apart`, each of the groups before it has its own weight."""
+    """LayerNorm or RMSNorm over the last axis; with `apart`, each group has its own weight."""
 
     def __init__(self, part: NormPart, like: TensorOptions) -> None:
         super().__init__()
@@ -330,7 +330,7 @@ class Shift(nn.Module):
 
 
 class Unused(Linear):
-    """Weights that are held but never used: see `parts.linear.Unused`."""
+    """Weights that no computation uses: see `parts.linear.Unused`."""
 
     def __init__(self, part: parts.Unused, like: TensorOptions) -> None:
         super().__init__(part.d_in, part.d_out, part.bias, like)

@@ -272,7 +272,7 @@ class StreamEnds(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Methods of a whole model beside `forward`."""
+    """Loss and generation of a whole model."""
 
     def loss(self, *inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Mean cross-entropy of the logits. `labels` are the targets, −100 for none; by default the next token."""

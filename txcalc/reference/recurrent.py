@@ -185,7 +185,7 @@ class Mamba2(nn.Module):
 
 
 class Griffin(nn.Module):
-    """A convolution and an RG-LRU beside a gate."""
+    """A convolution and an RG-LRU, times a gate."""
 
     def __init__(self, part: parts.Griffin, like: TensorOptions) -> None:
         super().__init__()

@@ -74,8 +74,8 @@ class Run(Struct, frozen=True):
     tables      built once per pass: masks, angles
     index       the index of the running layer in the stack
     group       the name of its layer kind
-    lent        keys and values (B, S, h_kv, d) of the latest layer of each kind; no dict, of which FSDP hands a
-                copy to each layer
+    lent        keys and values (B, S, h_kv, d) of the latest layer of each kind; a `UserDict`, since FSDP would pass a
+                copy of a dict to each layer
     first       the first layer's input (B, T, D)
     inputs      for each layer, two vectors (B, T, L, width): `parts.model.LayerInputs`
     """

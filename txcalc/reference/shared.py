@@ -14,7 +14,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class SharedBlock(nn.Module):
-    """A shared block, whose output a layer's mixer reads beside x (B, T, D)."""
+    """A shared block; a layer's mixer reads its output added to x (B, T, D)."""
 
     def __init__(self, part: parts.SharedBlock, like: TensorOptions) -> None:
         super().__init__()

@@ -2,7 +2,7 @@
 
     verdict = verify(load("gpt2"))          `verdict.ok`, `verdict.rows`, `verdict.failures`
 
-Each oracle is a module of this package with one function, `rows`: its measurements beside the ledger's figures. There
+Each oracle is a module of this package with a function that compares its measurements with the ledger's figures. There
 is no tolerance: integers are equal, and differences of formulas simplify to zero.
 """
 

@@ -38,7 +38,7 @@ class NoParallel(TxcalcError):
 
 @contextmanager
 def raising_no_parallel(where: str) -> Iterator[None]:
-    """Makes a `NoParallel` of what torch raises within, which may not be told to another process."""
+    """Turns errors of torch into `NoParallel`: theirs may not be picklable, and so not reach another process."""
     try:
         yield
     except TxcalcError:
@@ -129,8 +129,8 @@ def split_branches(
     meshes: Mapping[Any, Any],
     between: object,
 ) -> None:
-    """Branches whose leaves are in `apart`, as one rank of tp runs them; `rank` is the model of what it holds, and
-    `between` the placement of the residual stream.
+    """Replaces the branches of `leaves` by those that one rank of tp runs; `rank` is the model of that rank's share,
+    and `between` the placement of the residual stream.
 
     Errors: `NoParallel` where a share is not one piece of every weight.
     """
@@ -183,16 +183,16 @@ def shard_outside_branches(net: Any, piece: StagePiece, mesh: Any, between: Any)
 
 
 def _keep_share(module: nn.Module, mesh: Any, between: Any) -> None:
-    """Makes a rank's share of the result what comes out, a copy, beside which the whole is freed."""
+    """Makes a module return a rank's share of its result: a copy, so that the whole is freed."""
     from torch.distributed.tensor import DTensor, Replicate
 
     forward = module.forward
 
-    def taken(*given: Any) -> Tensor:
+    def share(*given: Any) -> Tensor:
         whole = DTensor.from_local(forward(*given), mesh, [Replicate()], run_check=False)
         return whole.redistribute(placements=[between]).to_local().clone()
 
-    module.forward = taken
+    module.forward = share
 
 
 def distribute(net: nn.Module, leaf: RankLeaf, mesh: Any) -> None:
@@ -271,8 +271,8 @@ def use_local_shards(module: nn.Module) -> None:
 
 
 class _SplitNorm(torch.autograd.Function):
-    """A norm over columns of which each rank has some, as one kernel: it keeps its input and one or two statistics per
-    row. These are sums over the ranks, as are those of backward: one all-reduce in fp32 each.
+    """A norm over columns that ranks split, as one kernel: it keeps its input and one or two statistics per row. These
+    are sums over the ranks, as are those of backward: one all-reduce in fp32 each.
 
     x (…, columns), weight and bias (columns,) of this rank; `total` sums over the ranks, `width` is the whole.
     """
@@ -317,7 +317,7 @@ def _use_split_norm(module: Any, mesh: Any) -> None:
 
 
 def _gather_input(module: nn.Module, mesh: Any, axis: int) -> None:
-    """A norm of what it gathers along an axis: positions (1), or heads (the last), of which a rank keeps its own."""
+    """A norm that gathers its input along an axis: positions (1), or heads (the last), and then keeps its own heads."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     forward = module.forward
@@ -378,9 +378,8 @@ def _share_positions(module: Any, mesh: Any, between: Any) -> None:
 
 
 def _joined_modules(rank: Model) -> Iterator[tuple[str, str]]:
-    """The modules within a branch that ranks join, and how: their outputs are `sums`; they are norms of whose columns
-    each rank has some, so that their `statistics` are sums; or norms that read the `heads` of all ranks, or the
-    `positions`."""
+    """The modules within a branch where ranks communicate, and how: `sums` of their outputs; `statistics`, of norms
+    whose columns ranks split; or `heads` or `positions`, which a norm reads of all ranks."""
     for before, entry in pairwise(walk(rank.root, rank.workload())):
         if any(step.duty == "layer" for step in entry.steps[:-2]):
             if entry.duty == "statistics":

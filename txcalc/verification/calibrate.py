@@ -49,7 +49,7 @@ class MeasuredSizes(NamedTuple):
     updated     sides of a square matrix, and how many of them AdamW updates
     contexts    keys and values that a batch of 8 single queries reads
     model       the reference model whose steps are predicted
-    steps       none of which has a size of the above
+    steps       its steps; none has a size of the kernels above
     """
 
     dtypes: tuple[str, ...]
@@ -155,8 +155,8 @@ def calibrate(
 ) -> Calibration:
     """Measures a device: `rounds` rounds, or until `limit` seconds are over (at least two rounds).
 
-    `like` has the datasheet to which shares refer; without it the best that was measured stands for it. `progress` is
-    told the share that is done.
+    `like` has the datasheet that shares refer to; without it they refer to the best that was measured. `progress` is
+    called with the share that is done.
     Errors: `InputError` and `NoDevice` for a device that is not there; `Refuted` where its memory does not suffice.
     """
     devices.check(device)
@@ -343,9 +343,9 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
 def _efficiency(
     accelerator: Accelerator, rates: list[TimedRate], start: float, host: float, wide: str, known: Efficiency | None
 ) -> Efficiency:
-    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached; of
-    attention how many times as long backward takes, by the median length. Of an accelerator of which servers' kernels
-    are `known` they are PyTorch's, beside those."""
+    """Shares of the datasheet: of products the median over sizes, of reads that of the largest; of attention also the
+    ratio of backward to forward, at the median length. Where servers' kernels are `known`, these are added as
+    PyTorch's."""
     by = _by_kind(rates)
     source = accelerator.sources["memory.driver"]
     products = {

@@ -124,7 +124,7 @@ def same_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
 
 
 def nvidia_settings(device: str) -> dict[str, str | int | None]:
-    """What decides an NVIDIA device's speed beside its name: the driver's settings, and PyTorch's."""
+    """The driver's and PyTorch's settings that decide an NVIDIA device's speed."""
     values = _query_nvidia_smi(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
     names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")
     kernels = {

@@ -47,8 +47,7 @@ Cores = dict[str, tuple[Core, Fraction]]
 
 
 def pair_costs(net: nn.Module, inputs: tuple[Tensor, ...], ledger: Ledger) -> Cores:
-    """The attention cores by path, with the FLOPs of one pair: PyTorch's count of each at one position, whose ledger is
-    `alone`."""
+    """The attention cores by path, with the FLOPs of one pair: PyTorch's count at one position, with its ledger."""
     with tracing(), torch.no_grad():
         costs = count(net, lambda: net(*inputs)).by_module
     cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in costs}

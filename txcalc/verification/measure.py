@@ -45,10 +45,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class Peak:
-    """Bytes live before the work (`resident`) and at the moment when most were (`peak`), of that moment by operator;
-    `added`: what the work itself had added by then, where it was traced.
+    """Bytes live before the work (`resident`) and at most (`peak`); at the peak also by operator, and those that the
+    work itself had added (`added`), where it was traced.
 
-    On CUDA `peak` is what the allocator gave; `requested` of that was asked for, `reserved` is what it took from the
+    On CUDA `peak` is what the allocator gave, `requested` what it was asked for, and `reserved` what it took from the
     device.
     """
 
@@ -114,7 +114,7 @@ class Tally(TorchDispatchMode):
 
 
 def _scratch(func: Any, args: Any) -> int:
-    """Bytes that an operator takes beside its result while it runs, where that is known of its kernel.
+    """Temporary workspace of an operator in bytes, for kernels where it is known.
 
     A product copies operands that its library does not take as they lie (`prepare_matrix_for_cublas`; the CPU's
     `addmm_impl_cpu_`, and, in bf16 unless it is small, `mkldnn_matmul`, which wants them packed). The softmax of plain
@@ -134,7 +134,7 @@ def _scratch(func: Any, args: Any) -> int:
 
 
 def _in_lines(matrix: Tensor) -> bool:
-    """Whether the elements of each row lie side by side, and the rows apart."""
+    """Whether the elements of each row are contiguous, and rows do not overlap."""
     return matrix.stride(-1) == 1 and matrix.stride(-2) >= max(1, matrix.shape[-1])
 
 
@@ -188,7 +188,7 @@ def measure_peak(prepare: Callable[[str], Work], device: str) -> Peak:
 
 
 def measure_allocation(make: Callable[[], Result], device: str) -> tuple[Result, int, int]:
-    """What `make` returns, and what the device's allocator holds for it afterwards: bytes asked for, bytes given.
+    """What `make` returns, and what the allocator holds for it afterwards: bytes requested, bytes allocated.
 
     It is made twice, and the first dropped: a library's workspace of its first call is no part of it.
     """
@@ -218,7 +218,7 @@ def _profile() -> Any:
 
 
 def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
-    """The allocator's statistics, after all that was asked for is done."""
+    """The allocator's statistics, once all launched work is done."""
     torch.cuda.synchronize(device)
     if reset:
         torch.cuda.reset_peak_memory_stats(device)
@@ -300,7 +300,7 @@ class Clock:
         return event
 
     def wait(self) -> None:
-        """Until the device has done all that it was asked for."""
+        """Waits until the device has done all launched work."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
@@ -314,8 +314,8 @@ SPAN = 20e-3  # seconds: what is shorter is repeated for about as long between t
 
 
 def time_once(work: Work, device: str, repeat: bool = False) -> float:
-    """Seconds of a piece of work; `repeat`: it may be done again, and where it is short on CUDA, is done again and
-    again between two events, which are no part of it then; the host is, where it takes longer than the device."""
+    """Seconds of a piece of work. `repeat`: it may be repeated; short work on CUDA is repeated between two events, so
+    that these are no part of the time (the host still is, where it is slower than the device)."""
     clock = Clock(device)
 
     def timed(number: int) -> float:

@@ -233,7 +233,7 @@ def _comparable(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElemen
 def _flops_of_operators(
     ledger: Ledger, claims: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """FLOPs of a leaf's operators, of those asked for."""
+    """FLOPs of the operators that a leaf claims."""
     flops = {}
     for entry in ledger:
         for path in module_paths(entry, True):

@@ -124,7 +124,7 @@ def _run(jobs: list[RankJob]) -> list[Counter[str]]:
 
 def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     """pp × dp × (fsdp and cp) × tp: ranks of cp and fsdp shard the same weights together. For experts, these and tp are
-    `beside` × ep × etp: `beside` are the ranks that hold the same shards of the same experts."""
+    `replicas` × ep × etp: `replicas` are the ranks that hold the same shards of the same experts."""
     from torch.distributed.device_mesh import init_device_mesh
 
     layout = recipe.layout
@@ -133,11 +133,11 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
     by_axis = {name: mesh[name] for name in ("pp", "dp", "fsdp", "tp", ("dp", "fsdp"))}
     if layout.ep > 1 or layout.exchanges:
         ranks = sizes[2] * sizes[3] // layout.expert_group
-        names = ("pp", "dp", "beside", "ep", "etp")
+        names = ("pp", "dp", "replicas", "ep", "etp")
         expert_mesh: Any = init_device_mesh(
             device, (layout.pp, layout.dp, ranks, layout.ep, layout.expert_ways), mesh_dim_names=names
         )
-        by_axis |= {name: expert_mesh[name] for name in ("beside", "ep", "etp", ("dp", "beside"))}
+        by_axis |= {name: expert_mesh[name] for name in ("replicas", "ep", "etp", ("dp", "replicas"))}
     return by_axis
 
 
@@ -280,7 +280,7 @@ def build_sharded(
             # Gradients of experts, of which the first group has none, are averaged over all ranks.
             for group in part._get_fsdp_state()._fsdp_param_groups[1:]:
                 group.gradient_divide_factor = float(recipe.shards * layout.dp)
-                if device != "cuda" and mesh["beside"].size() > 1:
+                if device != "cuda" and mesh["replicas"].size() > 1:
                     group.force_sum_reduction_for_comms = True  # gloo cannot scale what it sums
     return net  # type: ignore[no-any-return]
 
@@ -292,7 +292,7 @@ def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn
     from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
     from torch.distributed.tensor import Shard
 
-    axis = "beside" if "ep" in mesh else "fsdp"
+    axis = "replicas" if "ep" in mesh else "fsdp"
     mesh_info: Any = _get_mesh_info(mesh["dp", axis] if recipe.layout.dp > 1 else mesh[axis])
     experts = {owner.get_parameter(name) for owner in net.modules() for name in getattr(owner, "stacked", ())}
 

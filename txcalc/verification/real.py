@@ -2,7 +2,7 @@
 
 A few processes on gloo (or NCCL, with a GPU each) run one step of a small model in fp32 with torch's own sharding,
 collectives and schedules. Every process also runs the whole step alone; since it sums in another order, results must
-agree to `TOLERANCE` of the largest element, or, of a gradient whose terms cancel, to `ROUNDING` of the model's.
+agree to `TOLERANCE` of the largest element; gradients whose terms cancel, to `ROUNDING` of the largest gradient.
 
 Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; otherwise processes are
 started here.

@@ -44,7 +44,7 @@ class SavedStorages:
     Left out: weights and tensors computed from weights alone; ids and boolean masks; tables of positions. A norm's
     statistics are fp32 in CUDA's kernels whatever its input; the CPU keeps them in 16 bits, and they are counted as 32.
     `saved to route` is what experts save to dispatch tokens and weight outputs, which differs between implementations.
-    `again`: what each recomputed module adds while its backward runs.
+    `recomputed_bytes`: what each recomputed module adds while its backward runs.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class SavedStorages:
 
     @contextmanager
     def recomputed(self, _: object) -> Iterator[None]:
-        """Runs beside torch's own hooks, which hand recomputed tensors to backward."""
+        """Records within torch's own hooks, which pass recomputed tensors to backward."""
         pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
         self._runs += 1
         number = self._runs

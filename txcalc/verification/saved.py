@@ -30,15 +30,14 @@ WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boole
 
 
 class SavedElements:
-    """Elements that each module is the first to save (`found`), and bytes left out, by reason (`apart`).
+    """Elements that each module is the first to save (`elements`), and bytes left out, by reason (`left_out`).
 
     Left out, as in the ledger: storages whose size does not depend on B (weights, masks, tables of positions), those
-    without floating-point numbers, and `statistics`: path → elements, one per row, of a norm or a fused softmax. What
-    an `idle` path saves first (the ledger counts it elsewhere), or a part that is only modelled, is charged to the
-    first other module that saves it.
+    without floating-point numbers, and the statistics of norms and fused softmaxes, one per row. Where the ledger
+    counts nothing for a module, or only models it, what it saves first is charged to the next module that saves it.
 
-    Where the batch is 1 a size does not show whether it depends on B: `tables` says it of each tensor that a path
-    saves, as found with B as a letter.
+    Where the batch is 1 a size does not show whether it depends on B: `tables` has that of each tensor that a path
+    saves, from a trace with B as a letter.
     """
 
     def __init__(
@@ -211,8 +210,8 @@ def _published_note(subject: Subject, ledger: Ledger) -> list[str]:
 
 
 def claims(ledger: Ledger, ignored: Collection[str] = ()) -> bool:
-    """Whether the ledger's total of saved elements is claimed for all parts under its workload, except those of
-    `MODELLED` in `beside`."""
+    """Whether the ledger's total of saved elements is claimed for all parts under its workload, except the `ignored`
+    names of `MODELLED`."""
     return {*_modelled_parts(ledger, {}).values()} <= {MODELLED[name] for name in ignored}
 
 

@@ -66,11 +66,6 @@ class Subject:
         return replace(self.model, root=self.model.root.with_stacks(_thin))
 
     @cached_property
-    def _stacks(self) -> Mapping[str, Stack]:
-        """The stacks by path prefix."""
-        return self.model.root.halves
-
-    @cached_property
     def thin_net(self) -> nn.Module:
         """On meta the modules of `thin_model`, under their paths in the whole model; on a device all modules."""
         return self.net if self.device != "meta" else self.build_thin("meta")
@@ -78,7 +73,7 @@ class Subject:
     def build_thin(self, device: str) -> nn.Module:
         """Builds the modules of `thin_model` again."""
         net = build(self.thin_model, device=device, dtype=self.dtype)
-        for prefix, stack in self._stacks.items():
+        for prefix, stack in self.model.root.halves.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))
             indices = sorted(i for group in _thin(stack).groups for i in group.indices)
             half.layers._modules = {str(i): layer for i, layer in zip(indices, half.layers, strict=True)}
@@ -99,7 +94,7 @@ class Subject:
     def _copies(self) -> dict[str, list[str]]:
         """The layers that each layer of `thin_net` represents; layers that share weights count as the first."""
         copies: dict[str, list[str]] = {}
-        for prefix, stack in self._stacks.items():
+        for prefix, stack in self.model.root.halves.items():
             for group in stack.groups:
                 paths = [f"{prefix}layers.{i}" for i in group.indices]
                 copies |= dict.fromkeys(paths, paths[:1]) if group.shared else {paths[0]: paths}
@@ -108,7 +103,7 @@ class Subject:
     @cached_property
     def longest(self) -> int | None:
         """Rows of the shortest table of positions; None without one."""
-        tables = [stack.embedding.positions for stack in self._stacks.values() if stack.embedding]
+        tables = [stack.embedding.positions for stack in self.model.root.halves.values() if stack.embedding]
         return min([table.rows for table in tables if table is not None], default=None)
 
     @cached_property

@@ -183,7 +183,7 @@ class Refused(Exception):
 
 
 class Suite:
-    """A run of the list. `tell` hears each step's name and the share of the list that is done."""
+    """A run of the list. `tell` is called with each step's name and the share of the list that is done."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Suite:
             self._resume(path)
 
     def _resume(self, path: Path) -> None:
-        """What an earlier run on a device of the same kind has of the list is not done again, but for what failed."""
+        """Keeps the results of an earlier run on a device of the same kind, except steps that failed."""
         try:
             before = json.loads(path.read_text("utf-8"))
             same_device = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.results["device"])
@@ -262,10 +262,10 @@ class Suite:
                 self._ceilings()
             accelerator = parse(self.results[CEILINGS]["accelerator"], "this-machine", CEILINGS)
             selected = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
-            for number, item in (pair for pair in selected if pair[1].first):
-                self._item(item, accelerator, number, "")
-            for phase in PHASES:
-                for number, item in (pair for pair in selected if not pair[1].first):
+            first = [pair for pair in selected if pair[1].first]
+            others = [pair for pair in selected if not pair[1].first]
+            for phase, chosen in (("", first), *((phase, others) for phase in PHASES)):
+                for number, item in chosen:
                     self._item(item, accelerator, number, phase)
         except OutOfTime:
             pass
@@ -284,7 +284,7 @@ class Suite:
         self._write()
 
     def _item(self, item: Item, accelerator: Accelerator, number: int, phase: str) -> None:
-        """The steps of an item whose names begin so."""
+        """Runs the steps of an item whose names begin with `phase`."""
         entry = self.results["items"].setdefault(item.name, {"source": item.source, "steps": {}})
         names = [name for name, _ in steps_of(item)]
         steps = entry["steps"] = {name: entry["steps"][name] for name in names if name in entry["steps"]}
@@ -317,7 +317,7 @@ class Suite:
                 self._write()
 
     def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, Any]:
-        """What a step found; `clocked`: with the device's clocks before and after it, as its times depend on them."""
+        """The result of a step; `clocked`: with the device's clocks before and after it, which its times depend on."""
         start, clocks = time.monotonic(), [devices.clocks(self.device)] if clocked else []
         try:
             result: dict[str, Any] = step(subject, accelerator)
@@ -352,7 +352,8 @@ class Suite:
 
 
 def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
-    """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
+    """The model with at most `layers` layers, and with as many as fit in half of the free memory; None: not one fits.
+    The other half is for the work."""
     free, total_layers = devices.free_bytes(device), devices.n_layers(model)
     layer_count = min(layers or total_layers, total_layers)
     while layer_count and 2 * truncate(model, layer_count).params * dtype.itemsize + devices.SPARE > free:
@@ -397,7 +398,7 @@ def _fit_batch(subject: DeviceModel, load: Load) -> Load:
 
 
 def _size_note(load: Load, sized: Load) -> dict[str, Any]:
-    """That less was measured than was asked."""
+    """A note that a smaller batch was measured."""
     return {} if load == sized else {"sized": f"B = {sized.batch:,}: {load.batch:,} would not fit"}
 
 
@@ -431,15 +432,15 @@ def _verify_exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
     verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
     keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")
 
-    def said(row: Any) -> list[Any]:
+    def listed(row: Any) -> list[Any]:
         values = row._asdict() | {"predicted": as_number(row.predicted), "measured": as_number(row.measured)}
         return [values[key] for key in keys]
 
     return {
         "compared": len(verdict.rows),
         "columns": list(keys),
-        "unequal": [said(row) for row in verdict.failures],
-        "wholes": [said(row) for row in verdict.rows if row.path == ""],
+        "unequal": [listed(row) for row in verdict.failures],
+        "wholes": [listed(row) for row in verdict.rows if row.path == ""],
         "notes": verdict.notes,
     }
 

@@ -119,7 +119,7 @@ class Fakes(FakeTensorMode):
 
 
 class _Folding(TorchFunctionMode):
-    """Folds a user's products of many rows with one matrix as ours (`reference.linear.folded`)."""
+    """Computes a user's products of many rows with one matrix as ours (`reference.linear.multiply_rows`)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):

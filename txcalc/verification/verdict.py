@@ -56,7 +56,7 @@ class Measurement(Struct, frozen=True):
     unit        "bytes", "seconds", "tokens", "tokens/s" or "launches"
     floor       lower bound for any implementation; None: unknown
     gap         the terms of measured minus predicted, by name
-    beside      figures included in neither, by name
+    beside      further figures by name, no part of measured minus predicted
     planned     what `deploy` reserves for it; None: no deployment
     above       the prediction's terms above the floor, by name
     """
@@ -95,7 +95,7 @@ class Verdict:
 
     @property
     def known(self) -> dict[str, Evidence]:
-        """The evidence for each quantity of the whole model of which every row is equal."""
+        """The evidence for each quantity of the whole model; only where every row of it is equal."""
         wholes: dict[str, list[CheckedRow]] = {}
         for row in self.rows:
             if row.path == "":
@@ -181,13 +181,13 @@ def compare(
     for path in [*predicted, *(path for path in by_part if path not in predicted)]:
         first, want = predicted.get(path, (path, 0))
         got = by_part.get(path, 0)
-        if not (_zero(want) and _zero(got)):
+        if want != 0 or got != 0:
             row = check_equal(path, quantity, want, got, oracle, where, for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
         yield from fold_copies(copies)
     want, got = total([figure(entry) for entry in ledger]), total(by_part.values())
-    if not (_zero(want) and _zero(got)):
+    if want != 0 or got != 0:
         yield check_equal("", quantity, want, got, oracle, where, for_all)
 
 
@@ -199,10 +199,6 @@ def _owner(path: str, predicted: Mapping[str, Any]) -> str:
             return above
         above = above.rpartition(".")[0]
     return path
-
-
-def _zero(value: object) -> bool:
-    return bool(value == 0)
 
 
 def fold_copies(copies: list[CheckedRow]) -> Iterator[CheckedRow]:

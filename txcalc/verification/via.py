@@ -85,9 +85,9 @@ class TransformersCost(NamedTuple):
     domain: str
     points: str
     uncounted: Counter[str]
-    cache: MeasuredCache | None
-    cache_why: str
-    assumptions: Sequence[str]
+    cache: MeasuredCache | None = None
+    cache_why: str = ""
+    assumptions: Sequence[str] = ()
 
 
 def measure(
@@ -251,10 +251,16 @@ def countable(net: nn.Module) -> nn.Module:
     return net
 
 
-def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+def _forward(net: Any, tensors: Mapping[str, Tensor]) -> None:
     more = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
     with torch.no_grad():
-        net(**dict(zip(names, tensors, strict=True)), **more)
+        net(**tensors, **more)
+
+
+def _fake(inputs: tuple[ModelInput, ...]) -> tuple[FakeTensorMode, dict[str, Tensor]]:
+    """A mode in which nothing is computed, and inputs in it by name."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+    return mode, {spec.name: mode.from_tensor(blank(spec, spec.shape)) for spec in inputs}
 
 
 # Sizes of the trace: distinct primes, so that no two symbols have the same hint.
@@ -267,16 +273,12 @@ def _trace(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
         return _Traced(None, why=inputs)
     try:
         sizes = tuple(spec.sizes() for spec in inputs)
-        tensors = [
-            blank(
-                spec, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, spec.shape, strict=True))
-            )
-            for spec, varying in zip(inputs, sizes, strict=True)
-        ]
-        symbols = Symbols(tuple(tensors), sizes)
-        names = tuple(spec.name for spec in inputs)
+        lengths = (zip(varying, spec.shape, strict=True) for spec, varying in zip(inputs, sizes, strict=True))
+        shapes = (tuple(TRACED[x.letter] * x.factor if x else n for x, n in pairs) for pairs in lengths)
+        symbols = Symbols(tuple(map(blank, inputs, shapes)), sizes)
+        tensors = {spec.name: tensor for spec, tensor in zip(inputs, symbols.inputs, strict=True)}
         with symbols.mode:
-            counter = flops.count(net, partial(_forward, net, names, symbols.inputs))
+            counter = flops.count(net, partial(_forward, net, tensors))
         domain = symbols.domain()
         return _Traced({path: symbols.read(value) for path, value in counter.by_module.items()}, domain)
     except Refuted as refusal:
@@ -289,11 +291,10 @@ def _measure_point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tupl
     """FLOPs at the sizes asked for, or the reason why there are none."""
     if isinstance(inputs, str):
         return None, inputs
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
     try:
-        tensors = tuple(mode.from_tensor(blank(spec, spec.shape)) for spec in inputs)
+        mode, tensors = _fake(inputs)
         with mode:
-            counter = flops.count(net, partial(_forward, net, tuple(spec.name for spec in inputs), tensors))
+            counter = flops.count(net, partial(_forward, net, tensors))
             for number in counter.by_module.values():
                 int(number)  # raises where it depends on data
             return counter, ""
@@ -320,8 +321,7 @@ def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
     """Elements that a forward pass leaves in the cache of all sequences."""
     if isinstance(inputs, str):
         raise ValueError(inputs)
-    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
-    tensors = {spec.name: mode.from_tensor(blank(spec, spec.shape)) for spec in inputs}
+    mode, tensors = _fake(inputs)
     with mode, torch.no_grad():
         output = net(**tensors, use_cache=True)
     return _elements(getattr(output, "past_key_values", getattr(output, "cache_params", None)))
@@ -346,8 +346,8 @@ def _measure_drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, s
         return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
     try:
         copy = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
-        real, ids = countable(copy.eval()), tuple(torch.randint(net.config.vocab_size, spec.shape) for spec in text)
-        return flops.count(real, partial(_forward, real, ("input_ids",), ids)), ""
+        ids = {spec.name: torch.randint(net.config.vocab_size, spec.shape) for spec in text}
+        return flops.count(copy, partial(_forward, countable(copy.eval()), ids)), ""
     except Exception as error:  # its code may reject the ids
         return None, _one_line(error)
 
@@ -369,8 +369,9 @@ def _summarize(
         if params[path] or (by_module or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
     total, language = sum(params.values()), language_params(net)
-    sizes = {letter: size for spec in inputs if isinstance(spec, ModelInput) for letter, size in _varying_sizes(spec)}
-    uncounted = sum(counter.uncounted.values(), Counter[str]()) if counter else Counter[str]()
+    specs = () if isinstance(inputs, str) else inputs
+    varying = [pair for spec in specs for pair in zip(spec.sizes(), spec.shape, strict=True)]
+    sizes = {size.letter: length // size.factor for size, length in varying if size}
     return TransformersCost(
         library,
         type(net).__name__,
@@ -383,15 +384,8 @@ def _summarize(
         None if traced.flops is None else sum(traced.flops.values()),
         traced.domain,
         traced.why,
-        uncounted,
-        None,
-        "",
-        (),
+        sum(counter.uncounted.values(), Counter[str]()) if counter else Counter(),
     )
-
-
-def _varying_sizes(spec: ModelInput) -> Iterator[tuple[Any, int]]:
-    yield from ((x.letter, size // x.factor) for x, size in zip(spec.sizes(), spec.shape, strict=True) if x)
 
 
 def language_params(net: Any) -> int | None:

@@ -1,5 +1,5 @@
 """Prefill, decode and training steps on a device: peak memory and time, with predictions. Unlike rows of an oracle
-these need not be equal; each says how far apart they are, and why."""
+these need not be equal; each figure has the difference and its causes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from txcalc.curves import PYTORCH
 from txcalc.hardware import Accelerator
-from txcalc.ledger import FEED_FORWARD
+from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
@@ -45,6 +45,7 @@ from txcalc.verification.verdict import Measurement, Verdict, module_paths
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ONE_GPU = Layout()
 CAPTURED = "captured"
+UNUSED = "taken from the device and not used: fragments"
 WORKS = 2  # as often is a piece of work done: once before it counts
 
 
@@ -63,6 +64,14 @@ class Load(NamedTuple):
     checkpoint: bool = False
     absorbed: bool = False
 
+    @property
+    def logits(self) -> str:
+        return "all" if self.kind == "training" else "last"
+
+    @property
+    def mla(self) -> str:
+        return "absorbed" if self.absorbed else "expanded"
+
     def __str__(self) -> str:
         past = f", {self.past:,} past" if self.past else ""
         words = ", blocks computed again" * self.checkpoint + ", latents absorbed" * self.absorbed
@@ -76,14 +85,18 @@ class DeviceModel(NamedTuple):
     device: str
     dtype: torch.dtype
 
+    def ledger(self, load: Load) -> Ledger:
+        """The ledger of a load."""
+        return self.model.ledger(load.batch, load.tokens, load.past, logits=load.logits, mla=load.mla)
+
     def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
-        """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
+        """Fresh random inputs; of a decode step only ids, since the cache has what it needs of an encoder."""
         tensors = inputs(self.model, load.batch, load.tokens, device=device)
         tensors = tensors[:1] if load.past else tensors
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in tensors)
 
-    def remembered(self, load: Load) -> Callable[[str], CacheTensors]:
-        """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
+    def cache_maker(self, load: Load) -> Callable[[str], CacheTensors]:
+        """Makes caches of random values for `past` tokens, in the shapes that a prefill on meta leaves."""
         shapes = CacheTensors(room=WORKS * load.tokens)
         if load.past:
             net = build(self.model, device="meta", dtype=self.dtype)
@@ -91,7 +104,7 @@ class DeviceModel(NamedTuple):
             with torch.no_grad(), mode(static=True, last=True):
                 net(*given, cache=shapes)
 
-        def made(device: str) -> CacheTensors:
+        def make(device: str) -> CacheTensors:
             cache = CacheTensors(shapes.room)
             cache.past = shapes.past
             cache.buffers = {path: _random_like(tensors, device) for path, tensors in shapes.buffers.items()}
@@ -102,42 +115,43 @@ class DeviceModel(NamedTuple):
                 (cache.distances[path],) = _random_like((table,), device)
             return cache
 
-        return made
+        return make
 
     def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: CacheTensors | None) -> Any:
-        """One pass without gradients, as a server does it; time and memory depend on no data, as experts take turns.
-        Absorbed latents are one key for all heads, wider than their values: PyTorch has no fused kernel for that, and
-        would make a copy for each head; plain products do not."""
+        """One pass without gradients, as in a server. Experts take tokens in turn, so that time and memory depend on no
+        data."""
+        # PyTorch has no fused kernel for absorbed latents (one key for all heads, wider than the values) and would copy
+        # it for each head; plain products do not.
         cuda = devices.is_cuda(self.device)
         with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed, grouped=cuda):
             return net(*given, cache=cache) if self.model.decodes else net(*given)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:
-        """For `measure`: on a device, the modules and data, and the work that is done with them, again and again. A
-        decode step's cache grows by each."""
+        """For `measure`: makes modules and data on a device, and returns the work, which can be repeated. The cache of
+        a decode step grows each time."""
         if load.kind == "training":
             return partial(self._training, load)
-        remembered = self.remembered(load._replace(past=max(load.past - load.tokens, 0)))
+        caches = self.cache_maker(load._replace(past=max(load.past - load.tokens, 0)))
 
-        def made(device: str) -> Work:
+        def make(device: str) -> Work:
             net, given = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
-            cache = remembered(device)
+            cache = caches(device)
 
             def work() -> None:
                 self.forward(net, load, given, cache if load.past else CacheTensors())
 
             return work
 
-        return made
+        return make
 
     def stepping(self, load: Load) -> Callable[[], Work]:
-        """For clocks: one module, and each time a step of it on fresh data."""
-        net, remembered = build(self.model, device=self.device, dtype=self.dtype), self.remembered(load)
-        return partial(self.step, net, load, remembered)
+        """For clocks: makes the module once, and then steps on fresh data."""
+        net, caches = build(self.model, device=self.device, dtype=self.dtype), self.cache_maker(load)
+        return partial(self.step, net, load, caches)
 
-    def step(self, net: object, load: Load, remembered: Callable[[str], CacheTensors]) -> Work:
+    def step(self, net: object, load: Load, caches: Callable[[str], CacheTensors]) -> Work:
         """A pass on fresh data, ready to go."""
-        given, cache = self.data(load, self.device), remembered(self.device)
+        given, cache = self.data(load, self.device), caches(self.device)
         return lambda: self.forward(net, load, given, cache)
 
     def _training(self, load: Load, device: str) -> Work:
@@ -168,11 +182,9 @@ class DeviceModel(NamedTuple):
         return work
 
     def least_bytes(self, load: Load) -> int:
-        """What has to be in memory at once: weights and cache; of a training step weights, AdamW's two moments, and the
-        larger of the gradients and of what backward needs, where the ledger claims to know it."""
-        width = self.dtype.itemsize
-        logits = "all" if load.kind == "training" else "last"
-        ledger = self.model.ledger(load.batch, load.tokens, load.past, logits=logits)
+        """What has to be in memory at once: weights and cache; for training weights, AdamW's two moments, and the
+        larger of the gradients and the saved activations, where the ledger knows these."""
+        width, ledger = self.dtype.itemsize, self.ledger(load)
         weights = ledger.total("params") * width
         if load.kind != "training":
             cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
@@ -191,14 +203,11 @@ def peak_memory(subject: DeviceModel, load: Load) -> Measurement:
     prepare = subject.prepare(load)
     predicted, peak = trace_peak(prepare, subject.device), measure_peak(prepare, subject.device)
     floor, gap = subject.least_bytes(load), _gap(predicted, peak)
-    unused = (
-        {} if peak.reserved is None else {"taken from the device and not used: fragments": peak.reserved - peak.peak}
-    )
+    unused = {} if peak.reserved is None else {UNUSED: peak.reserved - peak.peak}
     planned = deployed(subject, load)
     above = {f"for what it computes ({_largest(predicted.added)})": predicted.peak - floor}
-    return Measurement(
-        "peak memory", str(load), "", "bytes", floor, predicted.peak, peak.peak, gap, unused, planned, above
-    )
+    figures = floor, predicted.peak, peak.peak, gap, unused, planned, above
+    return Measurement("peak memory", str(load), "", "bytes", *figures)
 
 
 def deployed(subject: DeviceModel, load: Load) -> int | None:
@@ -207,10 +216,8 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
-    rank_bytes, context = (
-        RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form),
-        load.past + load.tokens,
-    )
+    rank_bytes = RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form)
+    context = load.past + load.tokens
     steps = rank_bytes.activations(context, load.batch)
     used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
     return rank_bytes.weights_bytes + rank_bytes.cache_bytes(context, load.batch) + max(used)
@@ -239,31 +246,30 @@ def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
 def times(
     subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
 ) -> Iterator[Measurement]:
-    """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
-    expected of the accelerator's efficiency; on CUDA a decode step also as a graph that is replayed. `notes` is told
+    """Seconds of a pass and of its parts by kind, on fresh data each time, with the roofline's floor and the time
+    expected from the accelerator's efficiency; on CUDA a decode step also as a replayed graph. `notes` gets the reason
     where none can be captured."""
-    net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
-    fresh = partial(subject.step, net, load, remembered)
+    net, caches = build(subject.model, device=subject.device, dtype=subject.dtype), subject.cache_maker(load)
+    fresh = partial(subject.step, net, load, caches)
     costs = expected_times(subject, load, accelerator)
-    pass_cost = costs[""]
     median_s = median(time_fresh(fresh, subject.device, repeats))
     kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
     parts = time_parts(net, kinds, fresh, subject.device, repeats)
-    yield Measurement("time", str(load), "", "seconds", pass_cost.floor, pass_cost.achievable, median_s)
+    yield _time(str(load), "", costs[""], median_s)
     if devices.is_cuda(subject.device) and load.kind == "decode":
-        graph_cost = costs[CAPTURED]
         try:
             replayed = median(time_captured(fresh, subject.device, repeats))
-            yield Measurement(
-                "time", f"{load}, {CAPTURED}", "", "seconds", graph_cost.floor, graph_cost.achievable, replayed
-            )
+            yield _time(f"{load}, {CAPTURED}", "", costs[CAPTURED], replayed)
         except RuntimeError as error:
             if devices.ran_out(error) or notes is None:
                 raise
             notes.append(f"not captured: {str(error).splitlines()[0]}")
     for kind, part_s in parts.items():
-        cost = costs.get(kind, Cost())
-        yield Measurement("time", str(load), kind, "seconds", cost.floor, cost.achievable, part_s)
+        yield _time(str(load), kind, costs.get(kind, Cost()), part_s)
+
+
+def _time(load: str, part: str, cost: Cost, measured: float) -> Measurement:
+    return Measurement("time", load, part, "seconds", cost.floor, cost.achievable, measured)
 
 
 def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
@@ -278,17 +284,15 @@ def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[
     work = subject.prepare(load)(subject.device)
     work()
     run = kernels.profile_kernels(work, subject.device)
-    logits, training = ("all", True) if load.kind == "training" else ("last", False)
-    mla = "absorbed" if load.absorbed else "expanded"
-    ledger = subject.model.ledger(load.batch, load.tokens, load.past, logits=logits, mla=mla)
-    return list(kernels.figures(ledger, str(load), training, run)), run.described()
+    counts = kernels.figures(subject.ledger(load), str(load), load.kind == "training", run)
+    return list(counts), run.described()
 
 
 def training_speed(
     subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5
 ) -> Iterator[Measurement]:
-    """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
-    tokens per second, bytes allocated and reserved."""
+    """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, compared with `train`:
+    seconds, tokens per second, bytes allocated and reserved."""
     label = f"{load}, cross-entropy"
     plan, step = expected_step(subject, load, accelerator)
     prepare = partial(subject.learning, load)
@@ -302,9 +306,8 @@ def training_speed(
     floor = subject.least_bytes(load)
     yield Measurement("memory of training", label, "", "bytes", floor, plan.fullest.allocated, peak.peak)
     if peak.reserved is not None:
-        yield Measurement(
-            "memory of training", f"{label}, reserved", "", "bytes", floor, plan.fullest.reserved, peak.reserved
-        )
+        label = f"{label}, reserved"
+        yield Measurement("memory of training", label, "", "bytes", floor, plan.fullest.reserved, peak.reserved)
 
 
 def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
@@ -327,8 +330,7 @@ def rank_time(subject: DeviceModel, accelerator: Accelerator, issued: bool = Tru
 
 def workload(model: Model, load: Load) -> Workload:
     """The ledger's workload for a measured load."""
-    mla = "absorbed" if load.absorbed else "expanded"
-    return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
+    return model.workload(load.batch, load.tokens, load.past, logits=load.logits, mla=load.mla)
 
 
 def attention_share(seconds: Mapping[str, float]) -> float:
@@ -373,7 +375,7 @@ def common_loads(model: Model, device: str) -> tuple[Load, ...]:
 
 
 def measure(verdict: Verdict, subject: DeviceModel, kinds: Sequence[str], accelerator: Accelerator | None) -> None:
-    """Adds the figures of `common_loads` work to a verdict; what is foreseen not to fit is not run, and said.
+    """Adds the figures of `common_loads` to a verdict; a load whose predicted peak does not fit is a note instead.
 
     Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.
     """

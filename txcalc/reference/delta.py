@@ -45,8 +45,8 @@ class DeltaRule(Cached):
         cached = run.recall(self.place)
         state = cached[0] if cached else None
         if current().static:
-            written = k.unsqueeze(-1) * (beta * wide).unsqueeze(-2)
-            states = sum_states(torch.zeros_like(written) if decay is None else decay, written, state)
+            update = k.unsqueeze(-1) * (beta * wide).unsqueeze(-2)
+            states = sum_states(torch.zeros_like(update) if decay is None else decay, update, state)
             y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
         else:
             y, state = self._scan(q, k, wide, None if decay is None else decay.exp(), beta, state)

@@ -27,13 +27,13 @@ class Shares(nn.Module):
         first = read.sigmoid() + 1e-6
         if self.read:
             return first, None, None
-        written = 2 * more[0].sigmoid()
+        write = 2 * more[0].sigmoid()
         if not self.mixed:
-            return first, written, None
+            return first, write, None
         matrix = more[1].unflatten(-1, (n, n)).softmax(-1) + 1e-6
         for i in range(2 * self.steps - 1):
             matrix = matrix / (matrix.sum(-1 if i % 2 else -2, keepdim=True) + 1e-6)
-        return first, written, matrix
+        return first, write, matrix
 
 
 class Collapse(nn.Module):
@@ -64,5 +64,5 @@ class HyperConnection(nn.Module):
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """The branch's input (B, T, D), and the write coefficients and matrix for `spread`."""
-        read, written, matrix = self.shares(self.project(self.norm(streams.flatten(2))))
-        return self.collapse(streams, read), written, matrix
+        read, write, matrix = self.shares(self.project(self.norm(streams.flatten(2))))
+        return self.collapse(streams, read), write, matrix

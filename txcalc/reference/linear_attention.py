@@ -60,8 +60,8 @@ class SlotScan(nn.Module):
     (B, T, h, d_k), v (B, T, h, d_v) and log λ (B, T, h, m)."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rate, written = decay.unsqueeze(-1), (1 - decay.exp()).unsqueeze(-1)
-        keys, values = (run_states(rate, written * side.unsqueeze(-2), None) for side in (k, v))
+        rate, share = decay.unsqueeze(-1), (1 - decay.exp()).unsqueeze(-1)
+        keys, values = (run_states(rate, share * side.unsqueeze(-2), None) for side in (k, v))
         shares = (keys * (q * q.shape[-1] ** -0.5).unsqueeze(-2)).sum(-1).softmax(-1)
         return (values * shares.unsqueeze(-1)).sum(-2), keys[:, -1], values[:, -1]
 
@@ -113,9 +113,9 @@ class MatrixScan(Cached):
         for t in range(q.shape[1]):
             high = torch.maximum(keep[:, t] + top, inward[:, t])
             past, now = (keep[:, t] + top - high).exp().unsqueeze(-1), (inward[:, t] - high).exp().unsqueeze(-1)
-            written = now * k[:, t]
-            memory = past.unsqueeze(-1) * memory + written.unsqueeze(-1) * v[:, t].unsqueeze(-2)
-            normaliser, top = past * normaliser + written, high
+            update = now * k[:, t]
+            memory = past.unsqueeze(-1) * memory + update.unsqueeze(-1) * v[:, t].unsqueeze(-2)
+            normaliser, top = past * normaliser + update, high
             over, under = (memory * q[:, t].unsqueeze(-1)).sum(-2), (normaliser * q[:, t]).sum(-1)
             ys.append(over / torch.maximum(under.abs(), (-top).exp()).unsqueeze(-1))
         return torch.stack(ys, 1), (memory, normaliser, top)
@@ -125,14 +125,14 @@ class MatrixScan(Cached):
         q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The same in closed form, with an exponent of 0."""
-        written = inward.exp().unsqueeze(-1) * k
+        update = inward.exp().unsqueeze(-1) * k
         memory = normaliser = None
         if cached is not None:
             scale = cached[2].exp().unsqueeze(-1)
             memory, normaliser = cached[0] * scale.unsqueeze(-1), cached[1] * scale
         rate = keep.unsqueeze(-1)
-        memories = sum_states(rate.unsqueeze(-1), written.unsqueeze(-1) * v.unsqueeze(-2), memory)
-        normalisers = sum_states(rate, written, normaliser)
+        memories = sum_states(rate.unsqueeze(-1), update.unsqueeze(-1) * v.unsqueeze(-2), memory)
+        normalisers = sum_states(rate, update, normaliser)
         over, under = (memories * q.unsqueeze(-1)).sum(-2), (normalisers * q).sum(-1)
         y = over / under.abs().clamp(min=1).unsqueeze(-1)
         return y, (memories[:, -1], normalisers[:, -1], torch.zeros_like(inward[:, 0]))

@@ -14,21 +14,21 @@ from txcalc.reference.mode import current
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
-def sum_states(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
-    """Every state of h ← exp(decay)·h + written, over axis 1: h_t = e^{P_t}·(h_0 + Σ_{s≤t} e^{−P_s}·written_s) with P
+def sum_states(decay: Tensor, update: Tensor, state: Tensor | None) -> Tensor:
+    """Every state of h ← exp(decay)·h + update, over axis 1: h_t = e^{P_t}·(h_0 + Σ_{s≤t} e^{−P_s}·update_s) with P
     the running sum of the decays."""
     decay = decay.cumsum(1)
-    written = ((-decay).exp() * written).cumsum(1)
-    return decay.exp() * (written if state is None else written + state.unsqueeze(1))
+    update = ((-decay).exp() * update).cumsum(1)
+    return decay.exp() * (update if state is None else update + state.unsqueeze(1))
 
 
-def run_states(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
-    """Every state of h ← exp(decay)·h + written, token by token, or in closed form where the mode is `static`."""
+def run_states(decay: Tensor, update: Tensor, state: Tensor | None) -> Tensor:
+    """Every state of h ← exp(decay)·h + update, token by token, or in closed form where the mode is `static`."""
     if current().static:
-        return sum_states(decay, written, state)
+        return sum_states(decay, update, state)
     states = []
-    for t in range(written.shape[1]):
-        state = written[:, t] if state is None else decay[:, t].exp() * state + written[:, t]
+    for t in range(update.shape[1]):
+        state = update[:, t] if state is None else decay[:, t].exp() * state + update[:, t]
         states.append(state)
     return torch.stack(states, 1)
 

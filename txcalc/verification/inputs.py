@@ -1,4 +1,4 @@
-"""What transformers' classes take: token ids, pictures, sounds and states of the sizes that a config says."""
+"""Inputs of transformers' classes: token ids, images, sounds and states, of the sizes in a config."""
 
 from __future__ import annotations
 
@@ -137,9 +137,9 @@ def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
     return (ModelInput("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)
 
 
+# How names of inputs of real numbers end; others are ids.
+REAL = ("_values", "_features", "_embeddings", "_patches", "_videos", "states", "actions", "_to_go")
+
+
 def blank(spec: ModelInput, shape: tuple[int, ...]) -> Tensor:
-    real = spec.name.endswith(
-        ("_values", "_features", "_embeddings", "_patches", "_videos", "states", "actions", "_to_go")
-    )
-    kind = torch.float32 if real else torch.long
-    return torch.zeros(shape, dtype=kind, device="meta")
+    return torch.zeros(shape, dtype=torch.float32 if spec.name.endswith(REAL) else torch.long, device="meta")

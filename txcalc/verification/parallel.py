@@ -219,7 +219,7 @@ def make_optimizer(recipe: Recipe, net: nn.Module) -> Any:
 
 
 class MuonWithAdamW:
-    """PyTorch's Muon for the blocks' matrices, which it steps alone, and AdamW for all else."""
+    """PyTorch's Muon for the blocks' matrices, and AdamW for all else."""
 
     def __init__(self, net: nn.Module) -> None:
         learning = [(f".{name}", p) for name, p in net.named_parameters() if p.requires_grad]
@@ -287,7 +287,7 @@ def build_sharded(
 
 def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
     """How FSDP shards experts, as in torchtitan (distributed/fsdp.py, apply_fsdp_to_decoder): with ep over the ranks
-    that hold the same ones; whole experts or, over more ranks than experts, rows of each where they divide."""
+    that hold the same experts. A rank has whole experts; with more ranks than experts, rows of each if they divide."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
     from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
     from torch.distributed.tensor import Shard
@@ -326,11 +326,11 @@ def _checkpoint(module: nn.Module, recomputed: Context) -> None:
     """Activation checkpointing: forward saves only its input."""
     forward = module.forward
 
-    def again(*given: object) -> Any:
+    def checkpointed(*given: object) -> Any:
         contexts = lambda: (nullcontext(), recomputed(module))  # noqa: E731
         return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
 
-    module.forward = again
+    module.forward = checkpointed
 
 
 def _blocks(net: nn.Module) -> Iterator[nn.Module]:

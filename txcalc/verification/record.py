@@ -1,4 +1,4 @@
-"""Records what a verification showed of a model at its own sizes, where its structures' theorems say less."""
+"""Stores what a verification showed of a model at its own sizes, where the theorems of its structures show less."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def _complete(model: Model, row: CheckedRow) -> bool:
 
 
 def store(results: Mapping[str, tuple[Model, Mapping[str, Shown | None]]]) -> None:
-    """Keeps the evidence found of models, by name, and removes what was not shown; what theorems of structures show as
-    surely is left out."""
+    """Stores the evidence of models, by name, and removes what was not shown; evidence that theorems of structures
+    give just as surely is left out."""
     path = theorems_file()
     with files.locked(path):
         theorems = read(path)

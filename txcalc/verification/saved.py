@@ -142,9 +142,7 @@ MODELLED = {
         {name for name in MIXERS if mechanism(name).kind == "recurrent"} - {"short_convolution"} | {"channel_mix"},
         "recurrent mixers (their kernels keep other states)",
     ),
-    "streams": "streams (their many small steps are fused or not)",
-    "spread": "streams (their many small steps are fused or not)",
-    "merge": "streams (their many small steps are fused or not)",
+    **dict.fromkeys(("streams", "spread", "merge"), "streams (their many small steps are fused or not)"),
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 

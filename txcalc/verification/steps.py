@@ -54,8 +54,8 @@ POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cach
 
 
 def prove_further(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """The evidence for each further quantity that is not known yet, with its rows; what cannot be traced is left
-    out."""
+    """The evidence for each further quantity that is not `known`, with its rows; quantities that cannot be traced are
+    left out."""
     evidence: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
@@ -142,8 +142,8 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
 
 
 def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """Saved activations with explicit and with fused attention, where the ledger claims all of them: for all lengths of
-    2 or more; and of 1, each length for which the figures are equal there too, whichever others are 1."""
+    """Saved activations with explicit and with fused attention, where the ledger claims all of them. They are proved
+    for all lengths of 2 or more, and from 1 for each length whose figures are equal there, whichever others are 1."""
     shown: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):

@@ -142,8 +142,8 @@ class Subject:
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
     def trace(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
-        """The result of a trace with symbolic inputs, and its symbols; only the batch is symbolic at points and where
-        lengths cannot be. Errors: `NotForAll` where `lengths` is "symbolic"."""
+        """The result of a trace with symbolic inputs; only the batch is symbolic where `lengths` is "points" or the
+        trace allows no more. Errors: `NotForAll` for that where `lengths` is "symbolic"."""
         if self.lengths != "points":
             try:
                 return trace(self.symbols(device), self.letters)

@@ -272,7 +272,7 @@ def _prepare(source: str, candidate: nn.Module, device: str) -> nn.Module:
     net = cast(nn.Module, _attempt(source, device, what, candidate.to, device)).eval()
     choose: Any = getattr(net, "set_experts_implementation", None)
     if callable(choose):
-        choose("batched_mm")  # transformers' form independent of data: k products per token
+        choose("batched_mm")  # transformers' form whose shapes depend on no data: k products per token
     return net
 
 

@@ -51,7 +51,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     yield check_equal("", "params", ledger.total("params"), elements, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, net, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
-    if (checked.missing or checked.unexplained) and (note := _in_total(model, ledger, weights)):
+    if (checked.missing or checked.unexplained) and (note := _compare_total(model, ledger, weights)):
         subject.notes.append(f"shapes, by {ORACLE}: {note}")
         return
     for lacking in checked.missing:
@@ -68,9 +68,9 @@ def lists_leaves(model: Model) -> bool:
     return any(True for _ in listed(model))
 
 
-def _in_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
-    """The weights with a shape that only one side has, of which only the total is compared: of a model with listed
-    leaves all, of others those that no token runs through. "" if the totals differ too."""
+def _compare_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
+    """A note on weights whose shape only one side has, if their totals are equal and only these can be compared: all of
+    a model with listed leaves, else those that no token runs through. "" otherwise."""
     described, stored = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
     paths: dict[tuple[int, ...], str] = {}
     for entry in ledger:
@@ -159,9 +159,9 @@ OTHER_NAMES = {
     "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
     "experts.routed": tuple(f"{name}.experts" for name in MLP),
     "cross_attention.core": CROSS,
-    **{f"attention.{one}": (f"layer.0.SelfAttention.{one}",) for one in "qkvo"},
-    **{f"cross_attention.{one}": tuple(f"{above}.{end}" for above in CROSS for end in (one, f"{one}_proj"))
-       for one in "qkv"},
+    **{f"attention.{name}": (f"layer.0.SelfAttention.{name}",) for name in "qkvo"},
+    **{f"cross_attention.{name}": tuple(f"{above}.{end}" for above in CROSS for end in (name, f"{name}_proj"))
+       for name in "qkv"},
     "cross_attention.o": tuple(f"{above}.{end}" for above in CROSS for end in ("o", "out_proj")),
     "feed_forward.gate": tuple(f"layer.{i}.DenseReluDense.wi_0" for i in (1, 2)),
     "feed_forward.up": ("fc1", *(f"layer.{i}.DenseReluDense.{end}" for i in (1, 2) for end in ("wi", "wi_1"))),

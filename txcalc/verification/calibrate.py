@@ -30,7 +30,8 @@ from txcalc.verification import device as devices
 from txcalc.verification.measure import Work, time_captured, time_once
 from txcalc.verification.workloads import DeviceModel, Load, rank_time, workload
 
-TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
+TINY = "D=64 L=4 h=4 F=128 V=64"  # hardly any arithmetic: its steps take as long as their kernels' launches
+TINY_STEP = Load("decode", 1, 1, 8)
 ROUNDS, SECONDS = 9, 90.0
 NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
 # Elements per parameter that AdamW moves, as `train` counts: the gradient read, weight and moments read and written.
@@ -165,10 +166,8 @@ def calibrate(
     except RuntimeError as error:
         if not devices.ran_out(error):
             raise
-        free = iec(devices.free_bytes(device))
-        raise Refuted(
-            f"{device} has {free} free, too little for the products and the model that are measured"
-        ) from None
+        free = f"{device} has {iec(devices.free_bytes(device))} free"
+        raise Refuted(f"{free}, too little for the products and the model that are measured") from None
 
 
 def _run_rounds(
@@ -188,7 +187,7 @@ def _run_rounds(
     wide = "bf16" if devices.is_cuda(device) else "fp32"
     subject, tiny = (DeviceModel(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
     works = [kernel.make() for kernel in kernels]
-    steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
+    steps = [*((subject, step) for step in sizes.steps), (tiny, TINY_STEP)]
     fresh = [owner.stepping(step) for owner, step in steps]
     timings: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
     done, clocks = 0, [devices.clocks(device)]
@@ -334,10 +333,8 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[T
 def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
     """Launch times, from a tiny model's step."""
     unit_launch = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
-    counted = rank_time(tiny, replace(accelerator, calibration=unit_launch)).cost(
-        workload(tiny.model, Load("decode", 1, 1, 8))
-    )
-    return counted.launch / unit_launch.launch_s
+    timer = rank_time(tiny, replace(accelerator, calibration=unit_launch))
+    return timer.cost(workload(tiny.model, TINY_STEP)).launch / unit_launch.launch_s
 
 
 def _efficiency(
@@ -348,18 +345,14 @@ def _efficiency(
     PyTorch's."""
     by = _by_kind(rates)
     source = accelerator.sources["memory.driver"]
-    products = {
-        dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
-        for dtype in accelerator.peaks
-        if ("matmul", dtype) in by
-    }
+    dtypes = [dtype for dtype in accelerator.peaks if ("matmul", dtype) in by]
+    products = {f"matmul.{dtype}": median(by["matmul", dtype]) / accelerator.peak(dtype) for dtype in dtypes}
     shares = {
         "attention_prefill": median(by["attention, prefill", wide]) / accelerator.peak(wide),
         "attention_decode": median(by["attention, decode", wide]) / accelerator.bandwidth,
         "memory": median(by[READING, wide]) / accelerator.bandwidth,
     }
-    measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
-    flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
+    flat = {key: min(1.0, share) for key, share in {**shares, **products}.items()} | {"launch_s": start}
     flat |= {"host_s": host} if host else {}
     cited, owner = dict.fromkeys(flat, source), f"{PYTORCH}." if known else ""
     efficiency = (
@@ -368,7 +361,7 @@ def _efficiency(
         else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
     )
     curves = dict(efficiency.curves)
-    for dtype in products:
+    for dtype in dtypes:
         for row in (2, 4):
             if reached := by.get((UNALIGNED.format(row), dtype)):
                 key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))

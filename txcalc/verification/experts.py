@@ -108,10 +108,8 @@ def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> 
         received_counts = torch.empty_like(sent_counts)
         dist.all_to_all_single(received_counts, sent_counts, group=group)
         counts_by_rank = received_counts.unflatten(0, (ranks, per_rank)).tolist()
-    going, coming = (
-        [sum(counts[i : i + per_rank]) for i in range(0, len(counts), per_rank)],
-        [*map(sum, counts_by_rank)],
-    )
+    going = [sum(counts[i : i + per_rank]) for i in range(0, len(counts), per_rank)]
+    coming = [*map(sum, counts_by_rank)]
     arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
     if self.etp.size() > 1:  # all ranks of an expert need what one of them received
         arrived = all_gather_tensor_autograd(arrived, 0, self.etp.get_group())

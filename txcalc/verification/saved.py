@@ -57,39 +57,34 @@ class SavedElements:
         self._weights = {tensor.untyped_storage()._cdata for tensor in tensors}
         # Storages by address; held, since the address of a freed one could be reused.
         self._seen = dict[int, Any]()
-        # Those charged to an idle path, or as statistics (with the bytes of each), until another module saves them.
-        self._provisional = dict[int, tuple[str, Any, int]]()
+        # Those counted for an idle path, or as statistics, until another module saves them: the arguments of `_add`.
+        self._provisional = dict[int, tuple[str, str, Any, int]]()
         self._memory = set[int]()
         self._net = net
 
     def _pack(self, tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
+        storage, path, width = tensor.untyped_storage(), self.tracker.path, tensor.dtype.itemsize
         address = storage._cdata
-        packed = self.packed.setdefault(self.tracker.path, [])
+        packed = self.packed.setdefault(path, [])
         packed.append(self._is_table(storage, len(packed)))
         if address not in self._seen:
             self._seen[address] = storage
-            size = self.symbols.read(storage.nbytes())
-            path = "memory" if address in self._memory else self.tracker.path
-            elements = sympy.expand(size * sympy.Rational(1, tensor.dtype.itemsize))
-            reason = self._reason(address, tensor, elements, path)
-            where, key, amount = (self.left_out, reason, size) if reason else (self.elements, path, elements)
-            where[key] = sympy.expand(where.get(key, 0) + amount)
-            if reason == STATISTICS or (not reason and self._is_provisional(path)):
-                self._provisional[address] = path, elements, tensor.dtype.itemsize if reason else 0
-        elif (
-            address in self._provisional
-            and self.tracker.path != self._provisional[address][0]
-            and not self._is_provisional(self.tracker.path)
-        ):
-            before, elements, width = self._provisional.pop(address)
-            where, key, amount = (
-                (self.left_out, STATISTICS, width * elements) if width else (self.elements, before, elements)
-            )
-            where[key] = sympy.expand(where[key] - amount)  # a statistic has no other reader: it was an input
-            path = self.tracker.path
-            self.elements[path] = sympy.expand(self.elements.get(path, 0) + elements)
+            owner = "memory" if address in self._memory else path
+            elements = sympy.expand(self.symbols.read(storage.nbytes()) * sympy.Rational(1, width))
+            reason = self._reason(address, tensor, elements, owner)
+            self._add(reason, owner, elements, width)
+            if reason == STATISTICS or (not reason and self._is_provisional(owner)):
+                self._provisional[address] = reason, owner, elements, width
+        elif address in self._provisional and path != self._provisional[address][1] and not self._is_provisional(path):
+            reason, owner, elements, width = self._provisional.pop(address)
+            self._add(reason, owner, -elements, width)  # a statistic has no other reader: it was an input
+            self._add("", path, elements, width)
         return tensor
+
+    def _add(self, reason: str, path: str, elements: Any, width: int) -> None:
+        """Counts elements for a module, or as bytes left out if there is a reason."""
+        where, key, amount = (self.left_out, reason, elements * width) if reason else (self.elements, path, elements)
+        where[key] = sympy.expand(where.get(key, 0) + amount)
 
     def _is_table(self, storage: Any, number: int) -> bool:
         """Whether the size of what a path saves as its `number`-th tensor does not depend on B."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -164,30 +165,24 @@ def simplify(expression: Expression) -> Expression:
     if isinstance(expression, int) or not expression.has(Application):
         return expression
 
-    def larger(*sides: Expression) -> Expression:
-        largest = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
-        return largest[0] if largest else Max(*sides)
+    def extreme(sign: int, otherwise: Any, *sides: Expression) -> Expression:
+        first = [a for a in sides if all(a is b or _positive(sign * (a - b), strictly=False) for b in sides)]
+        return first[0] if first else otherwise(*sides)
 
-    def rest(a: Expression, b: Expression) -> Expression:
+    def divided(index: int, otherwise: Any, a: Expression, b: Expression) -> Expression:
         division = _divide(a, b)
-        return Mod(a, b) if division is None else division[1]
-
-    def quotient(a: Expression, b: Expression) -> Expression:
-        division = _divide(a, b)
-        return FloorDiv(a, b) if division is None else division[0]
+        return otherwise(a, b) if division is None else division[index]
 
     def upwards(a: Expression) -> Expression:
         above, below = sympy.fraction(sympy.together(a))
         division = _divide(sympy.expand(above), sympy.expand(below), upwards=True)
         return sympy.ceiling(a) if division is None else division[0]
 
-    def smaller(*sides: Expression) -> Expression:
-        smallest = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
-        return smallest[0] if smallest else sympy.Min(*sides)
-
+    quotient, remainder = partial(divided, 0, FloorDiv), partial(divided, 1, Mod)
+    larger, smaller = partial(extreme, 1, Max), partial(extreme, -1, sympy.Min)
     for _ in range(4):
         before = expression
-        expression = expression.replace(Mod, rest).replace(PythonMod, rest).replace(FloorDiv, quotient)
+        expression = expression.replace(Mod, remainder).replace(PythonMod, remainder).replace(FloorDiv, quotient)
         expression = expression.replace(sympy.ceiling, upwards)
         expression = expression.replace(Min, smaller).replace(sympy.Min, smaller)
         expression = expression.replace(Max, larger).replace(sympy.Max, larger).replace(ToFloat, lambda x: x)

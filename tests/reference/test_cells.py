@@ -61,20 +61,20 @@ def test_it_computes_what_torch_computes(form: str) -> None:
     from txcalc.reference.run import CacheTensors, Run, TensorOptions
 
     part = Part(d_model=6, d_hidden=5, form=form, bias=True, second_bias=True, projected=False)
-    own = RecurrentCell(part, TensorOptions(torch.device("cpu"), torch.float64))
+    cell = RecurrentCell(part, TensorOptions(torch.device("cpu"), torch.float64))
     other = module(form)(6, 5, batch_first=True).double()
     for mine, its in (
-        (own.in_proj.weight, other.weight_ih_l0),
-        (own.in_proj.bias, other.bias_ih_l0),
-        (own.cell.weight, other.weight_hh_l0),
-        (own.cell.bias, other.bias_hh_l0),
+        (cell.in_proj.weight, other.weight_ih_l0),
+        (cell.in_proj.bias, other.bias_ih_l0),
+        (cell.cell.weight, other.weight_hh_l0),
+        (cell.cell.bias, other.bias_hh_l0),
     ):
         mine.data.copy_(its.data)  # type: ignore[union-attr]
     x = torch.randn(2, 7, 6, dtype=torch.float64)
     y, _ = other(x)
-    torch.testing.assert_close(own(x, Run(0, torch.arange(7))), y)
+    torch.testing.assert_close(cell(x, Run(0, torch.arange(7))), y)
     cache = CacheTensors()
-    halves = [own(x[:, a:b], Run(a, torch.arange(a, b), cache)) for a, b in ((0, 3), (3, 7))]
+    halves = [cell(x[:, a:b], Run(a, torch.arange(a, b), cache)) for a, b in ((0, 3), (3, 7))]
     torch.testing.assert_close(torch.cat(halves, 1), y)
 
 

@@ -49,8 +49,8 @@ def test_the_direct_form_is_a_product_of_all_pairs() -> None:
 def test_modal_filters_by_hand() -> None:
     """StripedHyena's block: poles and residues of two complex numbers a channel, and a state of them."""
     model = build(description(states=2, features=3, width=64), "test")
-    own = 16 * 48 + 48 + 48 * 4 + 2 * (16 * 2 * 2) + 16 + 16 * 16 + 16
-    assert model.ledger().at("layers.0.hyena").total("params") == own
+    params = 16 * 48 + 48 + 48 * 4 + 2 * (16 * 2 * 2) + 16 + 16 * 16 + 16
+    assert model.ledger().at("layers.0.hyena").total("params") == params
     long = model.ledger(batch=3, tokens=10).at("layers.0.hyena.long")
     assert (long.total("flops"), long.cache_terms) == (0, (0, 64, 64))
     transforms = 5 * (2 * 3 + 1) * 16 * 10 * 5 + 6 * 3 * 16 * 11
@@ -70,8 +70,8 @@ def test_stages_of_a_transform(n: int, stages: int) -> None:
     assert ceil_log2(n) == stages
     numpy = pytest.importorskip("numpy")
     for dtype in (numpy.float64, object):
-        (found,) = ceil_log2(numpy.array([n], dtype=dtype))
-        assert int(found) == stages
+        (stage_count,) = ceil_log2(numpy.array([n], dtype=dtype))
+        assert int(stage_count) == stages
     sympy = pytest.importorskip("sympy")
     symbol = sympy.Symbol("n", positive=True, integer=True)
     assert ceil_log2(symbol).subs(symbol, n) == stages

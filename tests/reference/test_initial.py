@@ -25,9 +25,9 @@ def test_every_parameter_has_one_rule(name: str) -> None:
 
 def test_gpt2_begins_at_002_and_its_last_products_smaller() -> None:
     """Radford et al. 2019, section 2.3: 1/√N of N residual layers, two a block."""
-    found = {each.rule: each for each in initial(load("gpt2"))}
-    assert found["N(0, σ²), σ = 0.02"].deviation == 0.02
-    small = found["N(0, σ²), σ = 0.02/√24"]
+    by_rule = {each.rule: each for each in initial(load("gpt2"))}
+    assert by_rule["N(0, σ²), σ = 0.02"].deviation == 0.02
+    small = by_rule["N(0, σ²), σ = 0.02/√24"]
     assert small.deviation == pytest.approx(0.02 / math.sqrt(2 * 12), rel=1e-15)
     assert small.params == 12 * (768 * 768 + 3072 * 768)
     assert {each.deviation for each in initial(load("bert-base"))} == {0.02, 0.0}, "post-norm: nothing is smaller"

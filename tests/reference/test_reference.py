@@ -49,9 +49,9 @@ def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
     return model, net, reference.inputs(model, B, T, 10 if model.has_encoder_apart else None)
 
 
-def logits(made: Any) -> Tensor:
+def logits(output: Any) -> Tensor:
     """What a whole model says, without what its encoder's pooler makes."""
-    return made[0] if isinstance(made, tuple) else made
+    return output[0] if isinstance(output, tuple) else output
 
 
 # --- what there is ---------------------------------------------------------------------------------------------------
@@ -355,8 +355,8 @@ def test_a_step_of_training_reaches_every_weight(name: str) -> None:
     assert losses[-1] < losses[0] - 0.05
     unreached = {path for path, weight in net.named_parameters() if weight.grad is None}
     # What selects keys learns from a loss of its own, and no word is said by what pools an encoder.
-    own = (".indexer.", ".selector.", "encoder.pooler.", *(["pooler."] if model.kind == "encoder" else []))
-    assert unreached == {path for path, _ in net.named_parameters() if any(part in path for part in own)}
+    untrained = (".indexer.", ".selector.", "encoder.pooler.", *(["pooler."] if model.kind == "encoder" else []))
+    assert unreached == {path for path, _ in net.named_parameters() if any(part in path for part in untrained)}
 
 
 def test_labels_say_what_is_to_be_learnt() -> None:

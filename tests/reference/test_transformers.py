@@ -58,21 +58,21 @@ class Case(NamedTuple):
 
 
 def case_of(path: Path) -> Case:
-    said = tomllib.loads(path.read_text("utf-8"))
-    settings = said["settings"]
-    for dotted in said.get("null", ()):
+    content = tomllib.loads(path.read_text("utf-8"))
+    settings = content["settings"]
+    for dotted in content.get("null", ()):
         *outer, key = dotted.split(".")
         reduce(lambda table, step: table[step], outer, settings)[key] = None
     return Case(
         path.stem,
-        said["model"],
-        said["config"],
+        content["model"],
+        content["config"],
         settings,
-        said["described"] if "described" in said else TINY[said["ours"]],
-        shared(said.get("like", ())) | said.get("rules", {}),
-        said.get("buffers", "no buffer is copied"),
-        said.get("fixed", "no buffer is copied as it is"),
-        said.get("generates", False),
+        content["described"] if "described" in content else TINY[content["ours"]],
+        shared(content.get("like", ())) | content.get("rules", {}),
+        content.get("buffers", "no buffer is copied"),
+        content.get("fixed", "no buffer is copied as it is"),
+        content.get("generates", False),
     )
 
 
@@ -243,8 +243,8 @@ def copy(case: Case, theirs: nn.Module, ours: nn.Module) -> None:
     """Copies every weight of `theirs` by the case's rules; each of ours must be given exactly once."""
     wanted = dict(ours.named_parameters()) | {k: v for k, v in ours.named_buffers() if v.is_floating_point()}
     copied, pieces = f"{case.buffers}|{case.fixed}", dict[str, dict[str, Tensor]]()
-    found = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(copied, k))]
-    for name, tensor in found:
+    tensors = [*theirs.named_parameters(), *((k, v) for k, v in theirs.named_buffers() if re.fullmatch(copied, k))]
+    for name, tensor in tensors:
         # a later rule is the more particular one
         rule, match = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, name))][-1]
         for path, value in mapped(rule, match, tensor).items():
@@ -276,11 +276,11 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
     if case.name in ("bert2bert", "vit2trocr"):
         source = {"input_ids" if case.name == "bert2bert" else "pixel_values": inputs[1]}
         return theirs(decoder_input_ids=inputs[0], **source).logits, theirs.encoder(inputs[1]).pooler_output  # type: ignore[operator]
-    told = {  # for they take some ids for padding
+    options = {  # for they take some ids for padding
         "mpnet": {"position_ids": torch.arange(2, T + 2).expand(B, T)},
         "xlm": {"lengths": torch.full((B,), T), "langs": torch.zeros_like(inputs[0])},
     }
-    out = theirs(inputs[0], **told.get(case.name, {}))
+    out = theirs(inputs[0], **options.get(case.name, {}))
     if case.name in ("layoutlm", "squeezebert", "big-bird"):  # their pooler always runs
         return out.logits, theirs.base_model(inputs[0]).pooler_output  # type: ignore[operator]
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits

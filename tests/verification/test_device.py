@@ -173,9 +173,9 @@ def test_memory_that_no_one_foresaw_has_a_name() -> None:
         fake = type(x).__name__ == "FakeTensor"
         return lambda: (x @ x).sum() if fake else ((x @ x).cumsum(0), x @ x)
 
-    foreseen, found = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
-    assert foreseen.resident == found.resident == 4 * 64 * 64
-    assert foreseen.peak < found.peak and "cumsum" in found.by_operator
+    predicted, measured = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
+    assert predicted.resident == measured.resident == 4 * 64 * 64
+    assert predicted.peak < measured.peak and "cumsum" in measured.by_operator
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
@@ -188,10 +188,10 @@ def test_operands_that_a_product_copies_are_foreseen(form: Any, dtype: Any) -> N
         x = torch.ones(*weight.shape[:1], 8, weight.shape[1], dtype=dtype, device=where)
         return lambda: torch.bmm(x, weight)
 
-    foreseen, found = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
-    assert foreseen.by_operator.get("clone", 0) == found.by_operator.get("clone", 0)
-    gap = found.peak - foreseen.peak
-    assert 0 <= gap == found.by_operator["bmm"] - foreseen.by_operator["bmm"]  # oneDNN's own scratch space
+    predicted, measured = trace_peak(prepare, "cpu"), measure_peak(prepare, "cpu")
+    assert predicted.by_operator.get("clone", 0) == measured.by_operator.get("clone", 0)
+    gap = measured.peak - predicted.peak
+    assert 0 <= gap == measured.by_operator["bmm"] - predicted.by_operator["bmm"]  # oneDNN's own scratch space
 
 
 @pytest.mark.parametrize("rows", [1, 2, 300])
@@ -276,8 +276,8 @@ def test_experts_take_turns() -> None:
 
 def test_a_part_is_timed_where_it_runs() -> None:
     net = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
-    found = time_parts(net, {"0": "first", "1": "second"}, lambda: lambda: net(torch.ones(1, 8)), "cpu")
-    assert found.keys() == {"first", "second"} and all(value > 0 for value in found.values())
+    seconds = time_parts(net, {"0": "first", "1": "second"}, lambda: lambda: net(torch.ones(1, 8)), "cpu")
+    assert seconds.keys() == {"first", "second"} and all(value > 0 for value in seconds.values())
 
 
 def test_the_clock_of_one_thread_does_not_count_waiting() -> None:
@@ -304,26 +304,26 @@ def test_predictions_of_a_calibrated_machine(tmp_path: Path) -> None:
     """
     off: list[list[float]] = []
     for _ in range(4):
-        found = calibrate("cpu", sizes=SMALL, rounds=6, limit=20)
-        off.append([check.after / check.measured - 1 for check in found.checks])
+        calibration = calibrate("cpu", sizes=SMALL, rounds=6, limit=20)
+        off.append([check.after / check.measured - 1 for check in calibration.checks])
         if max(map(abs, off[-1])) <= 0.3:
             break
     assert max(map(abs, off[-1])) <= 0.3, off
-    shares = found.accelerator.efficiency
+    shares = calibration.accelerator.efficiency
     assert 0 < shares.memory <= 1 and 0 < shares.attention_prefill <= 1 and 0 < shares.matmul["fp32"] <= 1
     assert shares.launch_s > 0
 
 
 def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("tomli_w", reason="tomli_w is not installed: pip install 'txcalc[export]'")
-    found = quick().accelerator
+    accelerator = quick().accelerator
     monkeypatch.setattr("txcalc.verification.calibrate.calibrate", lambda *_, **__: quick())
     path = tmp_path / "mine.toml"
     code, out, err = run("calibrate", "--out", str(path))
     assert code == 0 and "Shares of the ceilings" in out and f"--gpu {path}" in err
     read = hardware.load(path)
-    assert read.bandwidth == found.bandwidth and read.peaks == found.peaks
-    assert read.efficiency.launch_s == found.efficiency.launch_s
+    assert read.bandwidth == accelerator.bandwidth and read.peaks == accelerator.peaks
+    assert read.efficiency.launch_s == accelerator.efficiency.launch_s
     assert "txcalc calibrate" in read.efficiency.sources["memory"]
     answer = json.loads(
         run("deploy", "gpt2", "--gpu", f"{path}:1", "--context", "512", "--weights", "fp32", "--json")[1]
@@ -379,14 +379,14 @@ def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("txcalc.verification.calibrate.devices", Cuda())
     monkeypatch.setattr("txcalc.verification.calibrate.time_captured", lambda *_: [1e-4, 2e-4, 3e-4])
-    found = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=2)
-    efficiency = found.accelerator.efficiency
+    calibration = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=2)
+    efficiency = calibration.accelerator.efficiency
     assert efficiency.launch_s > 0 and efficiency.host_s > 0
-    assert found.clocks == [{"clocks.sm": "1980"}] * 2
+    assert calibration.clocks == [{"clocks.sm": "1980"}] * 2
     forms = [efficiency.curve("attention", name).backward for name in ("prefill", "latent_prefill")]
     assert forms[0] == forms[1] != 2.5  # as the share of the peak, which is measured once too
-    assert "host_s" in found.described()["accelerator"]["calibration"]
-    parsed = hardware.parse(found.described()["accelerator"], "this", "here").efficiency
+    assert "host_s" in calibration.described()["accelerator"]["calibration"]
+    parsed = hardware.parse(calibration.described()["accelerator"], "this", "here").efficiency
     assert (parsed.host_s, parsed.launch_s) == (efficiency.host_s, efficiency.launch_s)
 
 
@@ -396,22 +396,22 @@ def test_what_nvidias_tool_says_is_kept(tmp_path: Path, monkeypatch: pytest.Monk
     assert device.nvidia_settings("cuda")["driver"] is None and device.clocks("cuda") == {}
     tool.write_text("#!/bin/sh\necho '580.1, Enabled, 700.00, 1980, Disabled'\n")
     tool.chmod(0o755)
-    said = device.nvidia_settings("cuda:0")
-    assert (said["driver"], said["ecc"], said["power_limit_w"]) == ("580.1", "Enabled", "700.00")
-    assert said["tf32"] in ("on", "off") and said["attention"]
+    settings = device.nvidia_settings("cuda:0")
+    assert (settings["driver"], settings["ecc"], settings["power_limit_w"]) == ("580.1", "Enabled", "700.00")
+    assert settings["tf32"] in ("on", "off") and settings["attention"]
     assert device.clocks("cuda")["clocks.mem"] == "Enabled" and device.clocks("cpu") == {}
 
 
 def test_a_known_datasheet_is_kept() -> None:
     like = hardware.load("h200")
-    found = calibrate("cpu", sizes=SMALL, rounds=1, like=like).accelerator
-    assert (found.peaks, found.bandwidth, found.link, found.power) == (
+    accelerator = calibrate("cpu", sizes=SMALL, rounds=1, like=like).accelerator
+    assert (accelerator.peaks, accelerator.bandwidth, accelerator.link, accelerator.power) == (
         like.peaks,
         like.bandwidth,
         like.link,
         like.power,
     )
-    assert found.memory == device.describe("cpu")["memory_bytes"]
+    assert accelerator.memory == device.describe("cpu")["memory_bytes"]
 
 
 def test_what_adamw_moves_is_what_train_counts() -> None:
@@ -426,34 +426,38 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     """What vLLM's kernels reach on an H200 was measured apart: PyTorch's in its place made TPOT of 380 measured servers
     wrong by 22 % instead of 9 %."""
     like = hardware.load("mi300x")  # whose servers' products were measured on it
-    made = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=1, like=like)
-    found, before = made.accelerator.efficiency, like.efficiency
+    calibration = calibrate("cpu", sizes=SMALL._replace(dtypes=("fp32", "bf16")), rounds=1, like=like)
+    efficiency, before = calibration.accelerator.efficiency, like.efficiency
     for engine in ("", "vllm"):
         for kind, name in (("matmul", "bf16"), ("attention", "prefill"), ("attention", "decode")):
-            assert found.curve(kind, name, engine) == before.curve(kind, name, engine)
-    own = found.curve("matmul", "bf16", "torch")
-    rates = [rate.rate for rate in made.rates if rate.kind == "matmul" and rate.dtype == "bf16"]
-    assert own.compute == median(rates) / like.peak("bf16") < before.curve("matmul", "bf16").compute
-    assert own.start_s == found.launch_s != before.launch_s
+            assert efficiency.curve(kind, name, engine) == before.curve(kind, name, engine)
+    product = efficiency.curve("matmul", "bf16", "torch")
+    rates = [rate.rate for rate in calibration.rates if rate.kind == "matmul" and rate.dtype == "bf16"]
+    assert product.compute == median(rates) / like.peak("bf16") < before.curve("matmul", "bf16").compute
+    assert product.start_s == efficiency.launch_s != before.launch_s
     for row in (2, 4):
         kind = f"matmul, {row}-byte rows"
-        (rate,) = (rate.rate for rate in made.rates if (rate.kind, rate.dtype) == (kind, "bf16"))
-        assert own.of_matrix((512, 513 if row == 2 else 514), 16).compute == rate / like.peak("bf16")
-    assert own.of_matrix((512, 520), 16) == own
-    reached = {(rate.kind, rate.dtype): rate.rate for rate in made.rates}
+        (rate,) = (rate.rate for rate in calibration.rates if (rate.kind, rate.dtype) == (kind, "bf16"))
+        assert product.of_matrix((512, 513 if row == 2 else 514), 16).compute == rate / like.peak("bf16")
+    assert product.of_matrix((512, 520), 16) == product
+    reached = {(rate.kind, rate.dtype): rate.rate for rate in calibration.rates}
     for dtype in ("fp32", "bf16"):
-        assert found.curve("optimizer", dtype, "torch").memory == reached["AdamW", dtype] / like.bandwidth
-        assert found.curve("optimizer", dtype) == before.curve("optimizer", dtype)
-    taken = [[rate.rate for rate in made.rates if rate.kind == f"attention, {way}"] for way in ("prefill", "backward")]
+        assert efficiency.curve("optimizer", dtype, "torch").memory == reached["AdamW", dtype] / like.bandwidth
+        assert efficiency.curve("optimizer", dtype) == before.curve("optimizer", dtype)
+    taken = [
+        [rate.rate for rate in calibration.rates if rate.kind == f"attention, {way}"] for way in ("prefill", "backward")
+    ]
     slower = median(2.5 * forward / back for forward, back in zip(*taken, strict=True))
-    assert found.curve("attention", "prefill", "torch").backward == slower
-    read = hardware.parse(made.described()["accelerator"], "this", "here").efficiency
-    assert read.curves == found.curves and "calibrate" in read.cited["torch.matmul.bf16"]
+    assert efficiency.curve("attention", "prefill", "torch").backward == slower
+    read = hardware.parse(calibration.described()["accelerator"], "this", "here").efficiency
+    assert read.curves == efficiency.curves and "calibrate" in read.cited["torch.matmul.bf16"]
     shares = next(
-        table for table in ceilings(convert(made.described(), Ceilings)) if table.title == "Shares of the ceilings"
+        table
+        for table in ceilings(convert(calibration.described(), Ceilings))
+        if table.title == "Shares of the ceilings"
     )
     shown = {row[0]: row[1].value for row in shares.rows}
-    assert shown["matmul.bf16"] == own.compute and shown["attention, backward ÷ forward"] == slower
+    assert shown["matmul.bf16"] == product.compute and shown["attention, backward ÷ forward"] == slower
     assert shown["optimizer.fp32"] == reached["AdamW", "fp32"] / like.bandwidth
 
 
@@ -487,24 +491,24 @@ def suite(path: Path | None, limit: float = 600, **options: Any) -> Suite:
 
 
 def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
-    path, heard = tmp_path / "found.json", list[str]()
+    path, steps = tmp_path / "found.json", list[str]()
 
     def tell(step: str, share: float) -> None:
-        heard.append(step)
-        if len(heard) == 4:
+        steps.append(step)
+        if len(steps) == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         suite(path, tell=tell).run()
     before = json.loads(path.read_text())
     assert not before["complete"] and len(before["items"]["plain"]["steps"]) == 2
-    found = suite(path, tell=lambda step, share: heard.append(step)).run()
-    assert found == json.loads(path.read_text()) and found["complete"]
-    assert len(heard) == len(set(heard)) + 1 and heard.count("ceilings") == 1  # the one that was broken off, again
-    plain = found["items"]["plain"]
+    results = suite(path, tell=lambda step, share: steps.append(step)).run()
+    assert results == json.loads(path.read_text()) and results["complete"]
+    assert len(steps) == len(set(steps)) + 1 and steps.count("ceilings") == 1  # the one that was broken off, again
+    plain = results["items"]["plain"]
     assert (plain["layers"], plain["of_layers"]) == (2, 3)
     assert all(step["unequal"] == [] and step["compared"] for n, step in plain["steps"].items() if "exact" in n)
-    assert {f["quantity"] for s in found["items"]["crossing"]["steps"].values() for f in s.get("figures", ())} >= {
+    assert {f["quantity"] for s in results["items"]["crossing"]["steps"].values() for f in s.get("figures", ())} >= {
         "time"
     }
     fewer = suite(path, items=(ITEMS[0]._replace(times=()),)).run()  # what the list no longer asks for is dropped
@@ -516,10 +520,10 @@ def test_a_suite_writes_as_it_goes_and_goes_on(tmp_path: Path) -> None:
 
 def test_only_what_is_named_is_measured_and_the_rest_kept(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    found = suite(path, only=["crossing"]).run()
-    assert found["items"].keys() == {"crossing"} and not found["complete"]
-    found = suite(path, only=["plain"]).run()
-    assert found["items"].keys() == {"crossing", "plain"} and found["complete"]
+    results = suite(path, only=["crossing"]).run()
+    assert results["items"].keys() == {"crossing"} and not results["complete"]
+    results = suite(path, only=["plain"]).run()
+    assert results["items"].keys() == {"crossing", "plain"} and results["complete"]
     with pytest.raises(UnknownName, match="did you mean plain"):
         suite(None, only=["plane"])
 
@@ -530,9 +534,9 @@ def test_another_host_of_the_same_kind_goes_on(tmp_path: Path, monkeypatch: pyte
     suite(path, only=["plain"]).run()
     here = {**there, "memory_bytes": 1 << 34, "driver": "2"}
     monkeypatch.setattr(device, "describe", lambda _: here)
-    found = suite(path).run()
-    assert found["complete"] and found["device"]["driver"] == "2"
-    assert [host["memory_bytes"] for host in found["hosts"]] == [there["memory_bytes"]]
+    results = suite(path).run()
+    assert results["complete"] and results["device"]["driver"] == "2"
+    assert [host["memory_bytes"] for host in results["hosts"]] == [there["memory_bytes"]]
     monkeypatch.setattr(device, "describe", lambda _: {**here, "name": "another"})
     with pytest.raises(InputError, match="another device"):
         suite(path)
@@ -553,18 +557,18 @@ def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None
     asked = Load("decode", 16, 1, 64)
     item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (asked,))
     monkeypatch.setattr("txcalc.verification.suite.fitting_batch", lambda model, *_: model)
-    for free, said in ((needed[1], "B = 4: 16 would not fit"), (needed[0] - 1, "")):
+    for free, note in ((needed[1], "B = 4: 16 would not fit"), (needed[0] - 1, "")):
         monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free + device.SPARE)
         step = suite(None, items=(item,)).run()["items"]["sized"]["steps"][f"memory: {asked}"]
-        assert step.get("sized", "") == said
-        assert ("figures" in step) == bool(said) and ("that are free" in step.get("refused", "")) != bool(said)
+        assert step.get("sized", "") == note
+        assert ("figures" in step) == bool(note) and ("that are free" in step.get("refused", "")) != bool(note)
 
 
 @pytest.mark.parametrize("where", DEVICES)
 @pytest.mark.parametrize("step", [Load("prefill", 1, 16), Load("decode", 2, 1, 9), Load("training", 2, 8)], ids=str)
 def test_the_kernels_that_were_counted_on_run(step: Load, where: str) -> None:
-    found, ran = workloads.launches(DeviceModel(tiny("llama"), where, torch.float32), step)
-    assert {f.part: f.predicted for f in found} == {f.part: f.measured for f in found}
+    figures, ran = workloads.launches(DeviceModel(tiny("llama"), where, torch.float32), step)
+    assert {f.part: f.predicted for f in figures} == {f.part: f.measured for f in figures}
     assert sum(ran["products"].values()) > 1 and all("_scaled_dot_product_" in name for name in ran["attention"])
     assert not any(name.endswith("_math") for name in ran["attention"])
 
@@ -581,12 +585,12 @@ def test_attention_that_is_not_fused_is_named() -> None:
 def test_queries_under_a_mask_can_be_grouped(name: str) -> None:
     """The same numbers, in the form that a fused kernel takes under a mask: the second pass has a past and a mask."""
     net, (ids, *_) = reference.build(tiny(name), device="cpu", dtype=torch.float64), reference.inputs(tiny(name), 2, 24)
-    found = []
+    outputs = []
     for grouped in (False, True):
         with torch.no_grad(), reference.mode(grouped=grouped):
             cache = reference.CacheTensors()
-            found.append(torch.cat([net(part, cache=cache) for part in (ids[:, :9], ids[:, 9:])], 1))
-    assert torch.allclose(*found, rtol=1e-10, atol=1e-12)  # sums in another order
+            outputs.append(torch.cat([net(part, cache=cache) for part in (ids[:, :9], ids[:, 9:])], 1))
+    assert torch.allclose(*outputs, rtol=1e-10, atol=1e-12)  # sums in another order
 
 
 def test_a_mask_over_groups_runs_no_plain_attention() -> None:
@@ -607,10 +611,10 @@ def test_a_mask_over_groups_runs_no_plain_attention() -> None:
 
 def test_a_training_step_beside_train() -> None:
     subject = DeviceModel(load("D=64 L=2 h=4 h_kv=2 F=128 V=500"), "cpu", torch.bfloat16)
-    found = {(f.quantity, f.unit): f for f in workloads.training_speed(subject, Load("training", 2, 32), l4(), 2)}
-    memory, speed = found["memory of training", "bytes"], found["speed of training", "tokens/s"]
+    figures = {(f.quantity, f.unit): f for f in workloads.training_speed(subject, Load("training", 2, 32), l4(), 2)}
+    memory, speed = figures["memory of training", "bytes"], figures["speed of training", "tokens/s"]
     assert memory.predicted and memory.measured == pytest.approx(memory.predicted, rel=0.02)  # kernels' own scratch
-    assert speed.measured == pytest.approx(64 / found["time", "seconds"].measured)
+    assert speed.measured == pytest.approx(64 / figures["time", "seconds"].measured)
 
 
 def l4() -> Any:
@@ -618,19 +622,19 @@ def l4() -> Any:
 
 
 def test_a_suite_ends_in_time() -> None:
-    found = suite(None, limit=0).run()
-    assert found["items"] == {} and not found["complete"]
+    results = suite(None, limit=0).run()
+    assert results["items"] == {} and not results["complete"]
 
 
 def test_a_suite_cuts_to_what_fits_and_refuses_what_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(ITEMS[0].source)
     layer = 4 * model.ledger().at("layers.0").total("params")
     monkeypatch.setattr(device, "free_bytes", lambda _: device.SPARE + 2 * (4 * model.params - 2 * layer))
-    found = suite(None, items=(ITEMS[0]._replace(exact=("parameters",), peaks=(), times=()),)).run()
-    assert found["items"]["plain"]["layers"] == 1
+    results = suite(None, items=(ITEMS[0]._replace(exact=("parameters",), peaks=(), times=()),)).run()
+    assert results["items"]["plain"]["layers"] == 1
     monkeypatch.setattr(device, "free_bytes", lambda _: 0)
-    found = suite(None).run()
-    assert all("not one of its layers fits" in item["refused"] for item in found["items"].values())
+    results = suite(None).run()
+    assert all("not one of its layers fits" in item["refused"] for item in results["items"].values())
 
 
 def test_memory_that_does_not_suffice_ends_a_step_and_not_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -700,13 +704,13 @@ def test_measurements_of_another_device_are_not_mixed(tmp_path: Path) -> None:
 
 def test_a_file_that_is_no_whole_one_is_not_gone_on_with(tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    found = suite(path, items=ITEMS[:1]).run()
+    results = suite(path, items=ITEMS[:1]).run()
     changes: tuple[dict[str, Any], ...] = ({"items": {"plain": {}}}, {"ceilings": {}}, {"items": []})
     for change in changes:
-        path.write_text(json.dumps({**found, **change}))
+        path.write_text(json.dumps({**results, **change}))
         with pytest.raises(InputError, match="no file of measurements"):
             suite(path)
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(results))
     with pytest.raises(InputError, match="was begun without --gpu: go on so"):
         suite(path, like=hardware.load("l4"))
 
@@ -724,11 +728,11 @@ def test_steps_of_another_size_are_not_kept(tmp_path: Path) -> None:
 def test_wheels_go_into_an_empty_folder_without_an_index(tmp_path: Path) -> None:
     wheels, target = tmp_path / "wheels", tmp_path / "target"
     wheels.mkdir()
-    with zipfile.ZipFile(wheels / "nothing-1-py3-none-any.whl", "w") as made:
-        made.writestr("nothing.py", "")
-        made.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
-        made.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        made.writestr("nothing-1.dist-info/RECORD", "")
+    with zipfile.ZipFile(wheels / "nothing-1-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("nothing.py", "")
+        wheel.writestr("nothing-1.dist-info/METADATA", "Metadata-Version: 2.1\nName: nothing\nVersion: 1\n")
+        wheel.writestr("nothing-1.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr("nothing-1.dist-info/RECORD", "")
     env = {**os.environ, "PYTHONPATH": str(target), "PIP_NO_INDEX": "1"}
     gpu_script.install(wheels, target, env)
     assert (target / "nothing.py").is_file()

@@ -98,9 +98,11 @@ def test_a_layout_is_as_torch_had_it(case: str) -> None:
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
     for rank, measured in MEASURED[case].items():
         (one,) = (each for each in plan.ranks if str(each.rank) == rank)
-        found = figures(model, recipe, pipeline, one)
-        said = {f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in found.items()}
-        assert {quantity: said.get(quantity, 0) for quantity in measured} == measured, rank
+        predicted = figures(model, recipe, pipeline, one)
+        by_quantity = {
+            f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in predicted.items()
+        }
+        assert {quantity: by_quantity.get(quantity, 0) for quantity in measured} == measured, rank
 
 
 ALONE = [case for case in CASES if case[1].gpus == case[1].tp > 1 and title(*case) in MEASURED]
@@ -151,10 +153,10 @@ def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
     (piece,) = Pipeline(build(TINY["mpnet"], "mpnet"), recipe).pieces
     (bias,) = (leaf for leaf in piece.leaves if leaf.entry.name == "relative_bias")
     assert bias.split and not bias.on_residual
-    found = collectives([piece], recipe, 32)
+    sent = collectives([piece], recipe, 32)
     without = piece._replace(leaves=tuple(leaf for leaf in piece.leaves if leaf is not bias))
-    assert found["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]
-    assert found["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
+    assert sent["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]
+    assert sent["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
 
 
 @pytest.mark.slow
@@ -260,11 +262,11 @@ def test_muon_sends_what_pytorch_s_does() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     recipe = Recipe(Layout(fsdp=ranks), optimizer="muon")
     for shape, measured in zip(shapes, json.loads(done.stdout.splitlines()[-1]), strict=True):
-        found: dict[str, list[int]] = {}
+        counts: dict[str, list[int]] = {}
         for kind, times, size in muon_collectives(RankTensor(shape, 1, None, False, True, (0,)), recipe):
-            before = found.get(kind, [0, 0])
-            found[kind] = [before[0] + times, before[1] + times * size]
-        assert found == measured, shape
+            before = counts.get(kind, [0, 0])
+            counts[kind] = [before[0] + times, before[1] + times * size]
+        assert counts == measured, shape
 
 
 def test_muon_of_megatron_gathers_what_tp_splits() -> None:
@@ -315,15 +317,15 @@ def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
     for pp in range(2, 17):
         for pieces in (2,) if schedule in ("zbv", "dualpipev") else (1, 2, 3) if schedule == "zb" else (2, 3):
             for m in (2 * pp, 3 * pp) if schedule == "dualpipev" else (pp, 2 * pp, 3 * pp):
-                made = object.__new__(cls)
-                made.pp_group_size, made._n_microbatches, made.n_local_stages = pp, m, pieces
-                made.num_stages = made._num_stages = pp * pieces
-                made.number_of_rounds = m // pp
-                made.microbatches_per_round = pp
+                instance = object.__new__(cls)
+                instance.pp_group_size, instance._n_microbatches, instance.n_local_stages = pp, m, pieces
+                instance.num_stages = instance._num_stages = pp * pieces
+                instance.number_of_rounds = m // pp
+                instance.microbatches_per_round = pp
                 for rank in range(pp):
                     theirs = [
                         (letters[part.computation_type.name], part.stage_index, part.microbatch_index)
-                        for action in made._calculate_single_rank_operations(rank)
+                        for action in instance._calculate_single_rank_operations(rank)
                         if action is not None
                         for part in action.sub_actions or [action]
                     ]

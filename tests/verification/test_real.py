@@ -154,9 +154,9 @@ def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
         subprocess.Popen(command, env={**os.environ, **address, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True)
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=300)[0] for process in ranks]
+    outputs = [process.communicate(timeout=300)[0] for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0]
-    assert '"path": "rank 1"' in said[0] and said[1] == ""
+    assert '"path": "rank 1"' in outputs[0] and outputs[1] == ""
 
 
 def test_a_wrong_value_is_seen() -> None:

@@ -231,18 +231,18 @@ def file(tmp_path: Path) -> str:
 
 
 def test_formulas_by_module(file: str) -> None:
-    found = trace(f"{file}:Tied")
-    parts = {part.path: part for part in found.parts}
-    assert found.domain == "all B, T ≥ 2"
-    assert sum(part.params for part in found.parts) == 80 + 3 * (8 * 24 + 24 + 8 * 8 + 8 + 16)
+    result = trace(f"{file}:Tied")
+    parts = {part.path: part for part in result.parts}
+    assert result.domain == "all B, T ≥ 2"
+    assert sum(part.params for part in result.parts) == 80 + 3 * (8 * 24 + 24 + 8 * 8 + 8 + 16)
     assert parts["layers.2.qkv"].flops.equals(2 * 8 * 24 * B * T)
     assert parts["layers.0"].flops.equals(4 * 8 * B * T**2)  # the fused attention that no child owns
     assert (parts["head"].params, parts["head"].flops.equals(160 * B * T)) == (0, True)
     assert parts["table"].params == 80
     assert parts["layers.0.o"].fvcore == 2 * 8 * 8 * 3 * 5
     assert parts["layers.0"].fvcore == 0
-    assert found.skipped == {"fvcore": {"aten::scaled_dot_product_attention": 3}}
-    assert "aten::native_layer_norm" in found.free
+    assert result.skipped == {"fvcore": {"aten::scaled_dot_product_attention": 3}}
+    assert "aten::native_layer_norm" in result.free
 
 
 def test_a_module_that_is_there_already_and_one_by_its_name(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,10 +251,10 @@ def test_a_module_that_is_there_already_and_one_by_its_name(file: str, monkeypat
 
 
 def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
-    found = trace(f"{file}:Einsum")
-    (part,) = [part for part in found.parts if part.path == ""]
+    result = trace(f"{file}:Einsum")
+    (part,) = [part for part in result.parts if part.path == ""]
     assert part.flops.equals(2 * 8 * 6 * B * T) and part.params == 48
-    assert found.skipped == {"fvcore": {"aten::einsum": 1}}
+    assert result.skipped == {"fvcore": {"aten::einsum": 1}}
 
 
 @pytest.mark.parametrize(
@@ -361,12 +361,12 @@ def test_transformers_experts_are_counted(tmp_path: Path) -> None:
     projections, router, experts = 2 * 16 * (16 + 8 + 8 + 16), 2 * 16 * 4, 2 * 2 * 3 * 16 * 24
     expected = B * T * (2 * (projections + router + experts + 4 * 16 * T) + 2 * 16 * 50)
     for name in ("build", "half"):
-        found = trace(f"{path}:{name}")
-        assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+        result = trace(f"{path}:{name}")
+        assert result.complete and (sum(part.flops for part in result.parts) - expected).expand() == 0
     grouped = "def grouped():\n    net = half()\n    net.set_experts_implementation = None\n    return net\n"
     path.write_text(path.read_text() + grouped)
-    found = trace(f"{path}:grouped")
-    assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+    result = trace(f"{path}:grouped")
+    assert result.complete and (sum(part.flops for part in result.parts) - expected).expand() == 0
 
 
 def test_an_operator_that_may_cost_makes_it_a_bound(file: str) -> None:

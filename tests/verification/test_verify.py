@@ -86,10 +86,15 @@ def test_entries_of_several_tokens_are_counted_at_points(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("kind", "where"), [("selected", "all B, T ≥ 2, "), ("pooled", "all B, T = 64")])
 def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> None:
     """For all lengths where a trace takes the quotient as a symbol, else at one length, past every window."""
-    said = {key: TINY["compressed"][key] for key in ("d_model", "vocab_size", "compressed")}
+    description = {key: TINY["compressed"][key] for key in ("d_model", "vocab_size", "compressed")}
     layer = {**TINY["compressed"]["layer"][kind], "parts": ["compressed", "feed_forward"]}
-    said |= {"n_layers": 1, "pattern": [kind], "layer": {kind: layer}, "feed_forward": {"d_ff": 24, "gated": True}}
-    model = build(said, kind)
+    description |= {
+        "n_layers": 1,
+        "pattern": [kind],
+        "layer": {kind: layer},
+        "feed_forward": {"d_ff": 24, "gated": True},
+    }
+    model = build(description, kind)
     verdict = verify(model, ["saved", "traffic"])
     assert failed(verdict) == [] and verdict.ok
     assert any(row.path.endswith("compressor.pool") for row in verdict.rows)
@@ -205,8 +210,8 @@ def test_what_saved_only_models_is_said_and_not_compared() -> None:
     verdict = verify(tiny("jamba"), ["saved"])
     assert verdict.ok
     assert not any("experts" in row.path.split(".") or "mamba" in row.path.split(".") for row in verdict.rows)
-    said = " ".join(verdict.notes)
-    assert "modelled, not compared: experts" in said and "modelled, not compared: recurrent mixers" in said
+    notes = " ".join(verdict.notes)
+    assert "modelled, not compared: experts" in notes and "modelled, not compared: recurrent mixers" in notes
 
 
 CACHED = ["gpt2", "mistral", "gemma3", "deepseek-v3", "t5", "mamba", "mamba2", "jamba", "qwen3-next", "channel-delta"]
@@ -382,10 +387,10 @@ QUANTITY_OF = {"weights": "params", "operations": "flops", "saved": "saved", "ca
 
 def doubled(leaf: type[Leaf], formula: str) -> Callable[..., Any]:
     """The formula, twice as large."""
-    own = getattr(leaf, formula)
+    original = getattr(leaf, formula)
 
     def tampered(self: Leaf, *work: Workload) -> Any:
-        value = own(self, *work)
+        value = original(self, *work)
         if formula == "weights":
             return tuple(Weight(weight.name, (2 * weight.shape[0], *weight.shape[1:])) for weight in value)
         if formula == "operations":
@@ -419,24 +424,24 @@ def test_a_tampered_formula_fails_at_its_path(
     monkeypatch.setattr(leaf, formula, doubled(leaf, formula))
     verdict = verify(tiny(name), [oracle])
     assert not verdict.ok
-    found = {path for path, what in failed(verdict) if what.startswith(quantity) and path}
-    assert found and found <= paths, "a part that was not touched differs"
+    failing = {path for path, what in failed(verdict) if what.startswith(quantity) and path}
+    assert failing and failing <= paths, "a part that was not touched differs"
     if oracle != "saved":  # where some parts are only modelled
-        assert found == paths
+        assert failing == paths
 
 
 def test_a_formula_that_is_wrong_at_one_size_only_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = AttentionCore.operations
-    wrong = lambda self, work: own(self, work._replace(tokens=work.tokens + 1 - 1 if work.tokens != 5 else 6))  # noqa: E731
+    original = AttentionCore.operations
+    wrong = lambda self, work: original(self, work._replace(tokens=work.tokens + 1 - 1 if work.tokens != 5 else 6))  # noqa: E731
     monkeypatch.setattr(AttentionCore, "operations", wrong)
     verdict = verify(tiny("llama"), lengths="points")
     assert {row.where for row in verdict.failures} == {"B = 3, T = 5"}
 
 
 def test_a_weight_of_another_shape_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = Linear.weights
+    original = Linear.weights
     monkeypatch.setattr(
-        Linear, "weights", lambda self: tuple(Weight(w.name, w.shape[::-1]) for w in own(self))
+        Linear, "weights", lambda self: tuple(Weight(w.name, w.shape[::-1]) for w in original(self))
     )  # the same number of elements
     verdict = verify(tiny("llama"), ["parameters"])
     shapes = {row.path: (row.predicted, row.measured) for row in verdict.failures}
@@ -478,9 +483,9 @@ class Custom(nn.Module):
 def test_fused_attention_on_the_cpu_is_not_counted_by_pytorch_either_and_named() -> None:
     net = Custom()
     with torch.no_grad():
-        found = count(net, lambda: net(torch.zeros(1, 2, 3, 4)))
-    assert sum(found.by_module.values()) == 0
-    assert [name for names in found.uncounted.values() for name in names] == [
+        counter = count(net, lambda: net(torch.zeros(1, 2, 3, 4)))
+    assert sum(counter.by_module.values()) == 0
+    assert [name for names in counter.uncounted.values() for name in names] == [
         "aten::_scaled_dot_product_flash_attention_for_cpu"
     ]
 
@@ -538,11 +543,11 @@ def test_every_layer_is_counted_at_one_point_at_least(monkeypatch: pytest.Monkey
         "2",
     }
     counted: list[int] = []
-    own = macs.count
+    original = macs.count
 
     def counting(net: nn.Module, inputs: Any) -> Any:
         counted.append(len(net.layers))  # type: ignore[arg-type]
-        return own(net, inputs)
+        return original(net, inputs)
 
     monkeypatch.setattr(macs, "count", counting)
     verify(tiny("gemma3"), ["fvcore"])
@@ -601,13 +606,13 @@ def test_saved_as_published_is_what_dropout_keeps() -> None:
 def test_the_published_count_beside_ours_term_by_term() -> None:
     model = load("gpt2")
     ledger = model.ledger(2, 64, keep_scores=True)
-    found = korthikanti(model, ledger)
+    comparison = korthikanti(model, ledger)
     s, b, h, a, layers = 64, 2, 768, 12, 12
-    assert found.theirs == layers * (34 * s * b * h + 5 * a * s * s * b)
-    assert found.ours == 2 * sum(entry.saved for entry in ledger if entry.path.startswith("layers"))
-    assert found.theirs - found.ours == layers * (2 * s * b * h + 3 * a * s * s * b)
-    assert all(term.why for term in found.terms if term.theirs != term.ours)
-    assert not any(term.why for term in found.terms if term.theirs == term.ours)
+    assert comparison.theirs == layers * (34 * s * b * h + 5 * a * s * s * b)
+    assert comparison.ours == 2 * sum(entry.saved for entry in ledger if entry.path.startswith("layers"))
+    assert comparison.theirs - comparison.ours == layers * (2 * s * b * h + 3 * a * s * s * b)
+    assert all(term.why for term in comparison.terms if term.theirs != term.ours)
+    assert not any(term.why for term in comparison.terms if term.theirs == term.ours)
     for other in ("llama-3.1-8b", "mamba-130m", "t5-small"):
         with pytest.raises(InputError, match="korthikanti"):
             korthikanti(load(other), load(other).ledger(2, 64, keep_scores=True))
@@ -657,22 +662,22 @@ def test_running_out_of_memory_says_how_many_layers_fit(monkeypatch: pytest.Monk
 
 
 def test_what_ran_out_of_memory_is_let_go_before_what_is_free_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    held: list[weakref.ref[nn.Module]] = []
+    nets: list[weakref.ref[nn.Module]] = []
     alive: list[bool] = []
 
     def full(subject: Subject) -> Any:
-        held.append(weakref.ref(subject.net))
+        nets.append(weakref.ref(subject.net))
         raise RuntimeError("CUDA error: out of memory")
 
     def free(_: str) -> int:
-        alive.append(bool(held) and held[0]() is not None)
+        alive.append(bool(nets) and nets[0]() is not None)
         return 2**40
 
     monkeypatch.setattr(macs, "rows", full)
     monkeypatch.setattr(device, "free_bytes", free)
     with pytest.raises(Refuted, match="half of that to work in: its first 2 layers of 2 fit"):
         verify(tiny("llama"), device="cpu")
-    assert held and alive == [False, False]
+    assert nets and alive == [False, False]
 
 
 @pytest.mark.drawn(1)
@@ -739,10 +744,10 @@ def test_flops_are_those_of_transformers(name: str) -> None:
 def test_a_wrong_formula_is_not_that_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
     monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
-    found = verify(load("gpt2"), ["transformers"]).failures
-    assert {row.quantity for row in found} == {"flops"}
+    failures = verify(load("gpt2"), ["transformers"]).failures
+    assert {row.quantity for row in failures} == {"flops"}
     fused = " + ".join(f"layers.0.attention.{one}" for one in "qkv")  # its c_attn
-    assert {row.path for row in found} >= {
+    assert {row.path for row in failures} >= {
         "", fused, "layers.0.attention.o", "layers.0.feed_forward.up", "layers.0.feed_forward.down", "head.projection"
     }  # fmt: skip
 

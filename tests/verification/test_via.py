@@ -68,27 +68,27 @@ def extended(name: str, layers: int, figure: Any, formulas: bool = False) -> Any
     [("fnet-base", 1), ("convbert-base", 1), ("default-xlstm", 1), ("deepseek-v3.2", 4)],
 )
 def test_exact(name: str, layers: int) -> None:
-    assert extended(name, layers, lambda found: found.params) == TRUTH[name]["total"]
-    assert extended(name, layers, lambda found: found.flops) == TRUTH[name]["flops"]["1x128"]
+    assert extended(name, layers, lambda cost: cost.params) == TRUTH[name]["total"]
+    assert extended(name, layers, lambda cost: cost.flops) == TRUTH[name]["flops"]["1x128"]
 
 
 def test_the_formula_holds_at_every_point() -> None:
-    formula = extended("bitnet-b1.58-2b-4t", 1, lambda found: found.formula, formulas=True)
+    formula = extended("bitnet-b1.58-2b-4t", 1, lambda cost: cost.formula, formulas=True)
     for point, flops in TRUTH["bitnet-b1.58-2b-4t"]["flops"].items():
         batch, tokens = map(int, point.split("x"))
         assert formula.subs({B: batch, T: tokens}) == flops
 
 
 def test_what_nobody_counts_is_listed_and_a_formula_that_is_none_is_not_given() -> None:
-    found = cut("fnet-base", 1, 1, 128)
-    assert found.uncounted == {"aten::_fft_c2c": 1}
-    assert found.formula is None and "holds only where B = " in found.points
+    cost = cut("fnet-base", 1, 1, 128)
+    assert cost.uncounted == {"aten::_fft_c2c": 1}
+    assert cost.formula is None and "holds only where B = " in cost.points
 
 
 def test_what_depends_on_data_has_parameters_and_no_flops() -> None:
-    found = cut("longformer-base-4096", 12, 1, 128, False)
-    assert found.params == TRUTH["longformer-base-4096"]["total"]
-    assert found.flops is None and found.why == "what it computes depends on data"
+    cost = cut("longformer-base-4096", 12, 1, 128, False)
+    assert cost.params == TRUTH["longformer-base-4096"]["total"]
+    assert cost.flops is None and cost.why == "what it computes depends on data"
 
 
 @pytest.mark.drawn(2)
@@ -101,13 +101,13 @@ def test_the_same_as_a_description(model_type: str) -> None:
         "bert": {"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
                  "intermediate_size": 48, "vocab_size": 100, "architectures": ["BertForMaskedLM"]},
     }[model_type]  # fmt: skip
-    found = measure(config, "tiny", 3, 5, 7 if model_type == "t5" else None)
+    cost = measure(config, "tiny", 3, 5, 7 if model_type == "t5" else None)
     ledger = build(*describe(config)).ledger(3, 5, 0, 7 if model_type == "t5" else None)
-    assert (found.params, found.flops) == (ledger.total("params"), ledger.total("flops"))
-    assert found.formula.subs({B: 3, T: 5, T_SRC: 7}) == found.flops
-    assert (T_SRC in found.formula.free_symbols) == (model_type == "t5")
-    assert sum(part.params for part in found.parts) == found.params
-    assert sum(part.flops or 0 for part in found.parts) == found.flops
+    assert (cost.params, cost.flops) == (ledger.total("params"), ledger.total("flops"))
+    assert cost.formula.subs({B: 3, T: 5, T_SRC: 7}) == cost.flops
+    assert (T_SRC in cost.formula.free_symbols) == (model_type == "t5")
+    assert sum(part.params for part in cost.parts) == cost.params
+    assert sum(part.flops or 0 for part in cost.parts) == cost.flops
 
 
 def test_a_multimodal_model_is_its_language_model_and_the_whole() -> None:
@@ -115,10 +115,10 @@ def test_a_multimodal_model_is_its_language_model_and_the_whole() -> None:
     small = {key: value for key, value in config["text_config"].items() if key != "layer_types"}
     small |= {"num_hidden_layers": 2, "sliding_window_pattern": 2}
     config = config | {"text_config": small, "vision_config": config["vision_config"] | {"num_hidden_layers": 1}}
-    found = measure(config, "gemma-3", 1, 7)
+    cost = measure(config, "gemma-3", 1, 7)
     ledger = build(*describe(config)).ledger(1, 7)
-    assert (found.params, found.flops) == (ledger.total("params"), ledger.total("flops"))
-    assert found.total_params is not None and found.total_params > found.params
+    assert (cost.params, cost.flops) == (ledger.total("params"), ledger.total("flops"))
+    assert cost.total_params is not None and cost.total_params > cost.params
 
 
 def test_a_class_is_chosen_that_is_made_of_the_whole_config() -> None:
@@ -126,17 +126,17 @@ def test_a_class_is_chosen_that_is_made_of_the_whole_config() -> None:
     towers = json.loads((HF / "towers.json").read_text())
     for model_type, cls in (("llama4", "Llama4ForConditionalGeneration"), ("glmga", "Glm46VForConditionalGeneration")):
         config = next(row["config"] for row in towers.values() if row["config"]["model_type"] == model_type)
-        found = measure(config, model_type, formulas=False)
-        assert found.cls == cls and found.params == build(*describe(config)).params
+        cost = measure(config, model_type, formulas=False)
+        assert cost.cls == cls and cost.params == build(*describe(config)).params
 
 
 def test_a_picture() -> None:
     config = {"model_type": "vit", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
               "num_attention_heads": 4, "image_size": 16, "patch_size": 4, "num_labels": 7}  # fmt: skip
-    found = measure(config | {"id2label": {str(i): str(i) for i in range(7)}}, "vit", 2, 9)
+    cost = measure(config | {"id2label": {str(i): str(i) for i in range(7)}}, "vit", 2, 9)
     ledger = build(*describe(config)).ledger(2)
-    assert (found.cls, found.params) == ("ViTForImageClassification", ledger.total("params"))
-    assert found.flops == ledger.total("flops")
+    assert (cost.cls, cost.params) == ("ViTForImageClassification", ledger.total("params"))
+    assert cost.flops == ledger.total("flops")
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,11 @@ def test_a_size_that_transformers_would_not_take_from_the_file_is_a_fault(config
 
 
 def test_what_the_class_decides_is_an_assumption() -> None:
-    found = measure(LLAMA | {"num_hidden_layers_of": 0, "twin_heads": 4}, "config.json", formulas=False)
-    assert "num_key_value_heads = 4, the default of LlamaConfig" in found.assumptions
-    assert "tie_word_embeddings = False, the default of LlamaConfig" in found.assumptions
-    assert "passed over, for LlamaConfig does not name them: num_hidden_layers_of = 0" in found.assumptions
-    assert not any("hidden_size" in line for line in found.assumptions)
+    cost = measure(LLAMA | {"num_hidden_layers_of": 0, "twin_heads": 4}, "config.json", formulas=False)
+    assert "num_key_value_heads = 4, the default of LlamaConfig" in cost.assumptions
+    assert "tie_word_embeddings = False, the default of LlamaConfig" in cost.assumptions
+    assert "passed over, for LlamaConfig does not name them: num_hidden_layers_of = 0" in cost.assumptions
+    assert not any("hidden_size" in line for line in cost.assumptions)
 
 
 def test_a_type_without_a_reader_is_measured() -> None:
@@ -226,8 +226,8 @@ def test_a_type_without_a_reader_is_measured() -> None:
         "depths": [1, 2],
         "num_channels": 3,
     }
-    unsaid, found = (measure(config | more, "", formulas=False) for more in ({}, {"image_size": 32}))
-    assert unsaid.params == found.params and found.flops is not None and found.cache is None
+    unsaid, cost = (measure(config | more, "", formulas=False) for more in ({}, {"image_size": 32}))
+    assert unsaid.params == cost.params and cost.flops is not None and cost.cache is None
     assert unsaid.flops is None and "how large a picture is (image_size)" in unsaid.why
 
 
@@ -235,8 +235,8 @@ def test_a_nested_size_is_an_assumption_and_one_that_a_class_moves_is_read() -> 
     config = {"model_type": "llava", "text_config": {**QWEN, "model_type": "qwen2"},
               "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48,
                                 "num_attention_heads": 4, "image_size": 28, "patch_size": 14}}  # fmt: skip
-    found = measure(config, "config.json", formulas=False)
-    assert "vision_config.num_hidden_layers = 12, the default of CLIPVisionConfig" in found.assumptions
+    cost = measure(config, "config.json", formulas=False)
+    assert "vision_config.num_hidden_layers = 12, the default of CLIPVisionConfig" in cost.assumptions
     with pytest.raises(InputError, match=r"text_config\.num_layers is 7"):
         measure(config | {"text_config": {**QWEN, "model_type": "qwen2", "num_layers": 7}}, "config.json")
     vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 4}
@@ -250,10 +250,10 @@ def test_the_cache_is_what_a_description_says(source: int | None) -> None:
     t5 = {"model_type": "t5", "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 100,
           "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
     config = t5 if source else TINY
-    found = measure(config, "tiny", 3, 7, source, formulas=False)
+    cost = measure(config, "tiny", 3, 7, source, formulas=False)
     ledger = build(*describe(config)).ledger(3, 7, 0, source)
-    assert found.cache is not None and found.cache.elements == ledger.total("cache")
-    assert found.cache.next_token == build(*describe(config)).ledger(3, 8, 0, source).total("cache") - ledger.total(
+    assert cost.cache is not None and cost.cache.elements == ledger.total("cache")
+    assert cost.cache.next_token == build(*describe(config)).ledger(3, 8, 0, source).total("cache") - ledger.total(
         "cache"
     )
 

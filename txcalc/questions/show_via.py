@@ -208,9 +208,9 @@ def notes(measured: Any) -> Iterator[str]:
         yield f"FLOPs could not be measured: {measured.why}"
     elif measured.formula is None:
         yield f"FLOPs hold for these sizes only, without a formula: {measured.points}"
-    if measured.whole is not None:
+    if measured.total_params is not None:
         yield (
-            f"multimodal: only the language model is counted, of {measured.whole:,} parameters in all; "
+            f"multimodal: only the language model is counted, of {measured.total_params:,} parameters in all; "
             "FLOPs are for text without pictures or sound"
         )
     if measured.uncounted:

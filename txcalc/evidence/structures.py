@@ -413,7 +413,7 @@ def _sizes(
     if section == "positions" and "side" in numbers:
         sizes["side"] = naming.parameter("vision.image/patch", numbers["side"])
     heads = layer.attention if section == "positions" and layer else None
-    if "rotary_dims" in sizes and heads and numbers["rotary_dims"] == heads.d_head:
+    if "rotary_dims" in sizes and heads and whole(heads.d_head) and numbers["rotary_dims"] == heads.d_head:
         sizes["rotary_dims"] = naming.size("attention", "d_head", heads.d_head, heads)
     reals = [key for key, field in SECTIONS[section].items() if field.check is real]
     sizes |= {key: 0.5 for key in reals if numbers.get(key, 0) > 1}

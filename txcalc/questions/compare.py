@@ -151,9 +151,7 @@ def compare(
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
-    attention: Annotated[
-        o.Attention | None, o.ATTENTION.more("Default: masked where a model has windows.", value="dense|masked")
-    ] = None,
+    attention: Annotated[o.Attention | None, o.ATTENTION.more("Default: masked where a model has windows.")] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
 ) -> Compare:

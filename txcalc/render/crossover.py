@@ -61,10 +61,11 @@ def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
         why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
         return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
     dense, masked = (f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first)
-    if name in windowed:
-        return f"{name}: attention costs as much as the feed-forward {masked} as masked ({dense} if dense)"
-    also = f" (as masked, {masked})" if masked != dense else ""
-    return f"{name}: attention costs as much as the feed-forward {dense}{also}"
+    one, other = (("masked", masked), ("dense", dense)) if name in windowed else (("dense", dense), ("masked", masked))
+    also = f" ({other[0]}: {other[1]})" if masked != dense else ""
+    if one[1] == "never":
+        return f"{name}: attention, {one[0]}, never costs as much as the feed-forward{also}"
+    return f"{name}: attention, {one[0]}, costs as much as the feed-forward {one[1]}{also}"
 
 
 def _lengths(rows: Sequence[Crossing]) -> Table:

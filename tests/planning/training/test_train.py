@@ -715,7 +715,8 @@ def test_a_small_run_is_said_in_minutes_and_with_its_cost() -> None:
     plan = ("train", "llama-3.1-8b", "--gpu", "a100-80gb:1@1.5", "--lora", "r=16", "--tokens", "2k")
     out = run(*plan, "--global-batch", "16", "--train-tokens", "10M")[1]
     assert "the run takes 27 min, cost 0.67" in " ".join(out.partition("\n\n")[0].split())
-    assert re.search(r"GPU-hours +0\.447", out)
+    assert "10 M tokens: 27 min, 0.447 GPU-hours" in out
+    assert re.search(r"GPU-hours +0\.447", run(*plan, "--global-batch", "16", "--train-tokens", "10M", "--detail")[1])
 
 
 def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
@@ -729,6 +730,8 @@ def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1
     assert out.startswith("does not fit: peak ")
+    assert "from no number of GPUs on" in " ".join(out.split())
+    out = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--detail")[1]
     assert "no number of replicas fits, up to 16,384 GPUs" in " ".join(out.split())
     assert (
         json.loads(run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--json")[1])["fits"]
@@ -923,7 +926,7 @@ def test_attention_is_all_you_need_takes_12_hours_on_8_p100(name: str, tokens: s
 def test_old_cards_train_end_to_end(card: str) -> None:
     code, out, err = run("train", "gpt2", "--gpu", card, "--train-tokens", "10B")
     assert code == 0, err
-    assert "products in fp16" in out and "\ntime " in out
+    assert "products in fp16" in out and "\n10 B tokens: " in out
     assert json.loads(run("train", "gpt2", "--gpu", card, "--json")[1])["recipe"]["products"] == "fp16"
 
 

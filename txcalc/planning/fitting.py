@@ -154,7 +154,7 @@ class FormatFits:
         )
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:
-        """The first layout that the format and the engine support, with what its fullest rank needs `known`. Errors:
+        """The first layout that the format and the engine support, with what its fullest GPU needs `known`. Errors:
         `InputError`, the first layout's, where there is none."""
         refused: InputError | None = None
         for layout in ways:

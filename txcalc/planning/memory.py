@@ -43,6 +43,11 @@ def learning(ledger: Ledger) -> int:
     return learnt or ledger.total("params")
 
 
+def has_frozen_weights(ledger: Ledger) -> bool:
+    """Whether a training step leaves weights as they are, beside adapters."""
+    return learning(ledger) != ledger.total("params")
+
+
 def weights_bytes(ledger: Ledger, form: Format | None = None) -> int:
     """Unique parameters at the ledger's weight dtype, or in a format."""
     if form is not None:

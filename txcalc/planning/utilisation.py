@@ -18,7 +18,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.gradients import training_flops
-from txcalc.planning.memory import learning
+from txcalc.planning.memory import has_frozen_weights
 from txcalc.planning.terms import Convention, ConventionTerm
 
 # What `train` reports where nobody asks for others: no forward counts, and none for a model it cannot describe.
@@ -64,7 +64,7 @@ def utilisation(
     Errors      `InputError` where only one convention was asked for, and it does not describe the model; where one was
                 asked for, and weights are frozen: every convention counts gradients of all weights
     """
-    frozen = learning(ledger) != ledger.total("params")
+    frozen = has_frozen_weights(ledger)
     if frozen and names is not REPORTED:
         mend = "without --as: the FLOPs that the step computes"
         reason = f"counts gradients of frozen weights, which a step with adapters never computes ({mend})"

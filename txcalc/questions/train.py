@@ -162,6 +162,7 @@ class ResolvedRecipe(Answer, kw_only=True):
     accumulation: int
     global_batch: int
     tokens: int
+    step_tokens: int
     recompute: str
     optimizer: str
     products: str
@@ -314,6 +315,11 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
         return not self.fits
 
     @property
+    def has_frozen_weights(self) -> bool:
+        """Whether adapters alone are trained."""
+        return self.trained_params != self.model.params
+
+    @property
     def fullest(self) -> RankMemory:
         """The rank that reserves the most memory."""
         return max(self.ranks, key=lambda rank: rank.reserved_bytes)
@@ -386,8 +392,8 @@ def train(
     if cluster.gpus not in (None, gpus):
         raise InputError("options", [f"gpu={gpu!r} and gpus={cluster.gpus} contradict each other"])
     machine = cluster.machine(accelerator)
-    name = accelerator.name
-    terms = run.terms(one_price([(name, gpus, price)], run.price)[name], accelerator.power)
+    prices = one_price([(accelerator.name, gpus, price)], run.price)
+    terms = run.terms(prices[accelerator.name], accelerator.power)
     rate = None if mfu.measured is None else parse_measured(mfu.measured)
     conventions = known_conventions(names(mfu.conventions)) if mfu.conventions else REPORTED
     asked_tokens, searched = maybe(tokens, "--tokens", length), None
@@ -442,6 +448,7 @@ def answer_of(
             accumulation=recipe.accumulation,
             global_batch=recipe.global_batch,
             tokens=recipe.tokens,
+            step_tokens=recipe.global_batch * recipe.tokens,
             recompute=recipe.recompute,
             optimizer=recipe.optimizer,
             products=multiplied(accelerator, training.machine.products),  # on a V100 fp16 instead of bf16
@@ -588,7 +595,7 @@ def layouts_panel(searched: Searched) -> Panel:
 
 
 def memory_panel(training: Training) -> Panel:
-    """The fullest rank of every stage, as a step of width one."""
+    """The fullest GPU of every stage, as a step of width one."""
     fullest = [
         max((rank for rank in training.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
         for stage in range(training.recipe.layout.pp)
@@ -601,7 +608,7 @@ def memory_panel(training: Training) -> Panel:
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
     marks = [Mark(f"memory: {iec(training.capacity)}", y=training.capacity)]
-    return Panel("Memory of the fullest rank of each stage", x, y, series, marks, "stack")
+    return Panel("Memory of the fullest GPU of each stage", x, y, series, marks, "stack")
 
 
 def timeline_panel(training: Training) -> Panel:

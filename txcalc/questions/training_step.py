@@ -85,7 +85,7 @@ class StepPart(Answer):
 
 
 class TrainingStep(StepRecipe, kw_only=True):
-    """A training step of the fullest rank of a layout, in total and by kind of part.
+    """A training step of the fullest GPU of a layout, in total and by kind of part.
 
     in_flight   micro-batches of each of the rank's pieces of the pipeline
     """

@@ -44,7 +44,7 @@ def report(answer: Train, form: str) -> Report:
     if full and answer.sent:
         tables.append(_sent(answer.sent))
     if answer.run and (full or answer.run.deadline or answer.run.budget):
-        tables.append(_run(answer.run, answer.trained_params != answer.model.params))
+        tables.append(_run(answer.run, answer.has_frozen_weights))
     if answer.fits_on:
         tables.append(_fits_on(answer.fits_on))
     return Report(tables, header, answer.notes, good=answer.fits)
@@ -90,9 +90,8 @@ def _where(answer: Train) -> str:
 def _batch(answer: Train) -> str:
     recipe = answer.recipe
     batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
-    step = recipe.global_batch * recipe.tokens
     return (
-        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens per step; "
+        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(recipe.step_tokens)} tokens per step; "
         f"recompute {recipe.recompute}; {recipe.optimizer}; products in {recipe.products}"
     )
 

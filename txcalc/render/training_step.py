@@ -15,7 +15,7 @@ HEADINGS = (
 
 
 def table(step: TrainingStep) -> Table:
-    """Each kind of part of the fullest rank, and their sum."""
+    """Each kind of part of the fullest GPU, and their sum."""
     rows = [
         [
             kind.replace("_", " "),

@@ -12,7 +12,7 @@ from txcalc.hardware import peak
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
-from txcalc.planning.memory import learning
+from txcalc.planning.memory import has_frozen_weights
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
@@ -52,7 +52,7 @@ class Training(Struct, frozen=True):
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest rank's reserved bytes are at most the accelerator's memory."""
+        """Whether the fullest GPU's reserved bytes are at most the accelerator's memory."""
         return self.plan.fullest.reserved <= self.capacity
 
     @property
@@ -116,9 +116,8 @@ def train(
     share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
     rate_of = step.tokens_s if step else None
     if measured:
-        frozen = learning(ledger) != model.params
         name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
-        chosen = REPORTED if frozen else (name,)
+        chosen = REPORTED if has_frozen_weights(ledger) else (name,)
         (ours,) = utilisation(model, ledger, 1, 1, names=chosen) if measured.unit == "tflops" else (None,)
         rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []

@@ -22,7 +22,7 @@ MOST_GPUS = 1 << 14  # in the largest layout that is tried with more replicas
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
-    """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest rank reserves at most `capacity`
+    """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest GPU reserves at most `capacity`
     bytes; 0 where none does. A length is a multiple of the layout's sequence split."""
     layout = recipe.layout
     step = layout.cp * layout.sp if what == "tokens" else 1
@@ -40,7 +40,7 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
 
 
 def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
-    """The same sharding with the fewest replicas whose fullest rank reserves at most `capacity` bytes: of divisors of
+    """The same sharding with the fewest replicas whose fullest GPU reserves at most `capacity` bytes: of divisors of
     dp and fsdp, else of multiples of what shards over them (fsdp, or dp with ZeRO); None where none does. Layouts that
     the model or the recipe does not allow are passed over."""
 

@@ -86,7 +86,7 @@ class PassTable(NamedTuple):
 
 
 class Estimate:
-    """`bytes` of the fullest rank, of which the state takes `state_bytes`, and `seconds` of a step, both computed when
+    """`bytes` of the fullest GPU, of which the state takes `state_bytes`, and `seconds` of a step, both computed when
     they are needed."""
 
     def __init__(self, tables: LayerTables, recipe: Recipe, state_bytes: int) -> None:

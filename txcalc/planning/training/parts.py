@@ -1,4 +1,4 @@
-"""A training step by part: on the fullest rank of a layout in numbers, and for any part of a model also in letters."""
+"""A training step by part: on the fullest GPU of a layout in numbers, and for any part of a model also in letters."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
+from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.training.frameworks import FRAMEWORKS
@@ -34,7 +35,7 @@ def global_batch(batch: int | None, multiple: int, tokens: int, adapters: bool =
         raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
     if batch is not None:
         return batch
-    doublings = (-(-STEP_TOKENS // (multiple * tokens)) - 1).bit_length()
+    doublings = (ceil_div(STEP_TOKENS, multiple * tokens) - 1).bit_length()
     if adapters:
         doublings = min(doublings, max(1, ADAPTER_SEQUENCES // multiple).bit_length() - 1)
     return multiple << doublings

@@ -16,7 +16,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.gradients import FLOPS, training_flops
-from txcalc.planning.memory import learning
+from txcalc.planning.memory import has_frozen_weights
 
 PUE = 1.1  # power of a data centre over that of its computers: Touvron et al. 2023, section 6
 GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United States: ibid.
@@ -90,9 +90,9 @@ def flops_per_token(model: Model, length: int) -> Fraction:
     """FLOPs of training on a token: 6·N, N the active parameters; with frozen weights those that a step on sequences of
     this length computes."""
     ledger = model.ledger(1, length)
-    if learning(ledger) == model.params:
-        return Fraction(FLOPS * model.active)
-    return Fraction(training_flops(ledger), ledger.work.positions)
+    if has_frozen_weights(ledger):
+        return Fraction(training_flops(ledger), ledger.work.positions)
+    return Fraction(FLOPS * model.active)
 
 
 def tokens_of(

@@ -60,7 +60,7 @@ class Searched(NamedTuple):
 
     @property
     def held(self) -> int:
-        """Bytes of the fullest rank of the best."""
+        """Bytes of the fullest GPU of the best."""
         return self.best[0].plan.fullest.reserved
 
 

@@ -132,7 +132,7 @@ def unshared(held: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
 
 def chunk(number: int, ways: int, rank: int) -> int:
     """Rows of rank number `rank` as `torch.chunk` splits them: equal, but the last ones smaller or empty."""
-    each = -(-number // ways)
+    each = ceil_div(number, ways)
     return max(0, min(each, number - rank * each))
 
 
@@ -246,7 +246,7 @@ def shard_runs(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> l
         ways, cuts = sharers(recipe, tensor.expert), list[int]()
         if recipe.shards > 1:
             rows = tensor.shape[tensor.rows]
-            full = rows // max(1, -(-rows // ways))
+            full = rows // max(1, ceil_div(rows, ways))
             cuts = [full, full + 1]
         elif recipe.rules.by_tensor and recipe.zero:
             cuts = [tensor.size % ways]

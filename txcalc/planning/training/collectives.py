@@ -101,21 +101,21 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
     if exact and recipe.shards == 1:
         return
     alone, apart = without_tp_style(piece), layout.sp > 1
-    for held in piece.leaves:
-        if not held.learns:
+    for leaf in piece.leaves:
+        if not leaf.learns:
             continue
-        axis, ways = ("etp", layout.expert_ways) if held.entry.routed else ("tp", layout.tp)
-        experts = stacked(held.entry, recipe.rules)
-        for weight, (_, _, cut) in zip(held.entry.leaf.weights(), held.axes(), strict=True) if ways > 1 else ():
-            if held.entry.routed:
+        axis, ways = ("etp", layout.expert_ways) if leaf.entry.routed else ("tp", layout.tp)
+        experts = stacked(leaf.entry, recipe.rules)
+        for weight, (_, _, cut) in zip(leaf.entry.leaf.weights(), leaf.axes(), strict=True) if ways > 1 else ():
+            if leaf.entry.routed:
                 partial = cut is None
             elif exact:
-                styled = held.on_residual or held.branch not in alone
-                partial = (apart and held.on_residual) or per_head(held) or (cut is None and not styled)
+                styled = leaf.on_residual or leaf.branch not in alone
+                partial = (apart and leaf.on_residual) or per_head(leaf) or (cut is None and not styled)
             else:
-                partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
+                partial = (apart and cut is None and leaf.entry.leaf.row is None) or per_head(leaf)
             if partial:
-                yield PartialGradients(axis, held.entry.times // experts, weight.size * experts)
+                yield PartialGradients(axis, leaf.entry.times // experts, weight.size * experts)
 
 
 class Sent(NamedTuple):
@@ -154,37 +154,37 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     stream = rows * width * recipe.compute_bytes
     pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     numbers = recomputed(piece, recipe)
-    last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
+    last = {leaf.layers: i for i, leaf in enumerate(piece.leaves) if numbers and leaf_bytes(leaf, recipe)}
     alone = without_tp_style(piece) if numbers else set()
-    ends = {held.branch: i for i, held in enumerate(piece.leaves) if held.branch in alone}  # joined as a whole
+    ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves) if leaf.branch in alone}  # joined as a whole
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
-    sent = {held.branch for held in piece.leaves if held.dispatched}
+    sent = {leaf.branch for leaf in piece.leaves if leaf.dispatched}
 
-    for number, held in enumerate(piece.leaves):
+    for number, leaf in enumerate(piece.leaves):
         times, again, kinds = 0, None, pair
-        copies, more = len(held.layers) or 1, len(numbers.intersection(held.layers))
+        copies, more = len(leaf.layers) or 1, len(numbers.intersection(leaf.layers))
         if number in entrances:
             times, again = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
-            times, again = copies, pair[-1] if ends.get(held.branch, number) < last.get(held.layers, number) else None
-            if held.entry.leaf.row is not None and not held.learns:  # a frozen table: no gradient goes further back
+            times, again = copies, pair[-1] if ends.get(leaf.branch, number) < last.get(leaf.layers, number) else None
+            if leaf.entry.leaf.row is not None and not leaf.learns:  # a frozen table: no gradient goes further back
                 kinds = pair[-1:]
-        elif held.entry.kind == "head" and held.widened:
+        elif leaf.entry.kind == "head" and leaf.widened:
             times = copies
         # A head may read fewer positions than the blocks: a classifier reads one per image.
-        own = held.entry.work.positions if times and number not in entrances | exits and held.entry.work else rows
-        leaf, wide = held.entry.leaf, width
-        if not held.layers and times:
-            wide = leaf.matrix[0] if leaf.matrix else leaf.row or width
-        if recipe.layout.sp > 1 and any(held.summed_whole(join.entry) for join in piece.joins):
+        own = leaf.entry.work.positions if times and number not in entrances | exits and leaf.entry.work else rows
+        module, wide = leaf.entry.leaf, width
+        if not leaf.layers and times:
+            wide = module.matrix[0] if module.matrix else module.row or width
+        if recipe.layout.sp > 1 and any(leaf.summed_whole(join.entry) for join in piece.joins):
             add("all_reduce", 1, own * wide * recipe.compute_bytes)
-            kinds, wide = pair[: int(held.learns)], width  # backward gathers the gradients of the ranks' positions
+            kinds, wide = pair[: int(leaf.learns)], width  # backward gathers the gradients of the ranks' positions
         for kind in kinds if times else ():
             add(kind, times, own * wide * recipe.compute_bytes)
         if times and again:  # recomputation repeats forward's collective, up to the last leaf that saves something
             add(again, more, stream)
-        if held.entry.kind == "head" and held.widened:
-            _loss(held, recipe, own, add)
+        if leaf.entry.kind == "head" and leaf.widened:
+            _loss(leaf, recipe, own, add)
     for join in piece.joins:
         inside = join.layers and len(join.entry.steps) > len(join.branch)  # within a branch
         if inside and join.branch not in sent:
@@ -194,11 +194,11 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
                 add(TWIN.get(transfer.kind, transfer.kind), copies, size)
 
 
-def _outward(held: RankLeaf) -> bool:
+def _outward(leaf: RankLeaf) -> bool:
     """Whether each rank's result is a partial sum: a product split along its inputs, or a table split by rows (a table
     of relative biases is split by heads instead)."""
-    axes, leaf = [axis for _, _, axis in held.axes()], held.entry.leaf
-    return (axes[:1] == [1] and leaf.role != "table") or (leaf.row is not None and axes == [0])
+    axes, module = [axis for _, _, axis in leaf.axes()], leaf.entry.leaf
+    return (axes[:1] == [1] and module.role != "table") or (module.row is not None and axes == [0])
 
 
 def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
@@ -206,24 +206,24 @@ def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
     before the first, its output summed after the last. `apart`: whether sequence parallelism shards the positions.
     Where tokens are sent to their experts, only shared experts cross the region, and only with sequence parallelism."""
     first, last = dict[Any, int](), dict[Any, int]()
-    for number, held in enumerate(piece.leaves):
-        expert = held.entry.routed and held.entry.leaf.matrix is not None
-        if held.dispatched and (held.entry.routed or not held.split or not apart):
+    for number, leaf in enumerate(piece.leaves):
+        expert = leaf.entry.routed and leaf.entry.leaf.matrix is not None
+        if leaf.dispatched and (leaf.entry.routed or not leaf.split or not apart):
             continue
-        if expert or (_inside_a_branch(held) and held.column and next(held.axes())[2] == 0):
-            first.setdefault(held.branch, number)
-        if expert or _outward(held):
-            last[held.branch or number] = number  # outside of all, every table by itself
+        if expert or (_inside_a_branch(leaf) and leaf.column and next(leaf.axes())[2] == 0):
+            first.setdefault(leaf.branch, number)
+        if expert or _outward(leaf):
+            last[leaf.branch or number] = number  # outside of all, every table by itself
     return set(first.values()), set(last.values())
 
 
 def without_tp_style(piece: StagePiece) -> set[tuple[Any, ...]]:
     """Branches for which torch has no tensor-parallel style: routed experts, and branches with both replicated and
     split weights. The gradients of their replicated weights are partial sums."""
-    inside = [held for held in piece.leaves if _inside_a_branch(held)]
-    split = {held.branch for held in inside if held.split or held.entry.routed}
+    inside = [leaf for leaf in piece.leaves if _inside_a_branch(leaf)]
+    split = {leaf.branch for leaf in inside if leaf.split or leaf.entry.routed}
     return {
-        held.branch for held in inside if held.entry.routed or not (held.widened or _outward(held) or per_head(held))
+        leaf.branch for leaf in inside if leaf.entry.routed or not (leaf.widened or _outward(leaf) or per_head(leaf))
     } & split
 
 
@@ -231,14 +231,14 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
     """Context parallelism by all-gather: every attention core gathers the whole sequence's keys and values, and
     reduce-scatters their gradients."""
     numbers = recomputed(piece, recipe)
-    for held in piece.leaves:
-        attended = held.entry.leaf.attended
-        if attended is None or held.entry.kind != "attention_core":
+    for leaf in piece.leaves:
+        attended = leaf.entry.leaf.attended
+        if attended is None or leaf.entry.kind != "attention_core":
             continue
         rows = piece.work.positions * recipe.layout.cp * recipe.compute_bytes
-        for kind, again in (("all_gather", len(numbers.intersection(held.layers))), ("reduce_scatter", 0)):
+        for kind, again in (("all_gather", len(numbers.intersection(leaf.layers))), ("reduce_scatter", 0)):
             for width in (attended.d_qk, attended.d_v):
-                add(kind, len(held.layers) + again, rows * attended.groups * width)
+                add(kind, len(leaf.layers) + again, rows * attended.groups * width)
 
 
 def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
@@ -278,23 +278,23 @@ def _loss(held: RankLeaf, recipe: Recipe, rows: int, add: Add) -> None:
         add("all_gather", 1, rows * columns * recipe.compute_bytes)
 
 
-def _inside_a_branch(held: RankLeaf) -> bool:
-    return bool(held.layers) and not held.on_residual and bool(held.entry.leaf.weights())
+def _inside_a_branch(leaf: RankLeaf) -> bool:
+    return bool(leaf.layers) and not leaf.on_residual and bool(leaf.entry.leaf.weights())
 
 
-def per_head(held: RankLeaf) -> bool:
+def per_head(leaf: RankLeaf) -> bool:
     """Whether it is a norm over each head with one weight for all heads, which tp splits."""
-    return bool(held.entry.leaf.shared_by != held.whole.shared_by)
+    return bool(leaf.entry.leaf.shared_by != leaf.whole.shared_by)
 
 
-def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
+def _fully_sharded(weights: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
     """FSDP2: a block's weights are all-gathered for its forward and again for its backward (for each layer that shares
     them), the root's once; gradients are reduce-scattered once. Rows (or stacked experts) are padded to a multiple of
     the ranks."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
     runs, root, layout = Counter[int](), -1, recipe.layout
-    for tensor in held:
+    for tensor in weights:
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[tensor.rows]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))

@@ -27,16 +27,16 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     layout = recipe.layout
     step = layout.cp * layout.sp if what == "tokens" else 1
 
-    def held(number: int) -> int:
+    def reserved(number: int) -> int:
         changed = (
             replace(recipe, micro_batch=number) if what == "micro_batch" else replace(recipe, tokens=number * step)
         )
         return memory(model, changed).fullest.reserved
 
     if what == "micro_batch":
-        return last_within(held, MOST, capacity)
+        return last_within(reserved, MOST, capacity)
     most = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
-    return step * last_within(held, max(1, most // step), capacity)
+    return step * last_within(reserved, max(1, most // step), capacity)
 
 
 def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
@@ -45,9 +45,9 @@ def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
     the model or the recipe does not allow are passed over."""
 
     def holds(layout: Layout) -> bool:
-        alone = layout.dp == layout.cp == 1  # ZeRO then shards nothing
+        single = layout.dp == layout.cp == 1  # ZeRO then shards nothing
         try:
-            plan = memory(model, replace(recipe, layout=layout, zero=0 if alone else recipe.zero))
+            plan = memory(model, replace(recipe, layout=layout, zero=0 if single else recipe.zero))
         except InputError:
             return False
         return plan.fullest.reserved <= capacity
@@ -68,20 +68,20 @@ def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layo
     axis = "fsdp" if recipe.rules.dtensor else "dp"
     if axis == "dp" and not recipe.zero:
         return None
-    every = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
-    experts = {tensor.shape[:2]: tensor for tensor in every if tensor.expert}.values()
-    made = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MOST_GPUS // layout.gpus + 1))
-    layouts = [one for one in made if not unshared(experts, replace(recipe, layout=one))]
+    weights = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
+    experts = {tensor.shape[:2]: tensor for tensor in weights if tensor.expert}.values()
+    multiples = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MOST_GPUS // layout.gpus + 1))
+    layouts = [candidate for candidate in multiples if not unshared(experts, replace(recipe, layout=candidate))]
     at = bisect_left(layouts, True, key=holds)
     return layouts[at] if at < len(layouts) else None
 
 
-def last_within(held: Callable[[int], int], most: int, capacity: int) -> int:
+def last_within(reserved: Callable[[int], int], most: int, capacity: int) -> int:
     """The largest number up to `most` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
     Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
     capacity."""
     low, high = 1, most + 1  # the last that is known to fit, the first that does not
-    before = (1, held(1))
+    before = (1, reserved(1))
     if before[1] > capacity:
         return 0
     guess, tried = 2, 0
@@ -89,9 +89,9 @@ def last_within(held: Callable[[int], int], most: int, capacity: int) -> int:
         if tried > LINES:
             guess = (low + high) // 2
         number = min(max(guess, low + 1), high - 1)
-        now = (number, held(number))
-        low, high = (number, high) if now[1] <= capacity else (low, number)
-        grown = now[1] - before[1]
+        latest = (number, reserved(number))
+        low, high = (number, high) if latest[1] <= capacity else (low, number)
+        grown = latest[1] - before[1]
         guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high
-        before, tried = now, tried + 1
+        before, tried = latest, tried + 1
     return low

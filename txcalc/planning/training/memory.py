@@ -96,9 +96,9 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     Omits    the CUDA context (0.5 to 1 GB), the libraries' workspaces, fragmentation (see `RESERVED`)
     Errors   `InputError` with every reason why the model cannot be laid out so
     """
-    found = memory_within(model, recipe, None)
-    assert found is not None
-    return found
+    ranks = memory_within(model, recipe, None)
+    assert ranks is not None
+    return ranks
 
 
 def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | None:
@@ -115,7 +115,7 @@ def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | Non
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
     if layout.tp > 1:
-        of_all = dict.fromkeys(held.entry.leaf.of_all for piece in pipeline.pieces for held in piece.leaves)
+        of_all = dict.fromkeys(leaf.entry.leaf.of_all for piece in pipeline.pieces for leaf in piece.leaves)
         cautions += [
             f"tp: {what}: each rank takes its own share; to take all, ranks send what is not counted"
             for what in of_all
@@ -128,8 +128,8 @@ def _towers(model: Model) -> tuple[str, ...]:
     """Notes on a multimodal model's towers."""
     if not model.tower_roots:
         return model.left_out
-    said = f"{model.name}: its towers and projectors are held, {model.tower_params:,} parameters"
-    return (f"{said} (not: --text-only); their activations and the time of their products are not counted",)
+    note = f"{model.name}: its towers and projectors are held, {model.tower_params:,} parameters"
+    return (f"{note} (not: --text-only); their activations and the time of their products are not counted",)
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
@@ -142,9 +142,9 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
     position, column = divmod(rest, layout.tp)
     pieces = pipeline.of_stage(stage)
-    held = held_by(pieces, recipe, column)
+    weights = held_by(pieces, recipe, column)
     saved = [kept(piece, recipe, width) for piece in pieces]
-    return _rank(number, 1, stage, pieces, held, saved, recipe, position % sharers(recipe, False), width)
+    return _rank(number, 1, stage, pieces, weights, saved, recipe, position % sharers(recipe, False), width)
 
 
 def width_of(model: Model) -> int:
@@ -158,13 +158,13 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
     ranks, cuts = list[RankPeak](), rank_columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
-        held = held_by(pieces, recipe, first)
-        points = shard_runs((tensor for some in held for tensor in some), recipe, first)
+        weights = held_by(pieces, recipe, first)
+        points = shard_runs((tensor for some in weights for tensor in some), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
             number = (stage * inner + start) * layout.tp + first
             count = (end - start) * (inner // shards) * (after - first)
-            ranks.append(_rank(number, count, stage, pieces, held, saved, recipe, start, width))
+            ranks.append(_rank(number, count, stage, pieces, weights, saved, recipe, start, width))
     return ranks
 
 
@@ -196,14 +196,14 @@ def _rank(
     count: int,
     stage: int,
     pieces: list[StagePiece],
-    held: list[list[RankTensor]],
+    weights: list[list[RankTensor]],
     saved: list[Kept],
     recipe: Recipe,
     shard: int,
     width: int,
 ) -> RankPeak:
     column = number % recipe.layout.tp
-    tensors = [tensor for some in held for tensor in some]
+    tensors = [tensor for some in weights for tensor in some]
     state = states(tensors, recipe, shard, column)
     sizes, groups = profiles.PassSizes.of(recipe, pieces, column), profiles.WeightGroups.of(tensors)
     peak = peak_of(recipe, stage, saved, sizes, groups, state, width)
@@ -267,9 +267,9 @@ def peak_of(
 
 def _fold(ranks: list[RankPeak]) -> list[RankPeak]:
     """Equal ranks once."""
-    found: dict[object, RankPeak] = {}
+    folded: dict[object, RankPeak] = {}
     for rank in ranks:
         key = (rank.stage, rank.state, tuple(rank.bytes.items()))
-        before = found.get(key)
-        found[key] = rank if before is None else replace(before, count=before.count + rank.count)
-    return list(found.values())
+        before = folded.get(key)
+        folded[key] = rank if before is None else replace(before, count=before.count + rank.count)
+    return list(folded.values())

@@ -40,27 +40,27 @@ class Messages:
         self.width = model.d_model
         self.element = recipe.compute_bytes
 
-    def exchanged(self, held: RankLeaf) -> Iterator[Message]:
+    def exchanged(self, leaf: RankLeaf) -> Iterator[Message]:
         """The messages of one forward of a collective. Tokens are dispatched to experts in the compute dtype, also if
         experts multiply in FP8 (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
-        for transfer in held.entry.transfers:
+        for transfer in leaf.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
             if transfer.kind == "all_to_all" and self.recipe.rules.relays:
                 yield relayed(group, float(transfer.message) * self.element, float(transfer.choices))
             else:
-                yield Message(transfer.kind, group, float(transfer.sent) * held.width(self.element))
+                yield Message(transfer.kind, group, float(transfer.sent) * leaf.width(self.element))
 
-    def keys(self, held: RankLeaf) -> Message:
+    def keys(self, leaf: RankLeaf) -> Message:
         """Context parallelism in one forward of an attention core: keys and values of the rest of the sequence; with
         Ulysses, all-to-alls of queries, keys, values and outputs."""
-        leaf, work = held.entry.leaf, held.entry.work
+        module, work = leaf.entry.leaf, leaf.entry.work
         assert work is not None
-        if self.recipe.context == "ulysses" and leaf.attended:
-            return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
-        elements = float(local_kv_elements(held.entry, self.width))
+        if self.recipe.context == "ulysses" and module.attended:
+            return ring("all_to_all", self.cp, float(module.attended.crossing(work.positions)) * self.element, 4)
+        elements = float(local_kv_elements(leaf.entry, self.width))
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
-    def keys_again(self, held: RankLeaf) -> int:
+    def keys_again(self, leaf: RankLeaf) -> int:
         """How many times backward sends the message of `keys`: once for the gradients, and with a ring once more for
         the keys and values, since a rank saves only its own. 0 without a gradient (an index).
 
@@ -68,7 +68,7 @@ class Messages:
                  PyTorch 2.13, _context_parallel/_attention.py, _templated_ring_attention_backward, sends the gradients
                  cp times for cp − 1, and by default in 32 bits, which is not counted
         """
-        if held.entry.gradient == "none":
+        if leaf.entry.gradient == "none":
             return 0
         return 2 if self.recipe.context == "ring" else 1
 
@@ -76,7 +76,7 @@ class Messages:
         """All-reduces over tp in every micro-batch, with the pass they belong to: the loss on split logits in
         `forward`, and DTensor's partial gradients of replicated weights in `backward`."""
         if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):
-            heads = [held.entry.work for held in piece.leaves if held.entry.kind == "head" and held.entry.leaf.matrix]
+            heads = [leaf.entry.work for leaf in piece.leaves if leaf.entry.kind == "head" and leaf.entry.leaf.matrix]
             rows = max(work.positions for work in heads if work is not None)
             sums = float(LOSS_REDUCTIONS * STATISTIC * rows)
             yield ring("all_reduce", self.tp, sums, LOSS_REDUCTIONS), "forward"

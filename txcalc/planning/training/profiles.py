@@ -135,14 +135,14 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
     if recipe.layout.sp == 1 or not layers:
         return 0
-    found = 0
+    message_bytes = 0
     for piece in pieces:
         for join in piece.joins:
             for transfer in join.entry.transfers:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
-                    found += message + message // recipe.layout.sp
-    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.record_stream) // layers
+                    message_bytes += message + message // recipe.layout.sp
+    return message_bytes * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.record_stream) // layers
 
 
 def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
@@ -263,12 +263,12 @@ def _products(pieces: Sequence[StagePiece]) -> int:
     """Elements of the weights of linear layers, of each shape once; those that read one input are one matrix."""
     shapes = set[tuple[int, int]]()
     for piece in pieces:
-        made: list[tuple[Any, int]] = []  # where it stands and what it reads, and its rows
-        for held in piece.leaves:
-            if held.entry.leaf.matrix is not None:
-                d_in, d_out = held.entry.leaf.matrix
-                key = held.entry.steps[:-1], d_in
-                joined = made.pop()[1] if held.entry.leaf.input_kept == "no" and made and made[-1][0] == key else 0
-                made.append((key, joined + d_out))
-        shapes |= {(rows, d_in) for (_, d_in), rows in made}
+        matrices: list[tuple[Any, int]] = []  # where it stands and what it reads, and its rows
+        for leaf in piece.leaves:
+            if leaf.entry.leaf.matrix is not None:
+                d_in, d_out = leaf.entry.leaf.matrix
+                key = leaf.entry.steps[:-1], d_in
+                joins = leaf.entry.leaf.input_kept == "no" and matrices and matrices[-1][0] == key
+                matrices.append((key, (matrices.pop()[1] if joins else 0) + d_out))
+        shapes |= {(rows, d_in) for (_, d_in), rows in matrices}
     return sum(rows * columns for rows, columns in shapes)

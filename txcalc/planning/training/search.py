@@ -106,7 +106,7 @@ class Search:
     def least(self) -> int:
         """The accelerators that hold parameters, gradients and optimizer state once between them: on fewer, nothing
         fits. 1 where a framework has no layout of one accelerator to count them in."""
-        held = []
+        states_bytes = []
         for name in self.frameworks:
             whole = replace(self.base, layout=Layout(), zero=0, framework=name, schedule="1f1b")
             try:
@@ -114,8 +114,8 @@ class Search:
             except InputError:
                 return 1
             state = states([tensor for piece in pieces for tensor in tensors(piece, whole)], whole, 0)
-            held.append(sum(state) - (state.optimizer if whole.offloads("optimizer") else 0))
-        return int(ceil_div(min(held) * RESERVED[0], RESERVED[1] * self.machine.accelerator.memory))
+            states_bytes.append(sum(state) - (state.optimizer if whole.offloads("optimizer") else 0))
+        return int(ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * self.machine.accelerator.memory))
 
     def run(
         self, tell: Callable[[str, float], None] | None = None, given: bool = True, enough: int = ENOUGH
@@ -156,20 +156,20 @@ class Search:
         """The first layouts that fit, at most `enough`. The memory of one that takes more than both the accelerator has
         and the smallest before it is not computed to the end."""
         found, capacity = list[FoundLayout](), self.machine.accelerator.memory
-        for each in estimates:
+        for estimate in estimates:
             most = max(capacity, tried.least[0]) if tried.least else None
             try:
-                plan = memory_within(self.model, each.recipe, most)
+                plan = memory_within(self.model, estimate.recipe, most)
             except InputError:
                 continue
             tried.number += 1
-            held = plan.fullest.reserved if plan else 0
-            if plan and held <= capacity:
-                found.append(self._timed(each.recipe, plan))
+            reserved = plan.fullest.reserved if plan else 0
+            if plan and reserved <= capacity:
+                found.append(self._timed(estimate.recipe, plan))
                 if len(found) == enough:
                     break
-            elif plan and (tried.least is None or (held, each.seconds) < tried.least[:2]):
-                tried.least = held, each.seconds, each.recipe, plan
+            elif plan and (tried.least is None or (reserved, estimate.seconds) < tried.least[:2]):
+                tried.least = reserved, estimate.seconds, estimate.recipe, plan
         return found
 
     def _timed(self, recipe: Recipe, plan: Ranks) -> FoundLayout:
@@ -179,15 +179,18 @@ class Search:
     def _smallest(estimates: list[Estimate], hopeless: bool = False) -> list[Estimate]:
         """The estimates of least memory, fastest first: for each layout and framework one with gradient accumulation
         and one without. Where none can fit, `hopeless`, in any order, for which no times are needed."""
-        small = dict[object, list[Estimate]]()
-        for each in sorted(estimates, key=lambda each: each.bytes):
-            recipe = each.recipe
-            alike = (recipe.layout.replace(vpp=1), recipe.framework, recipe.accumulation == 1)
-            least = small.setdefault(alike, [])
-            if not least or each.bytes == least[0].bytes:
-                least.append(each)
-        few = [min(some, key=lambda each: each.seconds) if some[1:] else some[0] for some in [*small.values()][:TRIED]]
-        return few if hopeless else sorted(few, key=lambda each: each.seconds)
+        smallest = dict[object, list[Estimate]]()
+        for estimate in sorted(estimates, key=lambda estimate: estimate.bytes):
+            recipe = estimate.recipe
+            key = (recipe.layout.replace(vpp=1), recipe.framework, recipe.accumulation == 1)
+            equals = smallest.setdefault(key, [])
+            if not equals or estimate.bytes == equals[0].bytes:
+                equals.append(estimate)
+        fastest = [
+            min(estimates_alike, key=lambda estimate: estimate.seconds) if estimates_alike[1:] else estimates_alike[0]
+            for estimates_alike in [*smallest.values()][:TRIED]
+        ]
+        return fastest if hopeless else sorted(fastest, key=lambda estimate: estimate.seconds)
 
     def _mends(self, given: bool = True) -> str:
         """Ways to use less memory that the user has not chosen yet."""
@@ -196,8 +199,8 @@ class Search:
         mends += [] if self.model.fixed_length or base.tokens == 1 else ["fewer tokens"]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
         if not base.frozen and not base.offloads("optimizer"):
-            beside = {name: optimizer_bytes(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
-            smaller = min(beside.values()) < beside[base.optimizer]
+            state_bytes = {name: optimizer_bytes(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
+            smaller = min(state_bytes.values()) < state_bytes[base.optimizer]
             mends += ["--offload optimizer", *(["a smaller --optimizer"] if smaller else [])]
         return " or ".join(filter(None, (", ".join(mends[:-1]), *mends[-1:])))
 
@@ -241,32 +244,32 @@ class Search:
         if self.base.packed and not rules.packs:
             return
         zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
-        agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
+        recomputes = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
             if self.batch % (micro * layout.copies):
                 continue
             accumulation = self.batch // (micro * layout.copies)
-            for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
-                schedule = "interleaved" if pieces > 1 else self.base.schedule
+            for vpp in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
+                schedule = "interleaved" if vpp > 1 else self.base.schedule
                 if not rules.schedules_by(schedule, layout.pp):
                     continue
-                if pieces > 1 and (rules.dtensor or accumulation % layout.pp or layout.pp * pieces > self.n_layers):
+                if vpp > 1 and (rules.dtensor or accumulation % layout.pp or layout.pp * vpp > self.n_layers):
                     continue
                 for zero in zeros if layout.dp > 1 else [0]:
-                    for again in agains:
-                        made = replace(
+                    for recompute in recomputes:
+                        recipe = replace(
                             self.base,
-                            layout=layout.replace(vpp=pieces) if pieces > 1 else layout,
+                            layout=layout.replace(vpp=vpp) if vpp > 1 else layout,
                             micro_batch=micro,
                             accumulation=accumulation,
-                            recompute=again,
+                            recompute=recompute,
                             framework=framework,
                             zero=zero,
                             schedule=schedule,
                         )
-                        asked = "zero" not in self.fixed or self.base.zero in (zero, made.zero_stage)
-                        if asked and accumulation >= made.least:
-                            yield made
+                        wanted = "zero" not in self.fixed or self.base.zero in (zero, recipe.zero_stage)
+                        if wanted and accumulation >= recipe.least:
+                            yield recipe
 
 
 def fewest_gpus(

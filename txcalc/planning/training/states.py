@@ -77,25 +77,35 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     # stays so, unless the table is tied to the output layer.
     tied = tied_tables(piece.leaves)
     inflated = exact and recipe.shards == 1
-    for held in (*piece.leaves, *piece.beside):
+    for leaf in (*piece.leaves, *piece.beside):
         # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
-        fixed = recipe.frozen is not None and held.beside
-        reads = len(held.layers) if held.shared else 1
-        group = held.layers[:1] if held.shared else held.layers
-        for own, whole, axis in held.axes():
+        fixed = recipe.frozen is not None and leaf.beside
+        reads = len(leaf.layers) if leaf.shared else 1
+        group = leaf.layers[:1] if leaf.shared else leaf.layers
+        for own, whole, axis in leaf.axes():
             shape = own
-            if exact and axis is not None and not held.entry.routed:
+            if exact and axis is not None and not leaf.entry.routed:
                 shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
-            table = inflated and axis == 0 and held.entry.leaf.row is not None and held not in tied
-            hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
-            times, expert = held.entry.times, held.entry.routed
-            made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)
-            learns = held.entry.gradient in ("both", "weights") and not fixed
-            adapter, packed = held.entry.kind == "adapters", hidden and not learns and not held.beside
-            made = made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
-            if expert and recipe.rules.stacks:
-                made = _stack(made, stacked(held.entry, recipe.rules), recipe)
-            yield made
+            table = inflated and axis == 0 and leaf.entry.leaf.row is not None and leaf not in tied
+            hidden = len(own) == 2 and bool(leaf.layers) and leaf.entry.kind != "norm"
+            learns = leaf.entry.gradient in ("both", "weights") and not fixed
+            tensor = RankTensor(
+                shape=shape,
+                copies=leaf.entry.times,
+                axis=axis,
+                expert=leaf.entry.routed,
+                hidden=hidden,
+                group=group,
+                learns=learns,
+                gradient=whole if table else None,
+                packed=hidden and not learns and not leaf.beside,
+                adapter=leaf.entry.kind == "adapters",
+                kind=leaf.entry.kind,
+                reads=reads,
+            )
+            if tensor.expert and recipe.rules.stacks:
+                tensor = _stack(tensor, stacked(leaf.entry, recipe.rules), recipe)
+            yield tensor
 
 
 def stacked(entry: Entry, rules: Framework) -> Num:
@@ -114,19 +124,19 @@ def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
 
 def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
     """The weights of each of a rank's pieces. Errors: `InputError` where FSDP cannot shard stacked experts."""
-    found = [list(tensors(piece, recipe, rank)) for piece in pieces]
-    if wrong := unshared((tensor for some in found for tensor in some), recipe):
-        experts, rows = wrong.shape[:2]
+    weights = [list(tensors(piece, recipe, rank)) for piece in pieces]
+    if stack := unshared((tensor for some in weights for tensor in some), recipe):
+        experts, rows = stack.shape[:2]
         ways = sharers(recipe, True)
         expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
         raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
-    return found
+    return weights
 
 
-def unshared(held: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
+def unshared(weights: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
     """The first stacked experts of which FSDP can shard neither whole ones nor rows of each."""
     ways = sharers(recipe, True)
-    stacks = (tensor for tensor in held if tensor.expert and recipe.rules.stacks and not tensor.adapter)
+    stacks = (tensor for tensor in weights if tensor.expert and recipe.rules.stacks and not tensor.adapter)
     return next((tensor for tensor in stacks if ways > tensor.shape[0] and tensor.shape[1] % ways), None)
 
 
@@ -154,21 +164,21 @@ class State(NamedTuple):
         return State(*(a + b for a, b in zip(self, other, strict=True)))
 
 
-def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
-    """State of the tensors `held` on rank number `shard` of their data-parallel shards and number `column` of tp."""
+def states(weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int = 0) -> State:
+    """State of weights on rank number `rank` of their data-parallel shards and number `column` of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
     zero, own_bytes = recipe.zero_stage, (recipe.parameter_bytes, recipe.gradient_bytes)
-    parameters = gradients = beside = adapters = 0
-    for tensor, mine in _shares(held, recipe, shard, column):
-        whole = tensor.shape
-        size = tensor.copies * weight_bytes(tensor, product(mine if zero == 3 else whole), recipe)
+    parameters = gradients = optimizer_state = adapters = 0
+    for tensor, shard in _shares(weights, recipe, rank, column):
+        shape = tensor.shape
+        size = tensor.copies * weight_bytes(tensor, product(shard if zero == 3 else shape), recipe)
         parameters, adapters = (parameters, adapters + size) if tensor.adapter else (parameters + size, adapters)
         if tensor.learns:
             width, gradient_width = (recipe.adapter_bytes,) * 2 if tensor.adapter else own_bytes
-            gradients += tensor.copies * gradient_width * product(mine if zero >= 2 else tensor.gradient or whole)
-            own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
-            beside += tensor.copies * optimizer_bytes(own, recipe, width, tensor.hidden)
-    return State(parameters, gradients, beside, adapters)
+            gradients += tensor.copies * gradient_width * product(shard if zero >= 2 else tensor.gradient or shape)
+            state_shape = shard if zero else tensor.gradient or shape if optimizer.like_gradient else shape
+            optimizer_state += tensor.copies * optimizer_bytes(state_shape, recipe, width, tensor.hidden)
+    return State(parameters, gradients, optimizer_state, adapters)
 
 
 def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Num], int] = int) -> Num:
@@ -214,21 +224,23 @@ def sharers(recipe: Recipe, expert: bool) -> int:
     return max(1, ways * layout.tp // layout.expert_group) if expert else ways
 
 
-def _shares(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int) -> Iterator[tuple[RankTensor, Shape]]:
+def _shares(
+    weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int
+) -> Iterator[tuple[RankTensor, Shape]]:
     """Each tensor with the shape of the rank's shard: rows (FSDP2) or a range of its elements (nanotron). The other
     frameworks shard a flat buffer of all tensors, padded to equal shares: it is given as one tensor."""
     rows = recipe.shards > 1
     if rows or recipe.rules.by_tensor:
-        for tensor in held:
+        for tensor in weights:
             ways = sharers(recipe, tensor.expert)
-            own = (shard * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else shard
-            yield tensor, _rows(tensor, ways, own) if rows else (even_share(tensor.size, ways, own),)
+            number = (rank * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else rank
+            yield tensor, _rows(tensor, ways, number) if rows else (even_share(tensor.size, ways, number),)
         return
     if not recipe.zero:
-        yield from ((tensor, tensor.shape) for tensor in held)
+        yield from ((tensor, tensor.shape) for tensor in weights)
         return
-    for kind in sorted({tensor.buffer for tensor in held}):
-        size = sum(tensor.size * tensor.copies for tensor in held if tensor.buffer == kind)
+    for kind in sorted({tensor.buffer for tensor in weights}):
+        size = sum(tensor.size * tensor.copies for tensor in weights if tensor.buffer == kind)
         expert, learns, packed, adapter = kind
         made = RankTensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
         yield made, (ceil_div(size, sharers(recipe, expert)),)
@@ -239,10 +251,10 @@ def _rows(tensor: RankTensor, ways: int, rank: int) -> Shape:
     return (*before, chunk(tensor.shape[tensor.rows], ways, rank), *after)
 
 
-def shard_runs(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
+def shard_runs(weights: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
     """The first rank of every run of data-parallel ranks with equal shards, all of them number `column` of tp."""
     most, points, layout = sharers(recipe, False), {0}, recipe.layout
-    for tensor in held:
+    for tensor in weights:
         ways, cuts = sharers(recipe, tensor.expert), list[int]()
         if recipe.shards > 1:
             rows = tensor.shape[tensor.rows]

@@ -131,31 +131,31 @@ class StepTimer(Messages):
         weights = issued = 0.0
         products: dict[str, ProductTime] = {}
         numbers = recomputed(piece, self.recipe)
-        for before, held in pairwise((None, *piece.leaves)):
-            assert held is not None
-            merged = same_input(before and before.entry, held.entry)
-            issued += 0.0 if merged else self.kernels_issued(held, numbers)
-            for kind, first, second, of_weights in self.leaf_times(held, kernels, merged):
+        for before, leaf in pairwise((None, *piece.leaves)):
+            assert leaf is not None
+            merged = same_input(before and before.entry, leaf.entry)
+            issued += 0.0 if merged else self.kernels_issued(leaf, numbers)
+            for kind, first, second, of_weights in self.leaf_times(leaf, kernels, merged):
                 forward[kind] += first
                 backward[kind] += second
                 weights += of_weights
-                again[kind] += first * self._again(held, numbers)
+                again[kind] += first * self._again(leaf, numbers)
                 if kind == "products":
-                    products[held.entry.name] = ProductTime(first, second - of_weights, of_weights)
-        for held, size in self._ordered(piece):
-            seconds = kernels.stream(size, 2.0 * len(held.layers))
+                    products[leaf.entry.name] = ProductTime(first, second - of_weights, of_weights)
+        for leaf, size in self._ordered(piece):
+            seconds = kernels.stream(size, 2.0 * len(leaf.layers))
             forward["other kernels"] += seconds
             backward["other kernels"] += seconds
-            again["other kernels"] += seconds * self._again(held, numbers)
-            issued += 2 * len(held.layers) * (2 + self._again(held, numbers))
-        for held in piece.joins:
-            beside = ProductTime.of(products[each.entry.name] for each in held.products)
-            for moved in self.exchanged(held):
-                seconds = kernels.transfer(moved) * float(held.entry.runs)
-                first, second = waits(held, moved.kind, seconds, beside, self.recipe, self.machine)
+            again["other kernels"] += seconds * self._again(leaf, numbers)
+            issued += 2 * len(leaf.layers) * (2 + self._again(leaf, numbers))
+        for leaf in piece.joins:
+            beside = ProductTime.of(products[each.entry.name] for each in leaf.products)
+            for moved in self.exchanged(leaf):
+                seconds = kernels.transfer(moved) * float(leaf.entry.runs)
+                first, second = waits(leaf, moved.kind, seconds, beside, self.recipe, self.machine)
                 forward[SPENT[3]] += first
                 backward[SPENT[3]] += second
-                again[SPENT[3]] += first * self._again(held, numbers)
+                again[SPENT[3]] += first * self._again(leaf, numbers)
         if elements := logits(self.recipe, [piece], 0):
             backward["other kernels"] += kernels.stream(self.recipe.loss_bytes * elements, 0)
         for moved, when in self.beside(piece):
@@ -163,54 +163,54 @@ class StepTimer(Messages):
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
 
-    def kernels_issued(self, held: RankLeaf, numbers: frozenset[int]) -> float:
+    def kernels_issued(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
         """Kernel launches of a leaf and its copies: forward, one per gradient, and recomputation."""
-        if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
+        if leaf.entry.work is None or not leaf.entry.operations or not leaf.entry.leaf.launched:
             return 0.0
-        return self._size(held)[2] * (passes(held.entry) + self._again(held, numbers))
+        return self._size(leaf)[2] * (passes(leaf.entry) + self._again(leaf, numbers))
 
-    def leaf_times(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
+    def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """The cause, and the seconds of forward, of backward, and of backward for weights, of a leaf and its copies.
         `merged`: frameworks fuse it with the product before, which has the same input."""
-        entry, work = held.entry, held.entry.work
+        entry, work = leaf.entry, leaf.entry.work
         if work is None or not entry.operations:
             return
-        flops, size, starts, share = self._size(held)
-        leaf = entry.leaf
+        flops, size, starts, share = self._size(leaf)
+        module = entry.leaf
         if entry.kind == "attention_core":
-            forward, backward = self._core(held, kernels, flops, size, starts)
+            forward, backward = self._core(leaf, kernels, flops, size, starts)
             yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
-        elif leaf.role == "product":
-            kind = self._kind(held)
-            depth, width = leaf.matrix or (0, 0)
-            narrow = leaf.matrix and bits_of(kernels.dtype(leaf.matrix)) < 16  # experts' too: TE, grouped_linear.py
+        elif module.role == "product":
+            kind = self._kind(leaf)
+            depth, width = module.matrix or (0, 0)
+            narrow = module.matrix and bits_of(kernels.dtype(module.matrix)) < 16  # experts' too: TE, grouped_linear.py
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
-            forward = kernels.product(flops, size, starts, depth, read, kind, leaf.matrix)
-            of_inputs = kernels.product(flops, size, starts, width, rows, kind, leaf.matrix)
-            summed = size + self._summed(held)
-            of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, leaf.matrix)
+            forward = kernels.product(flops, size, starts, depth, read, kind, module.matrix)
+            of_inputs = kernels.product(flops, size, starts, width, rows, kind, module.matrix)
+            summed = size + self._summed(leaf)
+            of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, module.matrix)
             of_inputs = 0.0 if entry.gradient in ("weights", "none") else of_inputs
             of_weights = 0.0 if entry.gradient in ("input", "none") else of_weights
-            if entry.gradient == "input" and self.recipe.packed and held.layers:  # made wide again whenever it is read
+            if entry.gradient == "input" and self.recipe.packed and leaf.layers:  # made wide again whenever it is read
                 widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
                 forward, of_inputs = forward + widened, of_inputs + widened
             yield "products", forward, of_inputs + of_weights, of_weights
         else:
-            apart = self.recipe.eager or (self.modules and leaf.role != "norm")  # a norm is one kernel since torch 2.8
-            forward = kernels.stream(size / share * (leaf.unfused if apart else 1), starts)
-            yield "other kernels", forward, 2 * forward + kernels.stream(self._tabled(held), 0), 0.0
+            unfused = self.recipe.eager or (self.modules and module.role != "norm")  # one kernel since torch 2.8
+            forward = kernels.stream(size / share * (module.unfused if unfused else 1), starts)
+            yield "other kernels", forward, 2 * forward + kernels.stream(self._tabled(leaf), 0), 0.0
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
-            seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
-            yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
+            seconds = kernels.transfer(self.keys(leaf)) * float(entry.runs)
+            yield "collectives of a layer", seconds, self.keys_again(leaf) * seconds, 0.0
 
-    def _kind(self, held: RankLeaf) -> str:
+    def _kind(self, leaf: RankLeaf) -> str:
         """The class of kernels of a product."""
-        return "experts" if held.entry.routed and not self.modules else "matmul"
+        return "experts" if leaf.entry.routed and not self.modules else "matmul"
 
     def _odd(self, pieces: Iterable[StagePiece]) -> tuple[dict[tuple[int, int], float], tuple[tuple[int, int], ...]]:
         """`Step.unaligned` and `Step.wide`; a vector needs no padding."""
-        found = ((held.entry.leaf.matrix, self._kind(held)) for piece in pieces for held in piece.leaves)
+        found = ((leaf.entry.leaf.matrix, self._kind(leaf)) for piece in pieces for leaf in piece.leaves)
         every = {matrix: kind for matrix, kind in found if matrix and min(matrix) > 1}
         slow = {matrix: share for matrix, kind in every.items() if (share := self.kernels.aligned(matrix, kind)) < 1}
         return slow, tuple(matrix for matrix in every if self.kernels.dtype(matrix) != self.machine.products)
@@ -220,34 +220,34 @@ class StepTimer(Messages):
         all layers; once per branch, with its first expert (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
         permute and unpermute). As many move in backward."""
         branches = set[tuple[object, ...]]()
-        for held in piece.leaves:
-            entry = held.entry
-            if entry.routed and entry.kind == "experts" and entry.leaf.matrix and held.branch not in branches:
-                branches.add(held.branch)
+        for leaf in piece.leaves:
+            entry = leaf.entry
+            if entry.routed and entry.kind == "experts" and entry.leaf.matrix and leaf.branch not in branches:
+                branches.add(leaf.branch)
                 assert entry.work is not None
                 width, rows = float(entry.leaf.matrix[0]), float(entry.work.positions)
-                came = rows * len(held.layers) / (self.recipe.layout.tp if held.dispatched else 1)
-                yield held, 2 * (came + rows * float(entry.runs)) * width * self.element
+                came = rows * len(leaf.layers) / (self.recipe.layout.tp if leaf.dispatched else 1)
+                yield leaf, 2 * (came + rows * float(entry.runs)) * width * self.element
 
-    def _core(self, held: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
+    def _core(self, leaf: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""
-        work, products = held.entry.work, [op for op in held.entry.operations if isinstance(op, MatMul)]
+        work, products = leaf.entry.work, [op for op in leaf.entry.operations if isinstance(op, MatMul)]
         assert work is not None
         if work.keep_scores:
-            more, depth = 10 * self._scores(held), float(products[0].k)
+            more, depth = 10 * self._scores(leaf), float(products[0].k)
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
-        latent = held.entry.leaf.kernels == "latent"
-        keys, score = float(products[0].n), flops_per_score(held.entry.operations)
+        latent = leaf.entry.leaf.kernels == "latent"
+        keys, score = float(products[0].n), flops_per_score(leaf.entry.operations)
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(flops, size, starts, keys, score, latent, backward=True)
 
-    def _summed(self, held: RankLeaf) -> float:
+    def _summed(self, leaf: RankLeaf) -> float:
         """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
         else not those of the first micro-batch and of the first of the layers that share them; of gradients that are
         reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
         are read too."""
-        entry, own, recipe = held.entry, held.entry.leaf.owning.params, self.recipe
+        entry, own, recipe = leaf.entry, leaf.entry.leaf.owning.params, self.recipe
         made: float = own * (entry.times if entry.routed else entry.runs)
         if recipe.accumulation == 1 and not recipe.rules.held:
             made -= entry.params
@@ -255,37 +255,37 @@ class StepTimer(Messages):
             made /= sharers(recipe, entry.routed)
         return float(made) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
 
-    def _tabled(self, held: RankLeaf) -> float:
+    def _tabled(self, leaf: RankLeaf) -> float:
         """Bytes moved by the gradient of a table: all of its rows are written, however few were read (ATen,
         embedding_dense_backward), and added to what is there; autograd first adds that of an output layer of the same
         matrix, whose sum is added as a product's."""
-        if held.entry.leaf.row is None or not held.learns:
+        if leaf.entry.leaf.row is None or not leaf.learns:
             return 0.0
-        written = float(held.entry.params) * self.element
-        tied = (leaf.entry.path for piece in self.pipeline.pieces for leaf in tied_tables(piece.leaves))
-        return 4 * written if held.entry.path in tied else written + self._summed(held)
+        written = float(leaf.entry.params) * self.element
+        tied = (table.entry.path for piece in self.pipeline.pieces for table in tied_tables(piece.leaves))
+        return 4 * written if leaf.entry.path in tied else written + self._summed(leaf)
 
-    def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
+    def _size(self, leaf: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and kernel launches of a leaf's copies, and the ranks of tp that its rows are split over."""
-        entry = held.entry
+        entry = leaf.entry
         runs = float(entry.runs)
         fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
-        flops = float(held.flops(self.recipe.layout, masked=fused))
+        flops = float(leaf.flops(self.recipe.layout, masked=fused))
         elements = sum(float(op.traffic.activations + op.traffic.cache) for op in entry.operations) * runs
         copies = float(entry.times) if entry.routed else runs
-        starts = float(len(held.layers)) if entry.routed and not self.modules else copies  # grouped kernels
+        starts = float(len(leaf.layers)) if entry.routed and not self.modules else copies  # grouped kernels
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
         width = bits_of(self.kernels.dtype(entry.leaf.matrix)) / 8 if entry.leaf.matrix else self.element
-        return flops, elements * self.element + weights * width, starts, held.token_shards(self.recipe.layout)
+        return flops, elements * self.element + weights * width, starts, leaf.token_shards(self.recipe.layout)
 
-    def _scores(self, held: RankLeaf) -> float:
+    def _scores(self, leaf: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
-        return float(scores(held.entry.operations) * held.entry.runs)
+        return float(scores(leaf.entry.operations) * leaf.entry.runs)
 
-    def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
+    def _again(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
         """Share of its forward that is recomputed."""
-        return held.recomputed_in(self.recipe.recompute, numbers) / (len(held.layers) or 1)
+        return leaf.recomputed_in(self.recipe.recompute, numbers) / (len(leaf.layers) or 1)
 
     # The whole step.
 
@@ -355,9 +355,9 @@ class StepTimer(Messages):
             size += 4 * updated
         if rules.reduces_after and recipe.zero and updated:
             size += 6 * updated
-            for before, held in (pair for piece in pieces for pair in pairwise((None, *piece.leaves))):
-                if held and held.learns and not same_input(before and before.entry, held.entry):
-                    starts += copies * held.entry.times * len(list(held.axes()))
+            for before, leaf in (pair for piece in pieces for pair in pairwise((None, *piece.leaves))):
+                if leaf and leaf.learns and not same_input(before and before.entry, leaf.entry):
+                    starts += copies * leaf.entry.times * len(list(leaf.axes()))
         return self.kernels.stream(size, starts)
 
     def _muon(self, piece: StagePiece) -> float:
@@ -384,15 +384,15 @@ class StepTimer(Messages):
 
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
-            for held in (*piece.joins, *piece.leaves):
-                there, back = held.passes
-                times = float(held.entry.runs) * recipe.accumulation
-                forward = there * (1 + self._again(held, numbers)) + gathered_again(held, recipe)
-                for moved in self.exchanged(held):
+            for leaf in (*piece.joins, *piece.leaves):
+                there, back = leaf.passes
+                times = float(leaf.entry.runs) * recipe.accumulation
+                forward = there * (1 + self._again(leaf, numbers)) + gathered_again(leaf, recipe)
+                for moved in self.exchanged(leaf):
                     add(moved, forward * times)
                     add(moved._replace(kind=TWINS.get(moved.kind, moved.kind)), back * times)
-                if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:
-                    add(self.keys(held), (forward + back * self.keys_again(held)) * times)
+                if recipe.layout.cp > 1 and leaf.entry.kind == "attention_core" and leaf.entry.work:
+                    add(self.keys(leaf), (forward + back * self.keys_again(leaf)) * times)
             for moved in (*self.sends(piece), *(moved for moved, _ in self.beside(piece))):
                 add(moved, recipe.accumulation)
             if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
@@ -426,11 +426,11 @@ class StepTimer(Messages):
         """Seconds of a micro-batch's FLOPs at the peak: forward, backward and recomputation; masked pairs of attention
         only."""
         numbers, total = recomputed(piece, self.recipe), 0.0
-        for held in piece.leaves:
-            entry = held.entry
+        for leaf in piece.leaves:
+            entry = leaf.entry
             if entry.work is None or not entry.flops:
                 continue
             rate = self.least.rate(entry.kind == "attention_core", entry.leaf.matrix)
-            times = passes(entry) + self._again(held, numbers)
-            total += float(held.flops(self.recipe.layout, masked=True)) * times / rate
+            times = passes(entry) + self._again(leaf, numbers)
+            total += float(leaf.flops(self.recipe.layout, masked=True)) * times / rate
         return total

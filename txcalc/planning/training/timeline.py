@@ -74,14 +74,14 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
 
     Errors   `InputError` for a deadlock
     """
-    stages, batches, own = recipe.layout.pp, recipe.accumulation, recipe.pieces
-    tables = [order(recipe.schedule, stages, rank, batches, own) for rank in range(stages)]
-    last, numbers = len(pieces) - 1, [[number(recipe, rank, piece) for piece in range(own)] for rank in range(stages)]
-    home = {n: rank for rank, held in enumerate(numbers) for n in held}
-    spent = [piece.by_kind for piece in pieces]
+    stages, batches, last = recipe.layout.pp, recipe.accumulation, len(pieces) - 1
+    tables = [order(recipe.schedule, stages, rank, batches, recipe.pieces) for rank in range(stages)]
+    numbers = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
+    home = {n: rank for rank, pieces_of_rank in enumerate(numbers) for n in pieces_of_rank}
+    seconds_by_kind = [piece.by_kind for piece in pieces]
     done: dict[tuple[str, int, int], float] = {}
     clocks, places = [0.0] * stages, [0] * stages
-    found: list[list[Event]] = [[] for _ in range(stages)]
+    events: list[list[Event]] = [[] for _ in range(stages)]
     waiting: dict[tuple[str, int, int], int] = {}
     ready = list(range(stages))
     while ready:
@@ -96,11 +96,11 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
                 if need not in done:
                     waiting[need] = rank
                     break
-                away = home[need[1]] != rank
-                moved = pieces[min(n, need[1])].send if away else 0.0
-                start = max(clock + waits[need[0] == "G"] * away, done[need] + moved)
-            clock = start + spent[n][action.kind]
-            found[rank].append(Event(action, start, clock))
+                crosses = home[need[1]] != rank
+                moved = pieces[min(n, need[1])].send if crosses else 0.0
+                start = max(clock + waits[need[0] == "G"] * crosses, done[need] + moved)
+            clock = start + seconds_by_kind[n][action.kind]
+            events[rank].append(Event(action, start, clock))
             places[rank] += 1
             if action.kind == "W":
                 continue
@@ -115,7 +115,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
         raise InputError(
             "schedule", [f"{recipe.schedule} with {batches} micro-batches waits for itself at pp = {stages}"]
         )
-    return Timeline(tuple(map(tuple, found)))
+    return Timeline(tuple(map(tuple, events)))
 
 
 def equal_stages(recipe: Recipe, layers: float, slowest: float, send: float, waits: tuple[float, float]) -> float:

@@ -464,7 +464,7 @@ def test_formulas_of_every_stage_are_what_train_counts(
         )
         cores = [leaf for leaf, _ in leaves if leaf.entry.kind == "attention_core" and layout.cp > 1]
         sent = [(each, 1) for piece in pieces for each in timer.sends(piece)]
-        joins = [join for piece in pieces for join in piece.joins]
+        joins = [join for piece in pieces for join in piece.collectives]
         sent += [(each, join.entry.runs * join.passes[0]) for join in joins for each in timer.exchanged(join)]
         sent += [(timer.keys(leaf), leaf.entry.runs) for leaf in cores]
         assert 2 * found.get("sent", 0) == pytest.approx(sum(each.sent * runs for each, runs in sent), rel=1e-12)

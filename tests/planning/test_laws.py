@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from txcalc import hardware, load
 from txcalc.curves import Curve, Link
 from txcalc.hardware import Accelerator
+from txcalc.planning import links
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import Sharding
@@ -85,6 +86,7 @@ def twice_as_fast(found: Accelerator) -> Accelerator:
 
 PLANS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
     "dense": ("llama-3.1-8b", Layout(tp=8), {}),
+    "node": ("llama-3.1-8b", Layout(tp=4), {}),
     "experts": ("mixtral-8x7b", Layout(tp=2, dp=4, ep=8), {"weights": "fp8", "kv": "fp8"}),
     "latent": ("deepseek-v3", Layout(tp=8, pp=2), {"weights": "fp8", "chunk": 512}),
     "adapters": ("llama-3.1-8b", Layout(pp=4), {"weights": "int4", "adapters": (8, 16)}),
@@ -169,8 +171,13 @@ def trained(name: str, accelerator: Accelerator) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("plan", PLANS)
-def test_all_that_is_twice_as_fast_takes_half_as_long(plan: str) -> None:
-    slow, fast = paced(plan, h200()), paced(plan, twice_as_fast(h200()))
+def test_all_that_is_twice_as_fast_takes_half_as_long(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL's latencies between nodes too."""
+    slow = paced(plan, h200())
+    monkeypatch.setattr(links, "START", links.START / 2)
+    for hops in ("RING", "TREE"):
+        monkeypatch.setattr(links, hops, tuple(seconds / 2 for seconds in getattr(links, hops)))
+    fast = paced(plan, twice_as_fast(h200()))
     assert {name: 2 * seconds for name, seconds in fast.items()} == pytest.approx(slow, rel=1e-12)  # powers are rounded
 
 

@@ -197,13 +197,13 @@ class RankMemory(Answer):
             rank=peak.rank,
             count=peak.count,
             stage=peak.stage,
-            in_flight=peak.held,
+            in_flight=peak.in_flight,
             moment=peak.moment,
             bytes=dict(peak.bytes),
             allocated_bytes=peak.allocated,
             reserved_bytes=peak.reserved,
             host_bytes=peak.host,
-            collective_bytes=peak.lent,
+            collective_bytes=peak.collective_bytes,
         )
 
 

@@ -81,7 +81,7 @@ class StepPart(Answer):
 
     @classmethod
     def of(cls, costs: StepCosts) -> Self:
-        return cls(costs.flops, costs.again, costs.saved, costs.optimizer)
+        return cls(costs.flops, costs.recomputed, costs.saved, costs.optimizer)
 
 
 class TrainingStep(StepRecipe, kw_only=True):
@@ -155,9 +155,9 @@ def training_step(
         layout=LayoutInfo.of(recipe.layout),
         rank=rank.rank,
         stage=rank.stage,
-        in_flight=rank.held,
+        in_flight=rank.in_flight,
         flops=whole.flops,
-        recomputed_flops=whole.again,
+        recomputed_flops=whole.recomputed,
         saved_bytes=whole.saved,
         parameters_bytes=rank.state.parameters,
         gradients_bytes=rank.state.gradients,

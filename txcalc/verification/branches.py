@@ -90,7 +90,7 @@ def _style(leaf: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> A
         normed = axes and leaf.entry.leaf.role == "norm" and recipe.layout.sp > 1
         return SequenceParallel(use_local_output=True) if normed else None
     if leaf.entry.leaf.role == "table" and axes == [0]:
-        outputs = Replicate() if any(leaf.summed_whole(join.entry) for join in piece.joins) else between
+        outputs = Replicate() if any(leaf.summed_whole(join.entry) for join in piece.collectives) else between
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=outputs)
     if leaf.entry.kind == "head" and leaf.widened:
         local = not recipe.loss_parallel
@@ -178,7 +178,7 @@ def shard_outside_branches(net: Any, piece: StagePiece, mesh: Any, between: Any)
             distribute(net, leaf, mesh)
             for path in paths(leaf.entry.steps):
                 use_local_shards(net.get_submodule(path))
-        elif between != Replicate() and any(leaf.summed_whole(join.entry) for join in piece.joins):
+        elif between != Replicate() and any(leaf.summed_whole(join.entry) for join in piece.collectives):
             _keep_share(net.embedding, mesh, between)
 
 

@@ -201,7 +201,7 @@ def test_a_host_is_waited_for(llama: Model) -> None:
     """Activations go out and come back over its link; what compute hides of them is not waited for."""
     recipe = Recipe(Layout(fsdp=8), tokens=4096, offload="activations")
     slow, fast = replace(H100, host=10**9), replace(H100, host=10**12)
-    away = memory(llama, recipe).fullest.away
+    away = memory(llama, recipe).fullest.offloaded
     (one,) = StepTimer(llama, recipe, slow).works
     compute = sum(one.forward.values()) + sum(one.backward.values())
     assert timed(llama, recipe, slow).spent["to and from the host"] == pytest.approx(2 * away / 1e9 - compute)

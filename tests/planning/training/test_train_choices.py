@@ -195,7 +195,9 @@ def test_a_piece_of_several_sequences_is_that_of_one_times_their_number(source: 
     (one,), (expected,) = Pipeline(model, recipe).pieces, Pipeline(model, several).pieces
     scaled = one.times(3)
     assert scaled.work == expected.work
-    for leaf, other in zip((*scaled.leaves, *scaled.joins), (*expected.leaves, *expected.joins), strict=True):
+    for leaf, other in zip(
+        (*scaled.leaves, *scaled.collectives), (*expected.leaves, *expected.collectives), strict=True
+    ):
         assert leaf.flops(recipe.layout) == other.flops(recipe.layout)
         assert leaf_bytes(leaf, several) == leaf_bytes(other, several)
         assert leaf.entry.transfers == other.entry.transfers

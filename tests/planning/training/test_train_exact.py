@@ -901,7 +901,9 @@ def test_the_products_beside_a_collective(sp: int) -> None:
     """Those that read what is gathered, or whose inputs' gradients an all-reduce's twin sums; whose results are
     scattered."""
     (whole,) = Pipeline(load(DECODER), Recipe(Layout(tp=2, sp=sp), 3, tokens=32)).pieces
-    found = {join.entry.name: [each.entry.name.rpartition(".")[2] for each in join.products] for join in whole.joins}
+    found = {
+        join.entry.name: [each.entry.name.rpartition(".")[2] for each in join.products] for join in whole.collectives
+    }
     assert found == BESIDE[sp]
 
 
@@ -1033,7 +1035,7 @@ def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, a
 )
 def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:
     recipe, (piece,), _ = held(changes)
-    assert kept(piece, recipe, 64).again == again
+    assert kept(piece, recipe, 64).recomputed == again
 
 
 ROOT, BLOCK = 64 + 2 * HEAD, LAYER + 2 * 64
@@ -1104,7 +1106,7 @@ def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[s
     for name, numbers in expected.items():
         assert found[name][:4] == numbers, name
     for name, moment in found.items():
-        assert (moment.saved, moment.again) == (name not in ("end", "step"), name == "backward")
+        assert (moment.saved, moment.recomputes) == (name not in ("end", "step"), name == "backward")
 
 
 @pytest.mark.drawn(quick=2)
@@ -1193,7 +1195,7 @@ def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: fl
                 moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0
         ordered = 4 * 2 * ROWS * 64 * 2 * (own + came)
         assert work.forward["other kernels"] == pytest.approx(moved + ordered, rel=1e-12)
-        assert work.again["other kernels"] >= (times - 1) * ordered
+        assert work.recomputed["other kernels"] >= (times - 1) * ordered
 
 
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
@@ -1350,7 +1352,7 @@ def test_a_rank_at_each_moment(changes: dict[str, Any], moments: dict[str, int])
     for name, size in moments.items():
         assert found.moments[name] == size, name
     assert found.allocated == sum(found.bytes.values()) == max(found.moments.values()) == found.moments[found.moment]
-    assert found.reserved == (found.allocated + found.lent) * 104 // 100
+    assert found.reserved == (found.allocated + found.collective_bytes) * 104 // 100
 
 
 def test_ranks_of_stages_hold_their_micro_batches() -> None:
@@ -1360,7 +1362,13 @@ def test_ranks_of_stages_hold_their_micro_batches() -> None:
     for number_ in range(8):
         one = rank_of(model, recipe, number_)
         stage, column = divmod(number_, 4)
-        assert (one.rank, one.count, one.stage, one.column, one.held) == (number_, 1, stage, column % 2, (2 - stage,))
+        assert (one.rank, one.count, one.stage, one.column, one.in_flight) == (
+            number_,
+            1,
+            stage,
+            column % 2,
+            (2 - stage,),
+        )
         if one.bytes["saved"]:
             assert one.bytes["in_flight"] == (1 - stage) * one.bytes["saved"]
     for number_ in (-1, 8):
@@ -1380,7 +1388,7 @@ def test_no_products_take_no_time() -> None:
 
 
 def test_what_is_lent_is_reserved() -> None:
-    one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, lent=500)
+    one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, collective_bytes=500)
     assert (one.allocated, one.reserved) == (1000, 1560)
 
 
@@ -1422,7 +1430,7 @@ def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]
         timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
         (piece,) = timer.pipeline.of_stage(0)
         work = timer.work(piece, timer.kernels)
-        found.append((work.forward, work.again, kept(piece, timer.recipe, 64)))
+        found.append((work.forward, work.recomputed, kept(piece, timer.recipe, 64)))
     assert found[0] == found[1]
 
 
@@ -1447,7 +1455,7 @@ def test_a_classifier_s_loss_is_of_one_position_of_each_picture() -> None:
     recipe = Recipe(Layout(tp=2), micro_batch=3, tokens=197)
     timer = StepTimer(load("vit-b"), recipe, Machine.of(CARD))
     (piece,) = timer.pipeline.of_stage(0)
-    (message, when), *_ = timer.beside(piece)
+    (message, when), *_ = timer.tp_reductions(piece)
     assert (message, when) == (ring("all_reduce", Group(2, 2), 3 * 4 * 3.0, 3), "forward")
 
 

@@ -82,10 +82,10 @@ def test_what_the_host_holds_is_missing_on_the_accelerator(llama: Model, layout:
     recipe = Recipe(layout, tokens=4096, accumulation=8)
     moment = {what: memory(llama, replace(recipe, offload=what)).ranks[0] for what in OFFLOAD}
     none, optimizer, activations, both = (moment[what] for what in OFFLOAD)
-    assert none.host == none.away == optimizer.bytes["optimizer"] == activations.bytes["in_flight"] == 0
+    assert none.host == none.offloaded == optimizer.bytes["optimizer"] == activations.bytes["in_flight"] == 0
     assert none.moments["loss"] - optimizer.moments["loss"] == none.state.optimizer
     assert optimizer.host == none.state.optimizer + none.state.gradients
-    assert none.moments["loss"] - activations.moments["loss"] == activations.host >= activations.away > 0
+    assert none.moments["loss"] - activations.moments["loss"] == activations.host >= activations.offloaded > 0
     assert both.host == optimizer.host + activations.host
 
 
@@ -208,12 +208,16 @@ def test_nanotron_by_its_source() -> None:
     assert whole.bytes["buffers"] == 2 * rows * 64 * 2 + whole.state.parameters
     assert sharded.bytes["buffers"] == 2 * rows * 64 * 2
     ahead = (2 * 4 + 1) * rows * (64 + 32) * 2  # a block's two reductions and the embedding's
-    assert (at(accumulation=1).lent, whole.lent) == (ahead, 2 * ahead)
+    assert (at(accumulation=1).collective_bytes, whole.collective_bytes) == (ahead, 2 * ahead)
     first = memory(model, replace(recipe, layout=Layout(tp=2, sp=2, pp=2), accumulation=8)).ranks[0]
-    assert first.lent == 2 * (2 * 3 + 1) * rows * (64 + 32) * 2  # of the two forwards before its first gradient
+    assert (
+        first.collective_bytes == 2 * (2 * 3 + 1) * rows * (64 + 32) * 2
+    )  # of the two forwards before its first gradient
     deep = memory(load("D=64 L=80 h=8 F=96 V=256"), recipe).fullest
-    assert deep.lent == (2 * 80 + 1) * rows * (64 + 32) * 2 * 22 // 80  # no further ahead than the launch queue
-    assert sharded.lent - whole.lent == sharded.state.parameters * 3 // 2
+    assert (
+        deep.collective_bytes == (2 * 80 + 1) * rows * (64 + 32) * 2 * 22 // 80
+    )  # no further ahead than the launch queue
+    assert sharded.collective_bytes - whole.collective_bytes == sharded.state.parameters * 3 // 2
     joint = whole.bytes["saved"] - memory(load("D=64 L=4 h=8 h_kv=4 F=96 V=256 tied"), recipe).fullest.bytes["saved"]
     assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none with q
 

@@ -431,7 +431,7 @@ def test_layers_of_towers_have_numbers_of_their_own() -> None:
     (piece,) = Pipeline(model, Recipe(tokens=64)).pieces
     roots = (model.root, *model.tower_roots)
     stacks = [{i for entry in walk(root, piece.work) for i in layer_numbers(entry)} for root in roots]
-    assert len({i for held in (*piece.leaves, *piece.beside) for i in held.layers}) == sum(map(len, stacks)) > 6
+    assert len({i for held in (*piece.leaves, *piece.towers) for i in held.layers}) == sum(map(len, stacks)) > 6
 
 
 def test_towers_stay_beside_a_model_whose_sizes_do() -> None:

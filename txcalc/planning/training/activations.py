@@ -17,14 +17,14 @@ INPUTS = "block inputs"  # of recomputed blocks
 class Kept(NamedTuple):
     """Bytes that a piece saves for one micro-batch.
 
-    saved    from its forward to its backward
-    again    in addition, while backward of its largest recomputed block or attention core runs
-    away     of `saved`, what can be offloaded to the host: its blocks' activations except the two largest
+    saved         from its forward to its backward
+    recomputed    in addition, while backward of its largest recomputed block or attention core runs
+    offloadable   of `saved`, what can be offloaded to the host: its blocks' activations except the two largest
     """
 
     saved: int
-    again: int
-    away: int
+    recomputed: int
+    offloadable: int
 
 
 def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:

@@ -176,7 +176,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
         module, wide = leaf.entry.leaf, width
         if not leaf.layers and times:
             wide = module.matrix[0] if module.matrix else module.row or width
-        if recipe.layout.sp > 1 and any(leaf.summed_whole(join.entry) for join in piece.joins):
+        if recipe.layout.sp > 1 and any(leaf.summed_whole(join.entry) for join in piece.collectives):
             add("all_reduce", 1, own * wide * recipe.compute_bytes)
             kinds, wide = pair[: int(leaf.learns)], width  # backward gathers the gradients of the ranks' positions
         for kind in kinds if times else ():
@@ -185,7 +185,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
             add(again, more, stream)
         if leaf.entry.kind == "head" and leaf.widened:
             _loss(leaf, recipe, own, add)
-    for join in piece.joins:
+    for join in piece.collectives:
         inside = join.layers and len(join.entry.steps) > len(join.branch)  # within a branch
         if inside and join.branch not in sent:
             for transfer in join.entry.transfers:

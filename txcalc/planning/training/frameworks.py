@@ -15,7 +15,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     parameter               dtype of the stored weights
     gradient                dtype of accumulated gradients; None: the weights'
     master                  an fp32 copy of 16-bit weights in the optimizer
-    held                    gradients live in buffers that are never freed
+    gradient_buffers        gradients live in buffers that are never freed
     zeros                   ZeRO stages for dp
     logits                  bytes per logit, at the peak
     loss                    times that a logit is read or written, from the output layer's result to its gradient, but
@@ -39,7 +39,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     hidden_backward         the collectives of a split product's input whose twin in backward goes on beside the
                             gradient of its weights; what is gathered again, beside that of its input
     overlaps_gather         a sharded product begins with the rank's own positions while the others' are gathered
-    gathers                 buffers for gathered inputs and output gradients of sharded products are never freed
+    gather_buffers          buffers for gathered inputs and output gradients of sharded products are never freed
     fused                   the gate's activation and product are one kernel, which saves only its operands
     eager                   norms in single operations, which keep an fp32 copy of what they read; adapters behind a
                             dropout, which keep its result and its mask; values as a view of the joint product of q, k
@@ -65,7 +65,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     parameter: str
     gradient: str | None
     master: bool
-    held: bool
+    gradient_buffers: bool
     zeros: tuple[int, ...]
     logits: int
     loss: tuple[int, int]
@@ -85,7 +85,7 @@ class Framework(Struct, frozen=True, kw_only=True):
     resave_inputs: bool = False
     hidden_backward: tuple[str, ...] = ()
     overlaps_gather: bool = False
-    gathers: bool = False
+    gather_buffers: bool = False
     fused: bool = False
     eager: bool = False
     fused_qkv: bool = False
@@ -131,7 +131,7 @@ FRAMEWORKS = {
             parameter="fp32",
             gradient=None,
             master=False,
-            held=False,
+            gradient_buffers=False,
             zeros=(0,),
             logits=12,
             loss=(CROSS_ENTROPY, DTENSOR_CROSS_ENTROPY),
@@ -149,7 +149,7 @@ FRAMEWORKS = {
             parameter="bf16",
             gradient="fp32",
             master=True,
-            held=True,
+            gradient_buffers=True,
             zeros=(0, 1),
             logits=6,
             loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
@@ -171,7 +171,7 @@ FRAMEWORKS = {
             parameter="bf16",
             gradient="fp32",
             master=True,
-            held=True,
+            gradient_buffers=True,
             zeros=(0, 1),
             logits=8,
             loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
@@ -190,7 +190,7 @@ FRAMEWORKS = {
             resave_inputs=True,
             hidden_backward=ASYNC[:1],  # tp_linear_async_communication, which is refused beside all-reduce (nn.py)
             overlaps_gather=True,
-            gathers=True,
+            gather_buffers=True,
             fused_qkv=True,
             attention="flash2",
             sweeps=4 + 4 + 8,  # optim/gradient_accumulator.py, zero_grad; optim/clip_grads.py, which always multiplies
@@ -204,7 +204,7 @@ FRAMEWORKS = {
             parameter="bf16",
             gradient="bf16",
             master=True,
-            held=True,
+            gradient_buffers=True,
             zeros=(0, 1, 2, 3),
             logits=12,
             loss=(CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
@@ -223,7 +223,7 @@ FRAMEWORKS = {
             parameter="bf16",
             gradient="bf16",
             master=False,
-            held=False,
+            gradient_buffers=False,
             zeros=(0,),
             logits=6,
             loss=(CROSS_ENTROPY, CROSS_ENTROPY),

@@ -144,8 +144,8 @@ class LayerTables:
         blocks_away = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two of a piece
         piece = Kept(
             saved=int((inside + ends) * recipe.micro_batch / pieces),
-            again=whole.again * recipe.micro_batch,
-            away=int(inside * blocks_away * recipe.micro_batch / pieces),
+            recomputed=whole.recomputed * recipe.micro_batch,
+            offloadable=int(inside * blocks_away * recipe.micro_batch / pieces),
         )
         sizes = table.sizes.times(recipe.micro_batch, logits=stage.number == pp - 1)
         return peak_of(recipe, stage.number, [piece] * pieces, sizes, stage.groups, stage.state, width)
@@ -239,7 +239,7 @@ class LayerTables:
             timer = StepTimer(self.model, probe, self.machine, table.pipeline)
             piece = table.piece.times(sequences)
             layers, before, behind = (timer.work(part, timer.kernels) for part in parts(piece))
-            recomputed = sum(layers.again.values())
+            recomputed = sum(layers.recomputed.values())
             inside = layers.piece._replace(inputs=layers.piece.inputs - recomputed)
             self._passes[key] = PassTable(inside, before.piece, behind.piece, recomputed)
         return self._passes[key]
@@ -274,8 +274,10 @@ def parts(piece: StagePiece) -> Iterator[StagePiece]:
         return 0 if leaf.layers else 1 if leaf.entry.kind == "embedding" else 2
 
     for number in range(3):
-        leaves, joins = (tuple(leaf for leaf in some if part(leaf) == number) for some in (piece.leaves, piece.joins))
-        yield piece._replace(leaves=leaves, joins=joins)
+        leaves, joins = (
+            tuple(leaf for leaf in some if part(leaf) == number) for some in (piece.leaves, piece.collectives)
+        )
+        yield piece._replace(leaves=leaves, collectives=joins)
 
 
 def share(tensor: RankTensor, ranges: tuple[range, ...], first: bool, last: bool, tied: bool) -> RankTensor:

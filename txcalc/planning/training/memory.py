@@ -37,17 +37,17 @@ RESERVED = (1040, 1000)
 class RankPeak(Struct, frozen=True):
     """Equal ranks.
 
-    rank, count   the number of the first, and how many there are
-    stage         of the pipeline
-    column        the number of the first in its group of tp
-    bytes         by category, at the moment when their sum is largest
-    moment        which that is
-    moments       the sum at each moment
-    state         what it holds for good, whatever the moment
-    held          micro-batches in flight, of each of its pieces
-    host          bytes that its host's memory holds for it
-    away          of these the activations of one micro-batch, which come and go
-    lent          bytes that are freed before a collective is done with them, and so taken from the device once more
+    rank, count       the number of the first, and how many there are
+    stage             of the pipeline
+    column            the number of the first in its group of tp
+    bytes             by category, at the moment when their sum is largest
+    moment            which that is
+    moments           the sum at each moment
+    state             what it holds for good, whatever the moment
+    in_flight         micro-batches in flight, of each of its pieces
+    host              bytes that its host's memory holds for it
+    offloaded         of these the activations of one micro-batch, which come and go
+    collective_bytes  freed before a collective is done with them, and so taken from the device once more
     """
 
     rank: int
@@ -58,10 +58,10 @@ class RankPeak(Struct, frozen=True):
     moment: str
     moments: dict[str, int]
     state: State
-    held: tuple[int, ...]
+    in_flight: tuple[int, ...]
     host: int
-    away: int
-    lent: int
+    offloaded: int
+    collective_bytes: int
 
     @property
     def allocated(self) -> int:
@@ -71,7 +71,7 @@ class RankPeak(Struct, frozen=True):
     def reserved(self) -> int:
         """Bytes that the allocator is likely to reserve: `RESERVED`, a measured factor, times allocated and lent
         bytes."""
-        return (self.allocated + self.lent) * RESERVED[0] // RESERVED[1]
+        return (self.allocated + self.collective_bytes) * RESERVED[0] // RESERVED[1]
 
 
 class Ranks(Struct, frozen=True):
@@ -173,7 +173,7 @@ def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) ->
     pieces, width = pipeline.of_stage(rank.stage), width_of(model)
     want = Counter(rank.state._asdict())
     saved = [kept(piece, recipe, width) for piece in pieces]
-    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
+    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.recomputed for one in saved)
     want["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
     for kind, sent in collectives(pieces, recipe, width, rank.column).items():
         want[kind], want[f"{kind} bytes"] = sent
@@ -218,9 +218,9 @@ class Peak(NamedTuple):
     moment: str
     moments: dict[str, int]
     state: State
-    held: tuple[int, ...]
+    in_flight: tuple[int, ...]
     host: int
-    away: int
+    offloaded: int
 
 
 def peak_of(
@@ -238,17 +238,17 @@ def peak_of(
     last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)
     running = saved[last].saved
     rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - running
-    recomputed = max(k.again for k in saved)
+    recomputed = max(k.recomputed for k in saved)
     optimizer, host, away = state.optimizer, 0, 0
     if recipe.offloads("optimizer"):
         optimizer, host = 0, state.optimizer + state.gradients
     if recipe.offloads("activations"):
-        away = max(k.away for k in saved)
-        host += rest + saved[last].away
-        running, rest = running - saved[last].away, 0
+        away = max(k.offloadable for k in saved)
+        host += rest + saved[last].offloadable
+        running, rest = running - saved[last].offloadable, 0
     tables: dict[str, dict[str, int]] = {}
     for name, moment in profiles.moments(recipe, sizes, groups, state, width).items():
-        at_work = running + (recomputed if moment.again else 0)
+        at_work = running + (recomputed if moment.recomputes else 0)
         tables[name] = {
             "parameters": state.parameters,
             "gradients": moment.gradients,

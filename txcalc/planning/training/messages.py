@@ -72,7 +72,7 @@ class Messages:
             return 0
         return 2 if self.recipe.context == "ring" else 1
 
-    def beside(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
+    def tp_reductions(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
         """All-reduces over tp in every micro-batch, with the pass they belong to: the loss on split logits in
         `forward`, and DTensor's partial gradients of replicated weights in `backward`."""
         if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):

@@ -40,6 +40,6 @@ def hosted(recipe: Recipe, ranks: Sequence[RankPeak | Peak], link: int, forward:
             waiting = max(waiting, (gradients + weights) / link)
             processors = max(processors, (gradients + 2 * rank.state.optimizer + weights) / HOST)
     if recipe.offloads("activations"):
-        moved = max(rank.away for rank in ranks) / link
+        moved = max(rank.offloaded for rank in ranks) / link
         waiting += recipe.accumulation * (max(0.0, moved - forward) + max(0.0, moved - backward))
     return Hosted(waiting, processors)

@@ -25,13 +25,13 @@ class StepCosts(NamedTuple):
     """The share of a step of leaves of one kind on one rank.
 
     flops      of matrix products, dense attention: forward, backward and what backward computes again
-    again      of these, what it computes again
+    recomputed of these, what it computes again
     saved      bytes kept for backward, of all micro-batches in flight
     optimizer  bytes of its state
     """
 
     flops: int
-    again: int
+    recomputed: int
     saved: int
     optimizer: int
 
@@ -56,7 +56,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     held = [tensor for some in held_by(pieces, recipe, rank.column) for tensor in some]
     for kind in dict.fromkeys(tensor.kind for tensor in held):  # of several sharers, the first have most
         optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
-    for piece, flights in zip(pieces, rank.held, strict=True):
+    for piece, flights in zip(pieces, rank.in_flight, strict=True):
         numbers = layers_again(piece, recipe)
         for leaf in piece.leaves:
             of_step = leaf.flops(layout) * recipe.accumulation

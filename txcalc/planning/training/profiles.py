@@ -16,15 +16,15 @@ from txcalc.planning.training.states import RankTensor, State, chunk
 
 
 class Moment(NamedTuple):
-    """What is there at a moment beside parameters and optimizer state; `saved`: the activations, `again`: those of a
-    block that is computed again too."""
+    """What is there at a moment beside parameters and optimizer state; `saved`: the activations, `recomputes`: those
+    of a block that is computed again too."""
 
     gradients: int
     gathered: int = 0
     buffers: int = 0
     logits: int = 0
     saved: bool = True
-    again: bool = False
+    recomputes: bool = False
 
 
 class PassSizes(NamedTuple):
@@ -109,7 +109,7 @@ def moments(recipe: Recipe, sizes: PassSizes, groups: WeightGroups, state: State
 def gathering(recipe: Recipe, positions: int, width: int) -> int:
     """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
     (parallel/utils.py, MemoryBuffer)."""
-    if not recipe.rules.gathers or recipe.layout.sp == 1:
+    if not recipe.rules.gather_buffers or recipe.layout.sp == 1:
         return 0
     return (2 if recipe.gathers_again else 1) * positions * width * recipe.compute_bytes
 
@@ -137,7 +137,7 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
         return 0
     message_bytes = 0
     for piece in pieces:
-        for join in piece.joins:
+        for join in piece.collectives:
             for transfer in join.entry.transfers:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
@@ -190,7 +190,7 @@ def _fsdp2(recipe: Recipe, groups: WeightGroups, state: State, loss: int) -> dic
     running = root * width + (always or min(2, groups.number) * groups.block * width)
     return {
         "loss": Moment(accumulated, root * width + always, whole, loss),
-        "backward": Moment(accumulated, running, whole or reduced * (width + wide) + learning * width, again=True),
+        "backward": Moment(accumulated, running, whole or reduced * (width + wide) + learning * width, recomputes=True),
         "end": Moment(state.gradients, root * width, learning * (width + wide), saved=False),
         "step": Moment(state.gradients, saved=False),
     }
@@ -216,7 +216,7 @@ def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: 
     they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
     which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
     rules, width = recipe.rules, recipe.parameter_bytes
-    kept = rules.held or recipe.accumulation > 1
+    kept = rules.gradient_buffers or recipe.accumulation > 1
     accumulated = state.gradients if kept else 0
     gathered, made = 0, width * learning if rules.makes_gradients else 0
     if recipe.layout.dp > 1 and recipe.zero == 0 and rules.ddp:
@@ -226,7 +226,7 @@ def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: 
         gathered = width * min(rules.zero_live, learning) if recipe.zero == 3 else 0
     return {
         "loss": Moment(accumulated, gathered, buffers, loss),
-        "backward": Moment(accumulated, gathered, buffers, again=True),
+        "backward": Moment(accumulated, gathered, buffers, recomputes=True),
         "end": Moment(state.gradients, gathered, buffers + made, saved=False),
         "step": Moment(state.gradients, 0, buffers, saved=False),
     }
@@ -254,7 +254,7 @@ def _megatron(recipe: Recipe, sizes: PassSizes, state: State, model_width: int) 
     return {
         "loss": Moment(state.gradients, 0, dummies, recipe.logit_bytes[1] * sizes.logits),
         "output layer": Moment(state.gradients, 0, dummies + (again + shared if sizes.logits else 0), gradient),
-        "backward": Moment(state.gradients, 0, dummies + block + peer, again=True),
+        "backward": Moment(state.gradients, 0, dummies + block + peer, recomputes=True),
         "end": Moment(state.gradients, 0, dummies, saved=False),
     }
 

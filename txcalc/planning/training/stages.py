@@ -33,7 +33,7 @@ class RankLeaf(NamedTuple):
     whole        the leaf before it is split
     on_residual  it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
     layers       numbers of the layers it is part of; () outside all layers
-    beside       it belongs to a tower, whose weights are held but which is not run
+    of_tower     it belongs to a tower, whose weights are held but which is not run
     dispatched   it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
     sequence     with cp: its entry for whole sequences, whose work the ranks share evenly
     products     for a collective: the split products that read what it gathers or produce what it reduces
@@ -44,7 +44,7 @@ class RankLeaf(NamedTuple):
     whole: Leaf
     on_residual: bool
     layers: tuple[int, ...]
-    beside: bool = False
+    of_tower: bool = False
     dispatched: bool = False
     sequence: Entry | None = None
     products: tuple[RankLeaf, ...] = ()
@@ -134,21 +134,21 @@ class RankLeaf(NamedTuple):
 
 
 class StagePiece(NamedTuple):
-    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, and the leaves
-    of towers `beside`, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
+    """A model chunk of the pipeline: its number from the front, its leaves, their collectives, and the leaves of
+    towers, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
 
     number: int
     first: bool
     last: bool
     leaves: tuple[RankLeaf, ...]
     work: Workload
-    joins: tuple[RankLeaf, ...] = ()
-    beside: tuple[RankLeaf, ...] = ()
+    collectives: tuple[RankLeaf, ...] = ()
+    towers: tuple[RankLeaf, ...] = ()
 
     def times(self, sequences: int) -> StagePiece:
         """The same for micro-batches of as many sequences, from those of one."""
-        leaves, joins = (tuple(leaf.times(sequences) for leaf in some) for some in (self.leaves, self.joins))
-        return self._replace(work=self.work._replace(batch=sequences), leaves=leaves, joins=joins)
+        leaves, joins = (tuple(leaf.times(sequences) for leaf in some) for some in (self.leaves, self.collectives))
+        return self._replace(work=self.work._replace(batch=sequences), leaves=leaves, collectives=joins)
 
 
 class Pipeline:
@@ -287,7 +287,7 @@ class Pipeline:
         for number, root in enumerate(self.model.tower_roots):
             for own in walk(root, work):
                 layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(own))
-                yield RankLeaf(own, own.leaf, False, layers, beside=True)
+                yield RankLeaf(own, own.leaf, False, layers, of_tower=True)
 
     @property
     def tied(self) -> int:

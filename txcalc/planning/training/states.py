@@ -77,9 +77,9 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     # stays so, unless the table is tied to the output layer.
     tied = tied_tables(piece.leaves)
     inflated = exact and recipe.shards == 1
-    for leaf in (*piece.leaves, *piece.beside):
+    for leaf in (*piece.leaves, *piece.towers):
         # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
-        fixed = recipe.frozen is not None and leaf.beside
+        fixed = recipe.frozen is not None and leaf.of_tower
         reads = len(leaf.layers) if leaf.shared else 1
         group = leaf.layers[:1] if leaf.shared else leaf.layers
         for own, whole, axis in leaf.axes():
@@ -98,7 +98,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
                 group=group,
                 learns=learns,
                 gradient=whole if table else None,
-                packed=hidden and not learns and not leaf.beside,
+                packed=hidden and not learns and not leaf.of_tower,
                 adapter=leaf.entry.kind == "adapters",
                 kind=leaf.entry.kind,
                 reads=reads,

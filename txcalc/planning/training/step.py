@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 from msgspec import Struct
 
@@ -48,29 +49,38 @@ SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 
 
+class LeafTime(NamedTuple):
+    """Seconds of a leaf by one cause: forward, backward, and of backward those for gradients of weights."""
+
+    cause: str
+    forward: float
+    backward: float
+    weights: float = 0.0
+
+
 class Work(Struct, frozen=True):
     """Seconds of one micro-batch in a pipeline piece, by cause.
 
-    weights   of backward, the seconds for gradients of weights
-    again     recomputation
-    send      activations to the next piece
-    issued    kernel launches
+    weights     of backward, the seconds for gradients of weights
+    recomputed  recomputation
+    send        activations to the next piece
+    issued      kernel launches
     """
 
     forward: dict[str, float]
     backward: dict[str, float]
     weights: float
-    again: dict[str, float]
+    recomputed: dict[str, float]
     send: float
     issued: float
 
     @property
     def seconds(self) -> float:
-        return sum(self.forward.values()) + sum(self.backward.values()) + sum(self.again.values())
+        return sum(self.forward.values()) + sum(self.backward.values()) + sum(self.recomputed.values())
 
     @property
     def piece(self) -> timeline.PieceTime:
-        inputs = sum(self.backward.values()) - self.weights + sum(self.again.values())
+        inputs = sum(self.backward.values()) - self.weights + sum(self.recomputed.values())
         return timeline.PieceTime(sum(self.forward.values()), inputs, self.weights, self.send)
 
 
@@ -148,7 +158,7 @@ class StepTimer(Messages):
             backward["other kernels"] += seconds
             again["other kernels"] += seconds * self._again(leaf, numbers)
             issued += 2 * len(leaf.layers) * (2 + self._again(leaf, numbers))
-        for leaf in piece.joins:
+        for leaf in piece.collectives:
             beside = ProductTime.of(products[each.entry.name] for each in leaf.products)
             for moved in self.exchanged(leaf):
                 seconds = kernels.transfer(moved) * float(leaf.entry.runs)
@@ -158,7 +168,7 @@ class StepTimer(Messages):
                 again[SPENT[3]] += first * self._again(leaf, numbers)
         if elements := logits(self.recipe, [piece], 0):
             backward["other kernels"] += kernels.stream(self.recipe.loss_bytes * elements, 0)
-        for moved, when in self.beside(piece):
+        for moved, when in self.tp_reductions(piece):
             (forward if when == "forward" else backward)[SPENT[3]] += kernels.transfer(moved)
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
@@ -169,9 +179,9 @@ class StepTimer(Messages):
             return 0.0
         return self._size(leaf)[2] * (passes(leaf.entry) + self._again(leaf, numbers))
 
-    def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
-        """The cause, and the seconds of forward, of backward, and of backward for weights, of a leaf and its copies.
-        `merged`: frameworks fuse it with the product before, which has the same input."""
+    def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[LeafTime]:
+        """Times of a leaf and its copies. `merged`: frameworks fuse it with the product before, which has the same
+        input."""
         entry, work = leaf.entry, leaf.entry.work
         if work is None or not entry.operations:
             return
@@ -179,7 +189,7 @@ class StepTimer(Messages):
         module = entry.leaf
         if entry.kind == "attention_core":
             forward, backward = self._core(leaf, kernels, flops, size, starts)
-            yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
+            yield LeafTime("attention", forward, 0.0 if entry.gradient == "none" else backward)
         elif module.role == "product":
             kind = self._kind(leaf)
             depth, width = module.matrix or (0, 0)
@@ -195,14 +205,14 @@ class StepTimer(Messages):
             if entry.gradient == "input" and self.recipe.packed and leaf.layers:  # made wide again whenever it is read
                 widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
                 forward, of_inputs = forward + widened, of_inputs + widened
-            yield "products", forward, of_inputs + of_weights, of_weights
+            yield LeafTime("products", forward, of_inputs + of_weights, of_weights)
         else:
             unfused = self.recipe.eager or (self.modules and module.role != "norm")  # one kernel since torch 2.8
             forward = kernels.stream(size / share * (module.unfused if unfused else 1), starts)
-            yield "other kernels", forward, 2 * forward + kernels.stream(self._tabled(leaf), 0), 0.0
+            yield LeafTime("other kernels", forward, 2 * forward + kernels.stream(self._tabled(leaf), 0))
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(leaf)) * float(entry.runs)
-            yield "collectives of a layer", seconds, self.keys_again(leaf) * seconds, 0.0
+            yield LeafTime("collectives of a layer", seconds, self.keys_again(leaf) * seconds)
 
     def _kind(self, leaf: RankLeaf) -> str:
         """The class of kernels of a product."""
@@ -249,7 +259,7 @@ class StepTimer(Messages):
         are read too."""
         entry, own, recipe = leaf.entry, leaf.entry.leaf.owning.params, self.recipe
         made: float = own * (entry.times if entry.routed else entry.runs)
-        if recipe.accumulation == 1 and not recipe.rules.held:
+        if recipe.accumulation == 1 and not recipe.rules.gradient_buffers:
             made -= entry.params
         if recipe.zero_stage == 3 and recipe.layout.pp == 1:
             made /= sharers(recipe, entry.routed)
@@ -306,7 +316,7 @@ class StepTimer(Messages):
         for work in works:
             for kind in SPENT:
                 spent[kind] += batches * (work.forward[kind] + work.backward[kind])
-            again += batches * sum(work.again.values())
+            again += batches * sum(work.recomputed.values())
         spent["computed again"] = again
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
         weights = StageWeights.of(self.pipeline, own)
@@ -384,7 +394,7 @@ class StepTimer(Messages):
 
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
-            for leaf in (*piece.joins, *piece.leaves):
+            for leaf in (*piece.collectives, *piece.leaves):
                 there, back = leaf.passes
                 times = float(leaf.entry.runs) * recipe.accumulation
                 forward = there * (1 + self._again(leaf, numbers)) + gathered_again(leaf, recipe)
@@ -393,7 +403,7 @@ class StepTimer(Messages):
                     add(moved._replace(kind=TWINS.get(moved.kind, moved.kind)), back * times)
                 if recipe.layout.cp > 1 and leaf.entry.kind == "attention_core" and leaf.entry.work:
                     add(self.keys(leaf), (forward + back * self.keys_again(leaf)) * times)
-            for moved in (*self.sends(piece), *(moved for moved, _ in self.beside(piece))):
+            for moved in (*self.sends(piece), *(moved for moved, _ in self.tp_reductions(piece))):
                 add(moved, recipe.accumulation)
             if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
                 previous = self.pipeline.pieces[piece.number - 1]

@@ -407,7 +407,7 @@ class Options(ABC):
     if not TYPE_CHECKING:  # which would take any name for an attribute
 
         def __getattr__(self, name: str) -> Any:
-            """A value of a recorded copy."""
+            """A value of a recorded copy; of a faulty key there is none."""
             if name in vars(self).get("_faulty", ()):
                 raise Unsound(name)
             values, read = vars(self).get("_recorded", ({}, None))

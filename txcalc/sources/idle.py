@@ -75,8 +75,10 @@ class KeyUse:
             for name, layer in stack.layer.items():
                 homes = self._homes(half, name)
                 self._count(homes, ("parts",))
-                lacking = [key for key in ("without", "after") if not {*getattr(layer.norm, key)} & {*layer.parts}]
-                norm, positions = self._table(layer.norm, homes, lacking), self._table(layer.positions, homes)
+                normed = {*layer.parts} - {*layer.norm.without}
+                uses = {"without": {*layer.parts} - normed, "after": normed & {*layer.norm.after}, "place": normed}
+                norm = self._table(layer.norm, homes, [key for key, parts in uses.items() if not parts])
+                positions = self._table(layer.positions, homes)
                 tables = {section: self._table(table, homes) for section, table in layer.tables.items()}
                 layers[name] = replace(layer, norm=norm, positions=positions, tables=tables)
             homes = self._homes(half)
@@ -182,7 +184,8 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
         if alone and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, alone))):
             same.append(key)
         else:
-            follows = paths & model.use.counted and _follows(base, key, path, value)
+            field = _field(path)  # without a default it follows from others
+            follows = field and field.default is None and paths & model.use.counted
             faults.append(changes_nothing(key, value, ALREADY if follows else reason(model, path)))
     return faults, same
 
@@ -191,17 +194,6 @@ def _matters(base: Built, model: Built, changes: Table, key: str) -> bool:
     """Whether one of several changes makes another tree: beside the others, or alone."""
     rest = {other: value for other, value in changes.items() if other != key}
     return not rest or _differs(model, _changed(base, rest)) or _differs(base, _changed(base, {key: changes[key]}))
-
-
-def _follows(base: Built, key: str, path: Path, value: object) -> bool:
-    """Whether a key, if it is absent, follows from others: another size would make another tree."""
-    field = _field(path)
-    if not field or field.default is not None:
-        return False
-    if type(value) is not int:
-        return True
-    tried = (_changed(base, {key: size}) for size in (2 * value, value // 2))
-    return any(other and _differs(base, other) for other in tried)
 
 
 def _changed(base: Built, changes: Table) -> Built | None:

@@ -29,17 +29,8 @@ def measured_model(source: nn.Module) -> Model:
     (takes,) = accepted_inputs(net)
     name = type(source).__name__
     note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
-    return MeasuredModel(
-        name,
-        NoTree(name=name),
-        NoTables(name),
-        NoDescription.of({"name": name}),
-        "a module",
-        (),
-        (note,),
-        net=net,
-        takes=takes,
-    )
+    tree, description = NoTree(name=name), NoDescription.of({"name": name})
+    return MeasuredModel(name, tree, NoTables(name), description, "a module", (), (note,), net=net, takes=takes)
 
 
 def refused(name: str) -> InputError:

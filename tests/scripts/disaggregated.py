@@ -21,7 +21,7 @@ from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Planner
-from txcalc.planning.serving.steady_state import apart
+from txcalc.planning.serving.steady_state import disaggregated
 
 
 class Pair(NamedTuple):
@@ -74,7 +74,7 @@ def predict(pair: Pair) -> Steady:
     copies = pair.fillers * pair.prefill.dp, pair.decoders * pair.decode.dp
     prefill, decode = (timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode))
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
-    found = apart(prefill, decode, copies, 0.0, float(row.concurrency))
+    found = disaggregated(prefill, decode, copies, 0.0, float(row.concurrency))
     assert found.tpot
     return found
 

@@ -613,7 +613,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             counts = [gpus] if gpus else rentable(plan.best.layout.gpus, {}, plan.planner.accelerator.node)[:6]
             load = self.request, plan.context, plan.concurrency
             disaggregated = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
-            serving = replace(serving, apart=disaggregated)
+            serving = replace(serving, pools=disaggregated)
         return serving.with_simulation() if self.simulate else serving
 
     def _fewer_users(self, plan: Plan, price: float | None) -> Serving | None:
@@ -690,7 +690,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             if self.request.rate is not None or (self.without_load and not self.limits):
                 sequences = min(plan.best.max_concurrency, SEQUENCES)
                 planned = replace(plan, concurrency=max(plan.concurrency, sequences))
-            return command(planned, engine, serving.apart if serving else None, self.request)
+            return command(planned, engine, serving.pools if serving else None, self.request)
 
         return launch
 

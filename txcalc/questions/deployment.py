@@ -713,7 +713,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         seats=min(int(serving.seats), chosen.sequences),
         ttft_last_s=chosen.last(serving.prompt) if chosen.tpot else None,
         **_point(serving, chosen, serving.simulated),
-        disaggregated=_disaggregated(serving, serving.apart) if serving.apart else None,
+        disaggregated=_disaggregated(serving, serving.pools) if serving.pools else None,
         simulation=_simulation(serving.simulated, limits, chosen.gpus) if serving.simulated else None,
         ridge=serving.ridge,
         speculation=_speculation(serving),
@@ -754,11 +754,11 @@ def api_comparison(
 ) -> ApiComparison | None:
     """The plan at a load against an API; None: the load is not sustainable."""
     assert serving.price is not None
-    steady = serving.apart.steady if serving.apart else serving.chosen.steady
+    steady = serving.pools.steady if serving.pools else serving.chosen.steady
     if not steady.lasts:
         return None
-    gpus = serving.apart.gpus if serving.apart else point.layout.gpus
-    rate = serving.apart.rate if serving.apart else point.steady.requests_per_s
+    gpus = serving.pools.gpus if serving.pools else point.layout.gpus
+    rate = serving.pools.rate if serving.pools else point.steady.requests_per_s
     answer = serving.request.answer if serving.pace.caching else 0
     plan_cost, requests = MONTH_HOURS * serving.price * gpus, MONTH_HOURS * 3600 * rate
     request_cost = (serving.prompt * prices[0] + answer * prices[1]) / 1e6
@@ -847,7 +847,7 @@ def _disaggregated(serving: Serving, pools: Pools) -> Disaggregated:
         _pool(pools.prefill),
         _pool(pools.decode),
         pools.gpus,
-        CacheTransfer(pools.handed, pools.transfer),
+        CacheTransfer(pools.cache_bytes, pools.transfer),
         pools.prompt.achievable,
         pools.step.achievable,
         _steady(pools, serving.prompt, pools.steady),

@@ -18,7 +18,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.disaggregation import Pools, pools
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, request
-from txcalc.planning.serving.steady_state import apart
+from txcalc.planning.serving.steady_state import disaggregated
 
 
 def demanded(fixed: float, each: float, prompt: float, answer: int) -> Demand:
@@ -31,7 +31,7 @@ POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
 
 @given(DEMANDS, POOLS, st.integers(1, 2000), st.floats(0, 0.5))
 def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, int], n: int, handed: float) -> None:
-    found = apart(demand, demand, copies, handed, float(n))
+    found = disaggregated(demand, demand, copies, handed, float(n))
     assert found.lasts and found.tpot
     assert found.inside == pytest.approx(n, rel=1e-4)  # Little's law, to the root's precision
     assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-9)
@@ -43,7 +43,7 @@ def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, 
 
 @given(DEMANDS, POOLS, st.integers(1, 300))
 def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int], n: int) -> None:
-    few, many = (apart(demand, demand, copies, 0.0, float(clients)) for clients in (n, 2 * n))
+    few, many = (disaggregated(demand, demand, copies, 0.0, float(clients)) for clients in (n, 2 * n))
     assert few.tpot and many.tpot
     assert many.rate >= few.rate * (1 - 1e-4) and many.tpot >= few.tpot * (1 - 1e-4)
 
@@ -51,13 +51,13 @@ def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int]
 def test_prompts_that_take_all_the_time_do_not_last() -> None:
     """Eight a second of a quarter of a second each, by two copies."""
     demand = demanded(0.01, 0.001, 0.25, 10)
-    found = apart(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
+    found = disaggregated(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
     assert not found.lasts and found.utilisation == 1 and found.rate == 8
 
 
 @given(DEMANDS, POOLS, st.floats(0.01, 100))
 def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, int], rate: float) -> None:
-    found = apart(demand, demand, copies, 0.0, None, rate, 1e9)
+    found = disaggregated(demand, demand, copies, 0.0, None, rate, 1e9)
     share = rate * demand.prompt / copies[0]
     if not found.lasts:
         assert share >= 1 or found.rate < rate
@@ -66,7 +66,7 @@ def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, i
         step = demand.step(found.decoding / copies[1])
         assert found.tpot and found.decoding == pytest.approx(rate * (demand.answer - 1) * found.tpot)
         assert found.tpot > step * (1 - 1e-4)  # longer: at times more decode than on average
-    few = apart(demand, demand, copies, 0.0, None, rate, 1e-6)
+    few = disaggregated(demand, demand, copies, 0.0, None, rate, 1e-6)
     assert not few.lasts and few.rate <= rate
 
 
@@ -88,20 +88,22 @@ def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
 def test_seats_of_the_decoding_pool_by_hand() -> None:
     """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
     demand = demanded(0.01, 1e-3, 0.1, 100)
-    found = apart(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
+    found = disaggregated(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
     assert found.rate == pytest.approx(8 / (99 * 0.018))
     assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
-    twice = apart(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
+    twice = disaggregated(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
     assert (twice.rate, twice.line) == (pytest.approx(2 * found.rate), pytest.approx(found.line))
-    free = apart(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
-    slow = apart(demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0)  # prompts are the line there
+    free = disaggregated(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
+    slow = disaggregated(
+        demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0
+    )  # prompts are the line there
     assert free.line == slow.line == 0.0
 
 
 def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
     """Ten a second, of five steps of 0.2 s that no prompt interrupts, in two copies: five each, Poisson."""
     demand = demanded(0.2, 0.0, 0.01, 6)
-    many, few = (apart(demand, demand, (1, 2), 0.0, None, 10.0, 2 * seats) for seats in (30.0, 8.5))
+    many, few = (disaggregated(demand, demand, (1, 2), 0.0, None, 10.0, 2 * seats) for seats in (30.0, 8.5))
     assert many.decoding == pytest.approx(10, rel=1e-4) and many.timed
     assert few.lasts and not few.timed and few.decoding < 9.5  # Erlang's formula: 7 % of the time all seats are taken
 
@@ -127,7 +129,7 @@ def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
 def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, int], n: float, handed: float) -> None:
     """A line of prompts whose first come together, the transfer, and a step and a half until a token is told."""
     fillers, decoders = copies
-    found = apart(one, one, copies, handed, n)
+    found = disaggregated(one, one, copies, handed, n)
     d, x, each = found.decoding / decoders, found.rate, n / fillers
     step = one.step(d)
     assert found.tpot == pytest.approx(step / one.tokens, rel=1e-9)
@@ -166,7 +168,7 @@ def test_two_accelerators_are_two_pools() -> None:
 def test_the_transfer_by_hand() -> None:
     """131,072 bytes per token; the rank that sends or receives most has its tp's share of 8,192 tokens."""
     one = found([8], 4)
-    assert one.gpus == 8 and one.prefill.layout.gpus == 4 and one.handed == 8192 * 131072
+    assert one.gpus == 8 and one.prefill.layout.gpus == 4 and one.cache_bytes == 8192 * 131072
     least = min(one.prefill.layout.tp, one.decode.layout.tp)
     link = hardware.load("h100-sxm").link
     assert link and one.transfer == pytest.approx(8192 * 131072 / least / link)

@@ -511,7 +511,7 @@ STATE = Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0)
 def loaded(asked: Any, together: float = 1.0) -> Any:
     """A timer whose every load is in one state."""
     return SimpleNamespace(
-        asked=asked,
+        request=asked,
         planner=SimpleNamespace(engine=SimpleNamespace(memory=None)),
         steady=lambda layout, clients: STATE,
         open=lambda layout, rate: STATE,

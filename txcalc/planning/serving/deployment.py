@@ -115,11 +115,11 @@ class Planner:
     def _held_draft(self, layout: Layout, last: bool) -> RankBytes | None:
         if self.draft is None or not last:
             return None
-        sharding, own = self.draft_layout(layout)
-        if own not in self._drafts:
-            (stage,) = sharding.stages(own)
-            self._drafts[own] = RankBytes(self.draft, stage, self.engine.of(self.draft), own)
-        return self._drafts[own]
+        sharding, split = self.draft_layout(layout)
+        if split not in self._drafts:
+            (stage,) = sharding.stages(split)
+            self._drafts[split] = RankBytes(self.draft, stage, self.engine.of(self.draft), split)
+        return self._drafts[split]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """The layouts that the model allows and whose tensors the weights' format can store."""
@@ -231,8 +231,8 @@ def beside(
         return Planner(model, accelerator, replace(engine, offload=offload))
 
     def fits(offload: Offload) -> bool:
-        held = of(offload)
-        return not held.sharding.faults(layout) and held.fullest(layout, context, concurrency).free >= 0
+        planner = of(offload)
+        return not planner.sharding.faults(layout) and planner.fullest(layout, context, concurrency).free >= 0
 
     return of(asked.of(model, fits)).engine
 
@@ -346,19 +346,19 @@ def plan(
     Errors: `InputError` for an invalid number, a layout that the model does not allow, or a format that the accelerator
     does not multiply in.
     """
-    held = fixed or {}
-    check(context, concurrency, gpus, held)
-    least = planner.min_gpus(context, concurrency, held)
-    number = gpus or least or taken(held)
-    return planned(planner, context, concurrency, choices(planner, number, context, concurrency, held), least)
+    fixed = fixed or {}
+    check(context, concurrency, gpus, fixed)
+    least = planner.min_gpus(context, concurrency, fixed)
+    number = gpus or least or taken(fixed)
+    return planned(planner, context, concurrency, choices(planner, number, context, concurrency, fixed), least)
 
 
-def taken(held: Mapping[str, int]) -> int:
+def taken(fixed: Mapping[str, int]) -> int:
     """The accelerators of a layout with the given degrees, the others being 1."""
-    return held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
+    return fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("dp", 1)
 
 
-def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, int]) -> None:
+def check(context: int, concurrency: int, gpus: int | None, fixed: Mapping[str, int]) -> None:
     """Errors: `InputError` for invalid numbers."""
     faults: list[Fault | str] = [
         Fault(name, value, f"a whole number from 1 to {most:,}")
@@ -366,7 +366,7 @@ def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, i
             ("context", context, MAX_TOKENS),
             ("concurrency", concurrency, MOST_SEQUENCES),
             ("gpus", 1 if gpus is None else gpus, MOST_GPUS),
-            *((name, value, MOST_GPUS) for name, value in held.items()),
+            *((name, value, MOST_GPUS) for name, value in fixed.items()),
         )
         if type(value) is not int or not 1 <= value <= most
     ]
@@ -375,58 +375,58 @@ def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, i
 
 
 def choices(
-    planner: Planner, number: int, context: int, concurrency: int, held: Mapping[str, int]
+    planner: Planner, number: int, context: int, concurrency: int, fixed: Mapping[str, int]
 ) -> list[LayoutCapacity]:
     """The layouts of `gpus` accelerators, best first by `RULE`. Errors: `InputError` if there is none."""
-    found = [
+    capacities = [
         LayoutCapacity(
             layout,
             planner.fullest(layout, context, concurrency),
             planner.max_concurrency(layout, context),
             planner.ram_free(layout, context, concurrency),
         )
-        for layout in planner.layouts(number, held)
+        for layout in planner.layouts(number, fixed)
     ]
-    if not found:
-        refusals = (planner.refusal(layout) for layout in planner.sharding.layouts(number, held))
+    if not capacities:
+        refusals = (planner.refusal(layout) for layout in planner.sharding.layouts(number, fixed))
         if refusal := next(refusals, None):
             raise refusal
-        raise InputError("layout", _reasons(planner.sharding, number, held))
-    apart = planner.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
+        raise InputError("layout", _reasons(planner.sharding, number, fixed))
+    unlinked = planner.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
 
     def order(c: LayoutCapacity) -> tuple[Any, ...]:
-        crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
+        crossed = unlinked and (c.layout.tp > 1 or c.layout.expert_group > 1)
         lacking = 0 if c.max_concurrency else -c.fullest.free  # if no sequence fits, the least shortage is best
         return not c.fits, crossed, lacking, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
 
-    return sorted(found, key=order)
+    return sorted(capacities, key=order)
 
 
 def planned(
     planner: Planner,
     context: int,
     concurrency: int,
-    found: list[LayoutCapacity],
+    capacities: list[LayoutCapacity],
     least: int | None,
     rule: str = RULE,
 ) -> Plan:
     """The plan whose best layout is the first of those found."""
-    best = found[0].layout
+    best = capacities[0].layout
     longest = planner.max_context(best, concurrency, context)
     notes = tuple(notes_of_layout(planner, best, context, longest))
-    return Plan(planner, context, concurrency, found, least, longest, notes, rule)
+    return Plan(planner, context, concurrency, capacities, least, longest, notes, rule)
 
 
-def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
+def _reasons(sharding: Sharding, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of `gpus` accelerators."""
-    given = taken(held)
+    given = taken(fixed)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
-    if len(held.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
+    if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
         return [f"tp · pp · dp = {given} is not {gpus} GPUs"]
-    free = next((name for name in ("tp", "dp", "pp") if name not in held), None)
+    free = next((name for name in ("tp", "dp", "pp") if name not in fixed), None)
     rest = {free: gpus // given} if free else {}
-    return sharding.faults(Layout(**{**held, **rest})) or [
+    return sharding.faults(Layout(**{**fixed, **rest})) or [
         f"no layout of {gpus} GPUs that {sharding.model.name} allows"
     ]
 

@@ -2,7 +2,7 @@
 one to the other. No step of decoding waits for a prompt; the weights are there twice, and the transfer is part of TTFT.
 
 The pools are of one kind of accelerator, each with copies of a layout of its own: that of all pairs which keeps the
-limits and is the quickest from question to answer at the load (`steady_state.apart`).
+limits and is the quickest from question to answer at the load (`steady_state.disaggregated`).
 
 Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (DistServe, arXiv 2401.09670)
 """
@@ -18,7 +18,7 @@ from txcalc.planning.serving.demand import Steady, Throughput
 from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.points import Request, Slo, Timer
-from txcalc.planning.serving.steady_state import apart
+from txcalc.planning.serving.steady_state import disaggregated
 
 SPLITS = 16  # the most splits that are tried
 LAYOUTS = 12  # layouts of each pool that are combined
@@ -27,15 +27,17 @@ LAYOUTS = 12  # layouts of each pool that are combined
 class Pools(Throughput):
     """Two pools with their layouts.
 
-    handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once
-    prompt    an unloaded prefill, without transfer; step: a decode step of all running sequences, at full context
-    steady    of all accelerators
-    answer    tokens of one
+    cache_bytes   of a prompt
+    transfer      seconds of their way from rank to rank, all ranks at once
+    prompt        an unloaded prefill, without transfer
+    step          a decode step of all running sequences, at full context
+    steady        of all accelerators
+    answer        tokens per answer
     """
 
     prefill: LayoutCapacity
     decode: LayoutCapacity
-    handed: int
+    cache_bytes: int
     transfer: float
     prompt: BoundedTime
     step: BoundedTime
@@ -98,23 +100,25 @@ def _best(
     """The best pools on a number of accelerators; None: none fits."""
     step = max(1, gpus // SPLITS)
     splits = [prefill] if prefill else list(range(step, gpus, step))
-    found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]
+    candidates = [pair for split in splits for pair in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
-    def rank(one: Pools) -> tuple[bool, float, float]:  # among overloaded pools, the highest throughput
-        return not one.met(limits), one.steady.e2e, -one.steady.rate
+    def rank(pair: Pools) -> tuple[bool, float, float]:  # among overloaded pools, the highest throughput
+        return not pair.met(limits), pair.steady.e2e, -pair.steady.rate
 
-    return min(found, key=rank, default=None)
+    return min(candidates, key=rank, default=None)
 
 
 def _pairs(
     timer: Timer, concurrency: int, decoders: int, fillers: int, fixed: Mapping[str, int] | None
 ) -> Iterator[Pools]:
-    longest = timer.asked.traffic.prompts.high if timer.asked.traffic else timer.asked.prompt
-    first = sorted(_fitting(timer, fillers, longest, 1, fixed), key=lambda one: timer.prompt(one.layout).achievable)
+    longest = timer.request.traffic.prompts.high if timer.request.traffic else timer.request.prompt
+    first = sorted(
+        _fitting(timer, fillers, longest, 1, fixed), key=lambda choice: timer.prompt(choice.layout).achievable
+    )
     second = _fitting(timer, decoders, timer.context, concurrency, fixed)
-    for one in first[:LAYOUTS]:
-        for two in second[:LAYOUTS]:
-            yield _pair(timer, one, two, concurrency)
+    for filler in first[:LAYOUTS]:
+        for decoder in second[:LAYOUTS]:
+            yield _pair(timer, filler, decoder, concurrency)
 
 
 def _fitting(
@@ -122,38 +126,38 @@ def _fitting(
 ) -> list[LayoutCapacity]:
     """Layouts that can be timed and hold `concurrency` sequences (at a rate: any number), at least one per replica;
     pipelines only if nothing else fits."""
-    held = timer.planner
-    found: list[LayoutCapacity] = []
-    for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):
-        if found and layout.pp > found[0].layout.pp:
+    planner = timer.planner
+    choices: list[LayoutCapacity] = []
+    for layout in sorted(planner.layouts(gpus, fixed), key=lambda layout: layout.pp):
+        if choices and layout.pp > choices[0].layout.pp:
             break
-        most = held.max_concurrency(layout, context)
-        number = max(concurrency if timer.asked.rate is None else min(concurrency, most), layout.dp)
+        most = planner.max_concurrency(layout, context)
+        number = max(concurrency if timer.request.rate is None else min(concurrency, most), layout.dp)
         if timer.known(layout) and number <= most:
-            found.append(LayoutCapacity(layout, held.fullest(layout, context, number), most))
-    return found
+            choices.append(LayoutCapacity(layout, planner.fullest(layout, context, number), most))
+    return choices
 
 
-def _pair(timer: Timer, one: LayoutCapacity, two: LayoutCapacity, concurrency: int) -> Pools:
-    asked, held = timer.asked, timer.planner
-    (alone,) = held.ranks(Layout())
-    handed = alone.caches(asked.prompt).algorithmic
-    transfer = _transfer(held, one.layout, two.layout, asked.prompt)
-    clients = None if asked.rate is not None else float(concurrency)
-    prefill = timer.demand(one.layout)
-    decode = timer.demand(two.layout, concurrency) if clients else timer.demand(two.layout)
-    copies = one.layout.dp, two.layout.dp
-    most = float(min(two.max_concurrency, timer.at_once * two.layout.dp))
-    steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, most)
-    step = timer.step(two.layout, min(concurrency, int(most)))
+def _pair(timer: Timer, filler: LayoutCapacity, decoder: LayoutCapacity, concurrency: int) -> Pools:
+    request, planner = timer.request, timer.planner
+    (replica,) = planner.ranks(Layout())
+    cache_bytes = replica.caches(request.prompt).algorithmic
+    transfer = _transfer(planner, filler.layout, decoder.layout, request.prompt)
+    clients = None if request.rate is not None else float(concurrency)
+    prefill = timer.demand(filler.layout)
+    decode = timer.demand(decoder.layout, concurrency) if clients else timer.demand(decoder.layout)
+    copies = filler.layout.dp, decoder.layout.dp
+    most = float(min(decoder.max_concurrency, timer.at_once * decoder.layout.dp))
+    steady = disaggregated(prefill, decode, copies, transfer, clients, request.rate or 0.0, most)
+    step = timer.step(decoder.layout, min(concurrency, int(most)))
     return Pools(
-        prefill=one, decode=two, handed=handed, transfer=transfer, prompt=timer.prompt(one.layout), step=step,
-        steady=steady, answer=asked.answer,
+        prefill=filler, decode=decoder, cache_bytes=cache_bytes, transfer=transfer, prompt=timer.prompt(filler.layout),
+        step=step, steady=steady, answer=request.answer,
     )  # fmt: skip
 
 
-def _transfer(held: Planner, one: Layout, two: Layout, prompt: int) -> float:
+def _transfer(planner: Planner, filler: Layout, decoder: Layout, prompt: int) -> float:
     """Seconds until every rank has sent or received its part of a prompt's cache."""
-    most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
-    across = one.gpus + two.gpus > (held.accelerator.node or NODE)
-    return datasheet_seconds(held.accelerator, Message("send", Group(2, 2 - across), float(most)))
+    most = max(rank.caches(prompt).algorithmic for layout in (filler, decoder) for rank in planner.ranks(layout))
+    across = filler.gpus + decoder.gpus > (planner.accelerator.node or NODE)
+    return datasheet_seconds(planner.accelerator, Message("send", Group(2, 2 - across), float(most)))

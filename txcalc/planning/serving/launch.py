@@ -130,7 +130,7 @@ def _comment(weights: Served) -> list[str]:
 
 def _longest(request: Request | None) -> int:
     """Tokens of every request where prompts and answers have one length each that was given; 0: they differ."""
-    if not request or not request.traffic or not request.told:
+    if not request or not request.traffic or not request.prompt_given:
         return 0
     prompts, answers = request.traffic.prompts, request.traffic.answers
     return prompts.high + answers.high if prompts.low == prompts.high and answers.low == answers.high else 0

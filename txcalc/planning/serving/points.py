@@ -57,7 +57,7 @@ class Request(Struct, frozen=True):
     speculation   None: no draft
     rate          requests per second of an open loop; None: a closed loop
     traffic       distributions of lengths and interarrival times
-    told          whether a prompt was given; if not, an encoder's pass is over the context
+    prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
     simulated     number of requests that a simulation has; None: its default
     seed          of the simulation
     """
@@ -68,7 +68,7 @@ class Request(Struct, frozen=True):
     speculation: SpeculativeDecoding | None = None
     rate: float | None = None
     traffic: Requests | None = None
-    told: bool = False
+    prompt_given: bool = False
     simulated: int | None = None
     seed: int = 0
 
@@ -101,13 +101,13 @@ class Request(Struct, frozen=True):
 
     def cached(self, block: int) -> int:
         """Prompt tokens that the prefix cache saves: its hits or the shared prefix, whichever is longer."""
-        held = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
-        return min(held // block * block, self.prompt - 1)
+        tokens = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
+        return min(tokens // block * block, self.prompt - 1)
 
     def on(self, pace: LayoutTime, context: int) -> tuple[int, int]:
         """Tokens of a prompt and those in the prefix cache; for a model that does not decode, positions of a pass."""
         if not pace.caching:
-            return pace.model.workload(1, self.prompt if self.told else context).tokens, 0
+            return pace.model.workload(1, self.prompt if self.prompt_given else context).tokens, 0
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
 
 
@@ -126,7 +126,7 @@ def grown(
         return prompts.high + answers.high
     if prompts and not decodes:
         return prompts.high
-    longest = max((one.high for one in (prompts, answers) if one), default=0)
+    longest = max((lengths.high for lengths in (prompts, answers) if lengths), default=0)
     return max(longest, min((max(CONTEXT, 2 * longest), *trained)))
 
 
@@ -174,7 +174,7 @@ def request(
         faults.append(Fault("acceptance", acceptance, "a probability from 0 to 1"))
     if faults:
         raise InputError("deploy", faults)
-    told = prompts is not None
+    prompt_given = prompts is not None
     guess = None if draft_tokens is None or acceptance is None else SpeculativeDecoding(draft_tokens, acceptance)
     if prompts is None:
         mean = ceil_div(context, 2) if answers is None else max(1, context - answers.high)
@@ -188,7 +188,7 @@ def request(
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
     traffic = Requests(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
-    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic, told)
+    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic, prompt_given)
 
 
 class Slo(NamedTuple):
@@ -271,7 +271,7 @@ class Timer:
     """Computes the points of a deployment, and caches what points of one layout share."""
 
     def __init__(self, planner: Planner, asked: Request, context: int) -> None:
-        self.planner, self.asked, self.context = planner, asked, context
+        self.planner, self.request, self.context = planner, asked, context
         self._paces: dict[Layout, LayoutTime] = {}
         self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
@@ -281,11 +281,13 @@ class Timer:
 
     def pace(self, layout: Layout) -> LayoutTime:
         """The times of one replica."""
-        one = self._copy(layout)
-        if one not in self._paces:
-            held = self.planner
-            self._paces[one] = LayoutTime(held.model, held.sharding, one, held.accelerator, held.engine)
-        return self._paces[one]
+        replica = self._copy(layout)
+        if replica not in self._paces:
+            planner = self.planner
+            self._paces[replica] = LayoutTime(
+                planner.model, planner.sharding, replica, planner.accelerator, planner.engine
+            )
+        return self._paces[replica]
 
     def _copy(self, layout: Layout) -> Layout:
         """The layout to time: that of one replica, unless replicas share experts."""
@@ -307,7 +309,7 @@ class Timer:
         pace = self.pace(layout)
         ttft, prefill_rate = self._prefill(layout)
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
-        per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
+        per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.request.answer
         if not pace.caching:
             return OperatingPoint(
                 layout=layout, sequences=sequences, ttft=ttft, tpot=None, decode_tokens_per_s_gpu=0.0,
@@ -324,8 +326,8 @@ class Timer:
     def steady(self, layout: Layout, clients: int) -> Steady:
         """The steady state of a closed loop of `clients`, spread evenly over the replicas."""
         copies = min(layout.dp, clients)
-        found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
-        return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
+        state = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
+        return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
 
     @property
     def at_once(self) -> int:
@@ -336,7 +338,7 @@ class Timer:
     def seats(self, layout: Layout) -> float:
         """Sequences of mean length that fit in one replica's cache, at most as many as its engine runs."""
         if layout not in self._seats:
-            length = min(self.asked.mean_length, self.context)
+            length = min(self.request.mean_length, self.context)
             seats = min(self.at_once, self.planner.max_concurrency(layout, length) // layout.dp)
             self._seats[layout] = max(1.0, float(seats))
         return self._seats[layout]
@@ -345,8 +347,8 @@ class Timer:
         """The steady state of an open loop of `rate` requests per second, spread evenly over the replicas, each limited
         to the sequences that fit in its cache."""
         copies = layout.dp
-        found = open_(self.demand(layout), rate / copies, self.seats(layout))
-        return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
+        state = open_(self.demand(layout), rate / copies, self.seats(layout))
+        return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
 
     def single_request(self, layout: Layout) -> Steady:
         """One request with no other on any replica: never slower than under load."""
@@ -359,17 +361,17 @@ class Timer:
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
-        step = self.token_time(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
+        step = self.token_time(layout, 1, pace.busy(1), self.request.prompt) if pace.caching else None
         return self._prefill(layout)[0], step
 
     def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
         """A prompt alone, and prompt tokens per second of one replica."""
-        one = self._copy(layout)
-        if one not in self._prefills:
-            pace = self.pace(one)
-            prompt, cached = self.asked.on(pace, self.context)
-            self._prefills[one] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
-        return self._prefills[one]
+        replica = self._copy(layout)
+        if replica not in self._prefills:
+            pace = self.pace(replica)
+            prompt, cached = self.request.on(pace, self.context)
+            self._prefills[replica] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
+        return self._prefills[replica]
 
     def prompt(self, layout: Layout) -> BoundedTime:
         """A prompt alone."""
@@ -386,29 +388,33 @@ class Timer:
         layout = self._copy(layout)
         if (layout, busy) not in self._demands:
             alone, rate = self._prefill(layout)
-            prompt, cached = self.asked.on(pace, self.context)
-            length = min(self.asked.mean_length, self.context)
-            guess = self.asked.speculation
+            prompt, cached = self.request.on(pace, self.context)
+            length = min(self.request.mean_length, self.context)
+            guess = self.request.speculation
             expected = guess.expected if guess else 1.0
-            own = latency(self.planner.engine.kernels)
+            latencies = latency(self.planner.engine.kernels)
 
             def step(n: int) -> float:
-                return expected * self.token_time(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
+                return (
+                    expected * self.token_time(layout, n, busy, length).achievable
+                    + latencies.step_s
+                    + latencies.sequence_s * n
+                )
 
             self._demands[layout, busy] = Demand(
                 StepCurve(step),
                 prompt / rate,
                 alone.achievable,
                 (prompt - cached) / self.planner.engine.chunk if pace.caching and not pace.encodes else 1.0,
-                self.asked.answer if pace.caching else 1,
+                self.request.answer if pace.caching else 1,
                 expected,
-                own.own_s,
-                own.steps,
-                self.asked.spread,
-                self.asked.bursts,
-                1 / ROUNDS if self.asked.answers else own.together,
+                latencies.own_s,
+                latencies.steps,
+                self.request.spread,
+                self.request.bursts,
+                1 / ROUNDS if self.request.answers else latencies.together,
                 self.planner.engine.interval if pace.sharing > 1 or not self.planner.engine.gathers else 1,
-                self.asked.width,
+                self.request.width,
                 pace.sharing,
                 prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,
                 self.planner.engine.gathers and pace.sharing > 1,
@@ -417,7 +423,7 @@ class Timer:
 
     def token_time(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
         """A decode step divided by its expected tokens per sequence."""
-        pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
+        pace, guess, context = self.pace(layout), self.request.speculation, context or self.context
         if guess is None:
             return pace.step(sequences, context, busy=busy)
         step = pace.step(sequences, context, guess.tokens + 1, busy)
@@ -425,8 +431,8 @@ class Timer:
         if self.planner.draft:
             drafting = self.draft(layout)
             in_turn = self.planner.draft.description.drafting == "in-turn"
-            passes, each = (guess.tokens, 1) if in_turn else (1, guess.tokens)
-            proposed = drafting.step(sequences, context, each, busy if drafting.sharing > 1 else 1.0)
+            passes, tokens = (guess.tokens, 1) if in_turn else (1, guess.tokens)
+            proposed = drafting.step(sequences, context, tokens, busy if drafting.sharing > 1 else 1.0)
             floor, achievable = floor + passes * proposed.floor, achievable + passes * proposed.achievable
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
@@ -435,8 +441,8 @@ class Timer:
         planner = self.planner
         model = planner.draft
         assert model is not None
-        sharding, own = planner.draft_layout(layout)
-        own = self._copy(own)
-        if own not in self._drafts:
-            self._drafts[own] = LayoutTime(model, sharding, own, planner.accelerator, planner.engine.of(model))
-        return self._drafts[own]
+        sharding, split = planner.draft_layout(layout)
+        split = self._copy(split)
+        if split not in self._drafts:
+            self._drafts[split] = LayoutTime(model, sharding, split, planner.accelerator, planner.engine.of(model))
+        return self._drafts[split]

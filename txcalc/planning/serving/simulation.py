@@ -69,10 +69,10 @@ class Server(NamedTuple):
         demand, engine = timer.demand(layout), timer.planner.engine
         others = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
         away = others.away * demand.tokens / max(1, demand.answer - 1)
-        traffic = timer.asked.traffic
+        traffic = timer.request.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
-        computed = max(1, timer.asked.prompt - timer.asked.on(timer.pace(layout), timer.context)[1])
+        computed = max(1, timer.request.prompt - timer.request.on(timer.pace(layout), timer.context)[1])
         return cls(
             lambda n: demand.step(n) + n * away,
             others.prompt / computed,
@@ -154,13 +154,13 @@ class SimulatedRun:
     @property
     def output(self) -> float:
         """Answer tokens per second."""
-        return sum(one.answer for one in self.done) / self.seconds if self.seconds else 0.0
+        return sum(done.answer for done in self.done) / self.seconds if self.seconds else 0.0
 
     def within(self, ttft: float | None, tpot: float | None) -> float:
         """Share of the requests within both limits (goodput)."""
         good = sum(
-            (ttft is None or one.ttft <= ttft) and (tpot is None or one.tpot is None or one.tpot <= tpot)
-            for one in self.done
+            (ttft is None or done.ttft <= ttft) and (tpot is None or done.tpot is None or done.tpot <= tpot)
+            for done in self.done
         )
         return good / len(self.done) if self.done else 0.0
 
@@ -197,7 +197,7 @@ class _Simulation:
     def __init__(self, server: Server, jobs: Iterator[Arrival], clients: int | None) -> None:
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
-        self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
+        self.now, self.counter, self.order, self.cached_tokens, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
         self.polled = 0  # the last step at which it polled for requests
         self.line: deque[_Request] = deque()  # waiting
         self.filling: deque[_Request] = deque()  # in prefill
@@ -261,7 +261,7 @@ class _Simulation:
 
     def _fits(self, more: float, running: int) -> bool:
         """Whether `more` tokens fit too: the last page of each sequence is half empty on average."""
-        return running <= 1 or self.held + more + running * self.server.block / 2 <= self.capacity
+        return running <= 1 or self.cached_tokens + more + running * self.server.block / 2 <= self.capacity
 
     def _admit(self) -> None:
         """Admits waiting requests, first come, first served, while a sequence and pages for a whole prompt are free."""
@@ -274,7 +274,7 @@ class _Simulation:
             request.left, request.base = request.prompt, base
             self.order += 1
             request.order = self.order
-            self.held += base
+            self.cached_tokens += base
             self.filling.append(request)
 
     def _mixed(self) -> None:
@@ -319,7 +319,7 @@ class _Simulation:
             until = max(0, ceil((due - self.now) / each))
             steps = min(steps, until + (self.polled - self.counter - until) % self.server.interval)
         if decoding > 1:
-            free = self.capacity - self.held - decoding * self.server.block / 2
+            free = self.capacity - self.cached_tokens - decoding * self.server.block / 2
             steps = min(steps, floor(free / decoding / tokens))
         steps = max(1, steps)
         self._pass(steps * each)
@@ -328,14 +328,14 @@ class _Simulation:
     def _stepped(self, steps: int) -> None:
         """Advances all that decode by `steps`, and finishes those that have their last token."""
         self.counter += steps
-        self.held += steps * len(self.decoding) * self.server.tokens
+        self.cached_tokens += steps * len(self.decoding) * self.server.tokens
         while self.decoding and self.decoding[0][0] <= self.counter:
             last, _, request = heappop(self.decoding)
             self._finish(request, last)
 
     def _finish(self, request: _Request, step: int) -> None:
         job = request.job
-        self.held -= request.base + (step - request.since) * self.server.tokens
+        self.cached_tokens -= request.base + (step - request.since) * self.server.tokens
         assert request.first is not None
         last = self.now + request.late
         self.result.done.append(Done(job.at, request.first, last, job.answer))
@@ -348,13 +348,13 @@ class _Simulation:
             self.result.preempted += 1
             if self.filling:
                 request = self.filling.pop()
-                self.held -= request.base
+                self.cached_tokens -= request.base
             else:
                 place = max(range(len(self.decoding)), key=lambda i: self.decoding[i][1])
                 request = self.decoding.pop(place)[2]
                 heapify(self.decoding)
                 steps = self.counter - request.since
-                self.held -= request.base + steps * self.server.tokens
+                self.cached_tokens -= request.base + steps * self.server.tokens
                 made = min(request.answer - 1, int(steps * self.server.tokens))
                 request.prompt, request.answer = request.base - request.job.cached + made, request.answer - made
             self.line.appendleft(request)
@@ -364,26 +364,26 @@ class Simulated(NamedTuple):
     """A simulated load: one replica was simulated, for all `copies`.
 
     varied   answer lengths were varied, although the load's are equal
-    told     its means stand in for the closed form, which has none at this load
+    gives_means   its means stand in for the closed form, which has none at this load
     """
 
     run: SimulatedRun
     copies: int
     seed: int
     varied: bool
-    told: bool = False
+    gives_means: bool = False
 
     @property
     def ttft(self) -> LatencyStats | None:
-        return spread([one.ttft for one in self.run.done])
+        return spread([done.ttft for done in self.run.done])
 
     @property
     def tpot(self) -> LatencyStats | None:
-        return spread([one.tpot for one in self.run.done if one.tpot is not None])
+        return spread([done.tpot for done in self.run.done if done.tpot is not None])
 
     @property
     def e2e(self) -> LatencyStats | None:
-        return spread([one.e2e for one in self.run.done])
+        return spread([done.e2e for done in self.run.done])
 
     def means(self, steady: Steady) -> Steady:
         """A steady state with the simulated mean latencies."""
@@ -395,8 +395,8 @@ class Simulated(NamedTuple):
         """A steady state with the latencies that the limits bound: percentiles in place of their means."""
         state = steady if steady.timed else self.means(steady)
         if limits.ttft_percentile is not None:
-            state = state._replace(ttft=percentile(sorted(one.ttft for one in self.run.done), limits.ttft_percentile))
-        tpots = sorted(one.tpot for one in self.run.done if one.tpot is not None)
+            state = state._replace(ttft=percentile(sorted(done.ttft for done in self.run.done), limits.ttft_percentile))
+        tpots = sorted(done.tpot for done in self.run.done if done.tpot is not None)
         if limits.tpot_percentile is not None and tpots:
             state = state._replace(tpot=percentile(tpots, limits.tpot_percentile))
         return state
@@ -421,7 +421,7 @@ def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None =
     end together round after round, so they are varied by a few tokens (`ALIKE`), except for engines that compute
     prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
-    load, memory = timer.asked, timer.planner.engine.memory
+    load, memory = timer.request, timer.planner.engine.memory
     traffic, number, seed = load.traffic, load.simulated, load.seed
     assert traffic is not None
     steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)

@@ -72,7 +72,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     batches    the same layout from one sequence to as many as fit
     points     every layout that fits at every batch
     simulated  the chosen point request by request, where that was asked for
-    apart      prompts and answers in pools of their own, where that was asked for: the limits are theirs then
+    pools      prompts and answers in pools of their own, where that was asked for: the limits are theirs then
     cheapest   of them, the one whose request takes the fewest GPU-seconds within the limits; None: none is
     """
 
@@ -82,11 +82,11 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     limits: Slo
     chosen: OperatingPoint
     simulated: Simulated | None = None
-    apart: Pools | None = None
+    pools: Pools | None = None
 
     @property
     def request(self) -> Request:
-        return self.timer.asked
+        return self.timer.request
 
     @property
     def pace(self) -> LayoutTime:
@@ -101,7 +101,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         if point.steady.timed:
             return replace(self, simulated=run)
         point = replace(point, steady=run.means(point.steady))
-        return replace(self, chosen=point, simulated=run._replace(told=True))
+        return replace(self, chosen=point, simulated=run._replace(gives_means=True))
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
@@ -151,7 +151,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         found, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
             found.append(DIFFER)
-        if run and run.told:
+        if run and run.gives_means:
             found.append(f"TTFT and TPOT are means of the {len(run.run.done):,} requests that were simulated: {SEATED}")
         return tuple(found)
 
@@ -190,7 +190,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         """If a rate is too high, the highest rate within the limits, on the layout with the highest throughput; None:
         the load is no rate, or there is no such rate."""
         asked, best = self.request.rate, None
-        if asked is None or self.apart or not self.unmet:
+        if asked is None or self.pools or not self.unmet:
             return None
         for choice in self.plan.choices[:MOST_LAYOUTS]:
             layout = choice.layout
@@ -222,16 +222,14 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def bounded(self) -> Steady:
         """The latencies that the limits bound."""
-        steady = self.apart.steady if self.apart else self.chosen.steady
+        steady = self.pools.steady if self.pools else self.chosen.steady
         return self.simulated.bounded(self.limits, steady) if self.limits.simulated and self.simulated else steady
 
     @property
     def without_speculation(self) -> Steady:
         """The steady state of the load, every token decoded in turn."""
-        timer, layout = (
-            Timer(self.plan.planner, replace(self.request, speculation=None), self.plan.context),
-            self.chosen.layout,
-        )
+        timer = Timer(self.plan.planner, replace(self.request, speculation=None), self.plan.context)
+        layout = self.chosen.layout
         rate = self.request.rate
         return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
 
@@ -321,7 +319,8 @@ def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> 
     limits is not searched: a percentile takes a simulation of each number.
     """
     best, users, rate = choices[0].layout, 0, 0.0
-    full = {choice.layout: timer.steady(choice.layout, max(1, choice.max_concurrency)).rate for choice in choices}
+    most = {choice.layout: min(choice.max_concurrency, MOST_BATCH * choice.layout.dp) for choice in choices}
+    full = {layout: timer.steady(layout, max(1, users)).rate for layout, users in most.items()}
     for choice in sorted(choices, key=lambda choice: -full[choice.layout]):
         layout = choice.layout
         if full[layout] <= rate:
@@ -334,7 +333,7 @@ def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> 
 
 
 def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
-    pace, request = timer.pace(chosen.layout), timer.asked
+    pace, request = timer.pace(chosen.layout), timer.request
     if not pace.caching:
         yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"
     elif not pace.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:

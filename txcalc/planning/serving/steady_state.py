@@ -60,13 +60,13 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
         return loop.closed_state(root(lambda n: loop.clients_for(n) - clients, 0.0, min(clients, loop.saturated)))
 
     def over(rate: float) -> float:
-        found = loop.state(rate, 0.0)
-        return clients if found is None else found.inside - clients
+        state = loop.state(rate, 0.0)
+        return clients if state is None else state.inside - clients
 
-    found = loop.state(root(over, 0.0, 1 / demand.prompt), 0.0)
-    assert found is not None
-    waiting = max(0.0, clients - found.inside) / found.rate  # where prefill takes all the time
-    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
+    state = loop.state(root(over, 0.0, 1 / demand.prompt), 0.0)
+    assert state is not None
+    waiting = max(0.0, clients - state.inside) / state.rate  # where prefill takes all the time
+    return state._replace(ttft=state.ttft + waiting, e2e=state.e2e + waiting)
 
 
 def open_(demand: Demand, rate: float, most: float) -> Steady:
@@ -83,18 +83,18 @@ def open_(demand: Demand, rate: float, most: float) -> Steady:
 
     if behind(most) >= 0 and loop.state(rate, root(behind, 0.0, most)):
         decoding, full = loop.population(rate, most)
-        found = loop.state(rate, decoding)
-        return found if found and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
+        steady = loop.state(rate, decoding)
+        return steady if steady and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
     limit = root(stuck, 0.0, most)
     more = behind(most) < 0 <= behind(max(most, MANY))  # a larger cache would suffice
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
 
-def apart(
+def disaggregated(
     prefill: Demand,
     decode: Demand,
     copies: tuple[int, int],
-    handed: float,
+    transfer: float,
     clients: float | None,
     rate: float = 0.0,
     most: float = inf,
@@ -102,7 +102,7 @@ def apart(
     """Disaggregated serving: some replicas prefill, others decode.
 
     copies   replicas that prefill, and replicas that decode
-    handed   seconds to transfer a prompt's KV cache
+    transfer seconds to transfer a prompt's KV cache
     clients  of a closed loop; None: an open loop of `rate` requests per second
     most     sequences that decode at once; the others wait
 
@@ -128,7 +128,7 @@ def apart(
         first = line.state(x / prefills, 0.0)
         if first is None:
             return None
-        ttft, each = first.ttft + start + handed + first_token(decoding), decoders * decoding / answers / x
+        ttft, each = first.ttft + start + transfer + first_token(decoding), decoders * decoding / answers / x
         return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
 
     if clients is None:
@@ -137,20 +137,20 @@ def apart(
             return overload(busy, most if largest < rate else inf, min(prefills / prefill.prompt, largest))
         steps = Loop(decode._replace(prompt=0.0, chunks=0.0), None)
         decoding, full = steps.population(rate / decoders, most / decoders)
-        found = state(rate, decoding)
-        assert found is not None
-        return found if full <= FULL else found._replace(ttft=inf, tpot=None, e2e=inf)
+        steady = state(rate, decoding)
+        assert steady is not None
+        return steady if full <= FULL else steady._replace(ttft=inf, tpot=None, e2e=inf)
 
     def excess(decoding: float) -> float:
-        found = state(served(decoding), decoding)
-        return clients if found is None else found.inside - clients
+        steady = state(served(decoding), decoding)
+        return clients if steady is None else steady.inside - clients
 
     decoding = root(excess, 0.0, min(clients, most) / decoders)
-    found = state(served(decoding), decoding)
-    assert found is not None
-    waiting = max(0.0, clients - found.inside) / found.rate  # where prefill takes all the time, or for the cache
+    steady = state(served(decoding), decoding)
+    assert steady is not None
+    waiting = max(0.0, clients - steady.inside) / steady.rate  # where prefill takes all the time, or for the cache
     seat = waiting if decoding == most / decoders else 0.0
-    return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting, line=seat)
+    return steady._replace(ttft=steady.ttft + waiting, e2e=steady.e2e + waiting, line=seat)
 
 
 class Coupling(NamedTuple):

@@ -76,17 +76,17 @@ def lengths(text: str, what: str) -> Lengths:
         return Lengths(min(values), max(values), values)
     middle, sign, off = text.replace("+-", "±").partition("±")
     parts = re.split(r"±|\.\.", text.replace("+-", "±"))
-    if "" in parts or (len(parts) > 1 and not all(one.strip()[:1].isdigit() for one in parts)):
+    if "" in parts or (len(parts) > 1 and not all(part.strip()[:1].isdigit() for part in parts)):
         raise InputError(what, [Fault(what, text, "a length or two", "4k, 4k±1k or 3k..5k")])
     if sign:
         mean, by = parse_tokens(middle, what), parse_tokens(off, what)
-        found = Lengths(mean - by, mean + by)
+        bounds = Lengths(mean - by, mean + by)
     else:
         low, sign, high = text.partition("..")
-        found = Lengths(parse_tokens(low, what), parse_tokens(high if sign else low, what))
-    if not 1 <= found.low <= found.high:
+        bounds = Lengths(parse_tokens(low, what), parse_tokens(high if sign else low, what))
+    if not 1 <= bounds.low <= bounds.high:
         raise InputError(what, [Fault(what, text, "lengths above 0, the lower one first", "4k±1k or 3k..5k")])
-    return found
+    return bounds
 
 
 def arrivals(path: str) -> list[float]:
@@ -159,5 +159,5 @@ class Requests(NamedTuple):
             elif self.rate is not None:
                 now += random.gammavariate(self.burstiness, 1 / self.rate / self.burstiness)
             prompt = self.prompts.draw(random)
-            held = min(max(int(prompt * self.cached), self.prefix), prompt - 1)
-            yield Arrival(now, prompt - held, self.answers.draw(random), max(0, held - self.prefix))
+            cached = min(max(int(prompt * self.cached), self.prefix), prompt - 1)
+            yield Arrival(now, prompt - cached, self.answers.draw(random), max(0, cached - self.prefix))

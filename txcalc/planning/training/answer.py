@@ -73,17 +73,17 @@ class OnAccelerator(Struct, frozen=True):
     memory_bytes: int
 
 
-def on_every_accelerator(found: Training) -> list[OnAccelerator]:
+def on_every_accelerator(training: Training) -> list[OnAccelerator]:
     """Every accelerator with a preset: those that fit first, each group fastest first."""
     rows = []
     for name in hardware.names():
         accelerator, rate = hardware.load(name), None
         try:
-            machine = Machine.of(accelerator, products=found.machine.products, overlap=found.machine.overlap)
-            rate = StepTimer(found.model, found.recipe, machine).step(found.plan).tokens_s
+            machine = Machine.of(accelerator, products=training.machine.products, overlap=training.machine.overlap)
+            rate = StepTimer(training.model, training.recipe, machine).step(training.plan).tokens_s
         except InputError:
             pass
-        fits = found.plan.fullest.reserved <= accelerator.memory
+        fits = training.plan.fullest.reserved <= accelerator.memory
         rows.append(OnAccelerator(accelerator.name, fits, rate, accelerator.memory))
     return sorted(rows, key=lambda row: (not row.fits, -(row.tokens_per_s_per_gpu or 0), -row.memory_bytes))
 
@@ -111,9 +111,9 @@ def train(
     gpus, in_a_step = recipe.layout.gpus, recipe.global_batch * recipe.tokens
     ledger, top = model.ledger(1, recipe.tokens), float(peak(machine.accelerator, machine.products))
     layers = model.n_layers
-    again = len(recipe.recomputed(layers))
-    mode = "core" if recipe.recompute == "core" else "blocks" if again else "none"
-    share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
+    recomputed_layers = len(recipe.recomputed(layers))
+    mode = "core" if recipe.recompute == "core" else "blocks" if recomputed_layers else "none"
+    share = Fraction(recomputed_layers, layers) if mode == "blocks" else Fraction(1)
     rate_of = step.tokens_s if step else None
     if measured:
         name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
@@ -131,7 +131,7 @@ def train(
         largest(model, recipe, "tokens", space),
         fewest(model, recipe, space),
     )
-    one = None if rank is None else rank_of(model, recipe, rank)
+    rank_peak = None if rank is None else rank_of(model, recipe, rank)
     return Training(
-        model, recipe, machine, plan, step, why, rate_of, measured is not None, tuple(used), whole, *limits, one
+        model, recipe, machine, plan, step, why, rate_of, measured is not None, tuple(used), whole, *limits, rank_peak
     )

@@ -100,7 +100,7 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
     layout, exact = recipe.layout, recipe.rules.dtensor
     if exact and recipe.shards == 1:
         return
-    alone, apart = without_tp_style(piece), layout.sp > 1
+    unstyled, sharded = without_tp_style(piece), layout.sp > 1
     for leaf in piece.leaves:
         if not leaf.learns:
             continue
@@ -110,10 +110,10 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
             if leaf.entry.routed:
                 partial = cut is None
             elif exact:
-                styled = leaf.on_residual or leaf.branch not in alone
-                partial = (apart and leaf.on_residual) or per_head(leaf) or (cut is None and not styled)
+                styled = leaf.on_residual or leaf.branch not in unstyled
+                partial = (sharded and leaf.on_residual) or per_head(leaf) or (cut is None and not styled)
             else:
-                partial = (apart and cut is None and leaf.entry.leaf.row is None) or per_head(leaf)
+                partial = (sharded and cut is None and leaf.entry.leaf.row is None) or per_head(leaf)
             if partial:
                 yield PartialGradients(axis, leaf.entry.times // experts, weight.size * experts)
 
@@ -155,18 +155,21 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     numbers = recomputed(piece, recipe)
     last = {leaf.layers: i for i, leaf in enumerate(piece.leaves) if numbers and leaf_bytes(leaf, recipe)}
-    alone = without_tp_style(piece) if numbers else set()
-    ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves) if leaf.branch in alone}  # joined as a whole
+    unstyled = without_tp_style(piece) if numbers else set()
+    ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves) if leaf.branch in unstyled}  # joined as a whole
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
     sent = {leaf.branch for leaf in piece.leaves if leaf.dispatched}
 
     for number, leaf in enumerate(piece.leaves):
-        times, again, kinds = 0, None, pair
+        times, repeated, kinds = 0, None, pair
         copies, more = len(leaf.layers) or 1, len(numbers.intersection(leaf.layers))
         if number in entrances:
-            times, again = copies, pair[0] if recipe.layout.sp > 1 else None
+            times, repeated = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
-            times, again = copies, pair[-1] if ends.get(leaf.branch, number) < last.get(leaf.layers, number) else None
+            times, repeated = (
+                copies,
+                pair[-1] if ends.get(leaf.branch, number) < last.get(leaf.layers, number) else None,
+            )
             if leaf.entry.leaf.row is not None and not leaf.learns:  # a frozen table: no gradient goes further back
                 kinds = pair[-1:]
         elif leaf.entry.kind == "head" and leaf.widened:
@@ -181,8 +184,8 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
             kinds, wide = pair[: int(leaf.learns)], width  # backward gathers the gradients of the ranks' positions
         for kind in kinds if times else ():
             add(kind, times, own * wide * recipe.compute_bytes)
-        if times and again:  # recomputation repeats forward's collective, up to the last leaf that saves something
-            add(again, more, stream)
+        if times and repeated:  # recomputation repeats forward's collective, up to the last leaf that saves something
+            add(repeated, more, stream)
         if leaf.entry.kind == "head" and leaf.widened:
             _loss(leaf, recipe, own, add)
     for join in piece.collectives:
@@ -201,14 +204,14 @@ def _outward(leaf: RankLeaf) -> bool:
     return (axes[:1] == [1] and module.role != "table") or (module.row is not None and axes == [0])
 
 
-def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
+def _crossings(piece: StagePiece, sharded: bool) -> tuple[set[int], set[int]]:
     """Indices of the leaves where each branch enters and leaves the tensor-parallel region: its input is gathered
     before the first, its output summed after the last. `apart`: whether sequence parallelism shards the positions.
     Where tokens are sent to their experts, only shared experts cross the region, and only with sequence parallelism."""
     first, last = dict[Any, int](), dict[Any, int]()
     for number, leaf in enumerate(piece.leaves):
         expert = leaf.entry.routed and leaf.entry.leaf.matrix is not None
-        if leaf.dispatched and (leaf.entry.routed or not leaf.split or not apart):
+        if leaf.dispatched and (leaf.entry.routed or not leaf.split or not sharded):
             continue
         if expert or (_inside_a_branch(leaf) and leaf.column and next(leaf.axes())[2] == 0):
             first.setdefault(leaf.branch, number)
@@ -236,9 +239,9 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
         if attended is None or leaf.entry.kind != "attention_core":
             continue
         rows = piece.work.positions * recipe.layout.cp * recipe.compute_bytes
-        for kind, again in (("all_gather", len(numbers.intersection(leaf.layers))), ("reduce_scatter", 0)):
+        for kind, repeats in (("all_gather", len(numbers.intersection(leaf.layers))), ("reduce_scatter", 0)):
             for width in (attended.d_qk, attended.d_v):
-                add(kind, len(leaf.layers) + again, rows * attended.groups * width)
+                add(kind, len(leaf.layers) + repeats, rows * attended.groups * width)
 
 
 def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
@@ -298,19 +301,19 @@ def _fully_sharded(weights: Sequence[RankTensor], recipe: Recipe, add: Add) -> N
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[tensor.rows]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
-        away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # sharded by the ranks with the same experts
+        by_experts = tensor.expert and (layout.ep > 1 or layout.exchanges)  # sharded by the ranks with the same experts
         for layer in tensor.group or (root,):
             runs[layer] = tensor.reads
-            groups[layer, away] += elements // max(1, len(tensor.group))
-            learning[layer, away] += elements // max(1, len(tensor.group)) if tensor.learns else 0
-    for (layer, away), elements in groups.items():
+            groups[layer, by_experts] += elements // max(1, len(tensor.group))
+            learning[layer, by_experts] += elements // max(1, len(tensor.group)) if tensor.learns else 0
+    for (layer, by_experts), elements in groups.items():
         gathers = runs[layer] if layer == root or not recipe.reshard else 2 * runs[layer]
-        if sharers(recipe, away) > 1:
+        if sharers(recipe, by_experts) > 1:
             add("all_gather", gathers, elements * recipe.compute_bytes)
-    for (_, away), elements in learning.items():
+    for (_, by_experts), elements in learning.items():
         if not elements:
             continue
-        ways = sharers(recipe, away)
+        ways = sharers(recipe, by_experts)
         if ways > 1:
             add("reduce_scatter", 1, elements * recipe.reduce_bytes)
         if layout.dp > 1:

@@ -141,11 +141,11 @@ class Recipe(Struct, frozen=True):
     def loss_bytes(self) -> int:
         """Memory traffic of the loss in bytes per logit. A fused kernel reads each logit twice and writes its gradient
         (Liger, cross_entropy.py; flash-attn, losses/cross_entropy.py)."""
-        own = self.compute_bytes
+        width = self.compute_bytes
         if self.fused_loss:
-            return 3 * own
-        wide = max(4, own) if self.rules.widens else own
-        converted = 2 * (own + wide) if wide > own else 0
+            return 3 * width
+        wide = max(4, width) if self.rules.widens else width
+        converted = 2 * (width + wide) if wide > width else 0
         return self.rules.loss[self.loss_parallel and self.layout.tp > 1] * wide + converted
 
     @property
@@ -185,10 +185,10 @@ class Recipe(Struct, frozen=True):
             raise InputError("recipe", faults)
 
     def _sizes(self) -> list[Fault | str]:
-        own = (("micro_batch", MOST), ("accumulation", MOST), ("tokens", LONGEST))
+        limits = (("micro_batch", MOST), ("accumulation", MOST), ("tokens", LONGEST))
         return [
             Fault(name, number, f"a whole number from 1 to {most:,}")
-            for name, most in own
+            for name, most in limits
             if type(number := getattr(self, name)) is not int or not 1 <= number <= most
         ]
 
@@ -255,9 +255,9 @@ class Recipe(Struct, frozen=True):
             return [self._unscheduled()]
         if layout.pp == 1:
             return []
-        own = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
-        if own is not None and layout.vpp not in (1, own):
-            faults.append(Fault("vpp", layout.vpp, f"{own} with --schedule {self.schedule}"))
+        pieces_of_schedule = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
+        if pieces_of_schedule is not None and layout.vpp not in (1, pieces_of_schedule):
+            faults.append(Fault("vpp", layout.vpp, f"{pieces_of_schedule} with --schedule {self.schedule}"))
         if self.schedule == "interleaved" and layout.vpp == 1:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
@@ -281,9 +281,9 @@ class Recipe(Struct, frozen=True):
     @property
     def least(self) -> int:
         """The fewest micro-batches that the pipeline's schedule allows."""
-        pp, behind = self.layout.pp, self.rules.min_microbatch_gap
-        own = {"gpipe": 1, "1f1b": 1 if behind is None else max(1, pp - behind), "dualpipev": 2 * pp}
-        return own.get(self.schedule, pp) if pp > 1 else 1
+        pp, gap = self.layout.pp, self.rules.min_microbatch_gap
+        fewest = {"gpipe": 1, "1f1b": 1 if gap is None else max(1, pp - gap), "dualpipev": 2 * pp}
+        return fewest.get(self.schedule, pp) if pp > 1 else 1
 
     @property
     def pieces(self) -> int:
@@ -315,13 +315,13 @@ def parse_options(text: str) -> dict[str, Any]:
     Errors: `InputError` with every fault at once.
     """
     known, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
-    found: dict[str, Any] = {}
+    options: dict[str, Any] = {}
     for pair in filter(None, re.split(r",(?!\s*\d)", text)):  # numbers of layers have commas too
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:
             mend = meant(nearest(name, known)[:1], f"one of {', '.join(known)}")
             faults.append(f"{name!r} is not an option of a recipe ({mend})")
-        elif name in found:
+        elif name in options:
             faults.append(f"{name} is given twice")
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
@@ -329,14 +329,14 @@ def parse_options(text: str) -> dict[str, Any]:
             faults.append(Fault(name, value, "a whole number"))
         elif name == "stages":
             if all(map(_number, value.split("+"))):
-                found[name] = tuple(map(int, value.split("+")))
+                options[name] = tuple(map(int, value.split("+")))
             else:
                 faults.append(Fault(name, value, "the layers of each piece of the pipeline", "3+4+4+3"))
         else:
-            found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
+            options[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
     if faults:
         raise InputError("--recipe", faults)
-    return found
+    return options
 
 
 def choice(numbers: Sequence[int]) -> str:

@@ -129,9 +129,9 @@ def run(
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
     deadline = budget = None
     if terms.deadline is not None:
-        one = gpus // copies
-        needed = Fraction(hours) / Fraction(24 * terms.deadline * one)
-        deadline = DeadlineGpus(terms.deadline, one * max(1, ceil_div(needed.numerator, needed.denominator)))
+        replica_gpus = gpus // copies
+        needed = Fraction(hours) / Fraction(24 * terms.deadline * replica_gpus)
+        deadline = DeadlineGpus(terms.deadline, replica_gpus * max(1, ceil_div(needed.numerator, needed.denominator)))
     if terms.budget is not None and terms.price is not None:
         budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
     return TrainingRun(
@@ -156,7 +156,7 @@ _DAYS = {"h": 1 / 24, "d": 1.0, "w": 7.0}
 
 def parse_days(text: str) -> float:
     """`30d`, `12h`, `4w` in days. Errors: `InputError`."""
-    found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([hdw])\s*", text, re.ASCII)
-    if not found or not float(found[1]):
+    match = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*([hdw])\s*", text, re.ASCII)
+    if not match or not float(match[1]):
         raise InputError("--deadline", [Fault("--deadline", text, "a time such as 30d, 12h or 4w")])
-    return float(found[1]) * _DAYS[found[2]]
+    return float(match[1]) * _DAYS[match[2]]

@@ -127,35 +127,39 @@ class Search:
         """
         estimates = self.estimated = self.estimated or list(self.estimates(tell))
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
-        likely = [each for each in estimates if each.fits(capacity * SLACK)]
-        for done, each in enumerate(likely):
-            if tell and each.seconds:
+        likely = [estimate for estimate in estimates if estimate.fits(capacity * SLACK)]
+        for done, estimate in enumerate(likely):
+            if tell and estimate.seconds:
                 tell("searching layouts", FIRST + (1 - FIRST) * done / len(likely))
-        likely.sort(key=lambda each: each.seconds)
+        likely.sort(key=lambda estimate: estimate.seconds)
         tried = _Tried()
-        found = self._fitting(likely[:TRIED], tried, enough)
-        if not found:
-            small = self._smallest(estimates, hopeless=self.gpus < self.least)
-            found = self._fitting(small, tried, enough)
-        if found:
-            fitting = sum(each.fits(capacity) for each in estimates)
-            found.sort(key=lambda each: each.step.seconds)
-            return Searched(tuple(found), self.considered, max(fitting, len(found)))
-        said = f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
+        fitting_layouts = self._fitting(likely[:TRIED], tried, enough)
+        if not fitting_layouts:
+            smallest = self._smallest(estimates, hopeless=self.gpus < self.least)
+            fitting_layouts = self._fitting(smallest, tried, enough)
+        if fitting_layouts:
+            fitting = sum(estimate.fits(capacity) for estimate in estimates)
+            fitting_layouts.sort(key=lambda layout: layout.step.seconds)
+            return Searched(tuple(fitting_layouts), self.considered, max(fitting, len(fitting_layouts)))
+        refusal = (
+            f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
+        )
         if not tried.least:
-            raise Refuted(f"{self.model.name}: {said}")
+            raise Refuted(f"{self.model.name}: {refusal}")
         least = self._timed(*tried.least[2:])
         takes = iec(least.plan.fullest.reserved, 3)
         mends = self._mends(given)
-        said += f": the smallest of {tried.number} that were computed takes {takes}" + (f" ({mends})" if mends else "")
+        refusal += f": the smallest of {tried.number} that were computed takes {takes}" + (
+            f" ({mends})" if mends else ""
+        )
         if given:
-            said += f'; without ":{self.gpus}" the fewest that suffice are found'
-        return Searched((least,), self.considered, 0, said)
+            refusal += f'; without ":{self.gpus}" the fewest that suffice are found'
+        return Searched((least,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:
         """The first layouts that fit, at most `enough`. The memory of one that takes more than both the accelerator has
         and the smallest before it is not computed to the end."""
-        found, capacity = list[FoundLayout](), self.machine.accelerator.memory
+        fitting, capacity = list[FoundLayout](), self.machine.accelerator.memory
         for estimate in estimates:
             most = max(capacity, tried.least[0]) if tried.least else None
             try:
@@ -165,12 +169,12 @@ class Search:
             tried.number += 1
             reserved = plan.fullest.reserved if plan else 0
             if plan and reserved <= capacity:
-                found.append(self._timed(estimate.recipe, plan))
-                if len(found) == enough:
+                fitting.append(self._timed(estimate.recipe, plan))
+                if len(fitting) == enough:
                     break
             elif plan and (tried.least is None or (reserved, estimate.seconds) < tried.least[:2]):
                 tried.least = reserved, estimate.seconds, estimate.recipe, plan
-        return found
+        return fitting
 
     def _timed(self, recipe: Recipe, plan: Ranks) -> FoundLayout:
         return FoundLayout(recipe, plan, StepTimer(self.model, recipe, self.machine).step(plan))
@@ -215,9 +219,11 @@ class Search:
                 if estimate := self.tables.estimate(recipe):
                     yield estimate
         if not self.considered:
-            own = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
+            choices = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
             card = self.machine.accelerator.title
-            raise InputError("train", [f"no layout of {self.gpus:,} × {card} has {own} and {self.batch:,} sequences"])
+            raise InputError(
+                "train", [f"no layout of {self.gpus:,} × {card} has {choices} and {self.batch:,} sequences"]
+            )
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
         """Layouts and frameworks: tp within a node, pp, cp for long sequences, ep; the rest is data parallel."""

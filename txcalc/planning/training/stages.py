@@ -213,21 +213,24 @@ class Pipeline:
     def _repeated(self) -> Iterator[Fault | str]:
         """Faults of layouts that would replicate key/value heads over ranks of tp, which PyTorch cannot."""
         tp = self.recipe.layout.tp
-        for held in _held(self._whole, self.rank, self.model.workload()):
-            for own, whole, axis in held.axes():
-                if axis is not None and not held.entry.routed and whole[axis] == own[axis] * (whole[axis] // own[axis]):
-                    ways = whole[axis] // own[axis]
-                    if ways < tp:
-                        expected = f"at most {ways} with --framework fsdp2, which repeats no key/value heads"
-                        yield Fault("tp", tp, expected, "megatron and nanotron do")
+        for leaf in _held(self._whole, self.rank, self.model.workload()):
+            for shape, whole, axis in leaf.axes():
+                if axis is None or leaf.entry.routed:
+                    continue
+                ways = whole[axis] // shape[axis]
+                if ways < tp and whole[axis] == shape[axis] * ways:
+                    expected = f"at most {ways} with --framework fsdp2, which repeats no key/value heads"
+                    yield Fault("tp", tp, expected, "megatron and nanotron do")
 
     def _uncut(self) -> Iterator[Fault | str]:
         """Ulysses divides a tp rank's heads evenly among the ranks of cp (Transformer Engine, context_parallel.py,
         AttnFuncWithCPAndQKVOA2A)."""
         layout = self.recipe.layout
         if layout.cp > 1 and self.recipe.context == "ulysses":
-            found = [entry.leaf.attended for entry in walk(self.rank, self.model.workload())]
-            fewest = min((gcd(one.heads, one.groups) for one in found if one), default=layout.cp)
+            attentions = [entry.leaf.attended for entry in walk(self.rank, self.model.workload())]
+            fewest = min(
+                (gcd(attention.heads, attention.groups) for attention in attentions if attention), default=layout.cp
+            )
             if fewest % layout.cp:
                 yield Fault("cp", layout.cp, f"a divisor of a rank's {fewest} heads with context=ulysses")
 
@@ -301,8 +304,8 @@ class Pipeline:
         weight counts once."""
         elements = 0
         for layers in self._across if self._sums else ():
-            held = [[own for own in piece.leaves if not layers.isdisjoint(own.layers)] for piece in pieces]
-            elements += sum(own.entry.params for own in next(filter(None, held), ()) if own.learns)
+            leaves = [[leaf for leaf in piece.leaves if not layers.isdisjoint(leaf.layers)] for piece in pieces]
+            elements += sum(leaf.entry.params for leaf in next(filter(None, leaves), ()) if leaf.learns)
         return elements
 
     @property

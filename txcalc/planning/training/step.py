@@ -220,10 +220,10 @@ class StepTimer(Messages):
 
     def _odd(self, pieces: Iterable[StagePiece]) -> tuple[dict[tuple[int, int], float], tuple[tuple[int, int], ...]]:
         """`Step.unaligned` and `Step.wide`; a vector needs no padding."""
-        found = ((leaf.entry.leaf.matrix, self._kind(leaf)) for piece in pieces for leaf in piece.leaves)
-        every = {matrix: kind for matrix, kind in found if matrix and min(matrix) > 1}
-        slow = {matrix: share for matrix, kind in every.items() if (share := self.kernels.aligned(matrix, kind)) < 1}
-        return slow, tuple(matrix for matrix in every if self.kernels.dtype(matrix) != self.machine.products)
+        matrices = ((leaf.entry.leaf.matrix, self._kind(leaf)) for piece in pieces for leaf in piece.leaves)
+        kinds = {matrix: kind for matrix, kind in matrices if matrix and min(matrix) > 1}
+        slow = {matrix: share for matrix, kind in kinds.items() if (share := self.kernels.aligned(matrix, kind)) < 1}
+        return slow, tuple(matrix for matrix in kinds if self.kernels.dtype(matrix) != self.machine.products)
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
@@ -257,13 +257,13 @@ class StepTimer(Messages):
         else not those of the first micro-batch and of the first of the layers that share them; of gradients that are
         reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
         are read too."""
-        entry, own, recipe = leaf.entry, leaf.entry.leaf.owning.params, self.recipe
-        made: float = own * (entry.times if entry.routed else entry.runs)
+        entry, elements, recipe = leaf.entry, leaf.entry.leaf.owning.params, self.recipe
+        summed: float = elements * (entry.times if entry.routed else entry.runs)
         if recipe.accumulation == 1 and not recipe.rules.gradient_buffers:
-            made -= entry.params
+            summed -= entry.params
         if recipe.zero_stage == 3 and recipe.layout.pp == 1:
-            made /= sharers(recipe, entry.routed)
-        return float(made) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
+            summed /= sharers(recipe, entry.routed)
+        return float(summed) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
 
     def _tabled(self, leaf: RankLeaf) -> float:
         """Bytes moved by the gradient of a table: all of its rows are written, however few were read (ATen,
@@ -308,34 +308,34 @@ class StepTimer(Messages):
         recipe, layout = self.recipe, self.recipe.layout
         line = timeline.simulate(recipe, [work.piece for work in self.works], self.machine.waits)
         busiest = max(range(layout.pp), key=line.busy)
-        own = self.pipeline.of_stage(busiest)
-        works = [self.works[piece.number] for piece in own]
+        pieces = self.pipeline.of_stage(busiest)
+        works = [self.works[piece.number] for piece in pieces]
         batches = recipe.accumulation
         spent = dict.fromkeys(SPENT, 0.0)
-        again = 0.0
+        recomputed_seconds = 0.0
         for work in works:
             for kind in SPENT:
                 spent[kind] += batches * (work.forward[kind] + work.backward[kind])
-            again += batches * sum(work.recomputed.values())
-        spent["computed again"] = again
+            recomputed_seconds += batches * sum(work.recomputed.values())
+        spent["computed again"] = recomputed_seconds
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
-        weights = StageWeights.of(self.pipeline, own)
+        weights = StageWeights.of(self.pipeline, pieces)
         forward, backward = (sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward"))
         exchange = self.exchange.exposed(weights, self.kernels, forward, sum(work.seconds for work in works) - forward)
         spent["weights and gradients"] = exchange
         waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        swept = self.passes_over_weights(own, weights) + sum(self._muon(piece) for piece in own)
+        swept = self.passes_over_weights(pieces, weights) + sum(self._muon(piece) for piece in pieces)
         spent["optimizer"] = 0.0
         if not recipe.offloads("optimizer"):
             states = (rank.state for rank in plan.ranks)
             spent["optimizer"] = self.exchange.optimizer(states, self.kernels) + swept
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
-        spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
+        spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - recomputed_seconds)
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
-        sent = self.sent(own, weights)
-        unaligned, wide = self._odd(own)
+        sent = self.sent(pieces, weights)
+        unaligned, wide = self._odd(pieces)
         return Step(
             floor=floor,
             floor_bound=bound,
@@ -387,10 +387,10 @@ class StepTimer(Messages):
     def sent(self, pieces: Sequence[StagePiece], weights: StageWeights) -> dict[str, int]:
         """Bytes that a rank sends per step, by kind of collective."""
         recipe = self.recipe
-        found: dict[str, float] = {}
+        bytes_sent: dict[str, float] = {}
 
         def add(moved: Message, times: float) -> None:
-            found[moved.kind] = found.get(moved.kind, 0.0) + times * moved.sent
+            bytes_sent[moved.kind] = bytes_sent.get(moved.kind, 0.0) + times * moved.sent
 
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
@@ -414,7 +414,7 @@ class StepTimer(Messages):
         ends = any(piece.first or piece.last for piece in pieces)
         for moved, phase, _ in self.exchange.messages(weights):
             add(moved, self.exchange.rounds(phase) if ends or phase != "tied" else 0)
-        return {kind: whole for kind, size in sorted(found.items()) if (whole := round(size))}
+        return {kind: whole for kind, size in sorted(bytes_sent.items()) if (whole := round(size))}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:
         """The lower bound at datasheet rates, the largest of compute, memory and link on any rank, and its name."""

@@ -203,7 +203,7 @@ def test_a_host_is_waited_for(llama: Model) -> None:
     slow, fast = replace(H100, host=10**9), replace(H100, host=10**12)
     away = memory(llama, recipe).fullest.offloaded
     (one,) = StepTimer(llama, recipe, slow).works
-    compute = sum(one.forward.values()) + sum(one.backward.values())
+    compute = one.total.forward + one.total.backward
     assert timed(llama, recipe, slow).spent["to and from the host"] == pytest.approx(2 * away / 1e9 - compute)
     assert timed(llama, recipe, fast).spent["to and from the host"] == 0
     state = memory(llama, replace(recipe, offload="optimizer")).fullest.state
@@ -380,7 +380,7 @@ def test_experts_of_modules_begin_one_by_one() -> None:
         StepTimer(model, recipe, H100, modules=modules).work(piece, Kernels(H100)) for modules in (False, True)
     )
     assert apart.issued - together.issued == 127 * 3 * 3  # of three products a forward and two gradients
-    assert apart.forward["products"] > together.forward["products"]
+    assert apart.causes["products"].forward > together.causes["products"].forward
 
 
 def test_older_attention_kernels_are_slower(llama: Model) -> None:

@@ -782,8 +782,8 @@ def test_gradients_that_nobody_needs_take_no_time() -> None:
         timer = StepTimer(build(TINY[name], name), Recipe(tokens=16), Machine.of(card(**FLOP)))
         (piece,) = timer.pipeline.pieces
         for held in piece.leaves:
-            for _, forward, *backward in timer.leaf_times(held, timer.kernels, False):
-                found[held.entry.path] = [round(seconds / forward, 6) for seconds in backward]
+            for _, time in timer.leaf_times(held, timer.kernels, False):
+                found[held.entry.path] = [round(seconds / time.forward, 6) for seconds in (time.backward, time.weights)]
     indexer = "layers.0.attention.indexer."
     assert all(found[indexer + name] == [0, 0] for name in ("q", "k", "weights", "core"))
     assert found["embedding.patches"] == [1, 1] and found["layers.0.attention.q"] == [2, 1]
@@ -795,7 +795,7 @@ def test_keys_that_are_summed_in_turn_are_those_attended_to() -> None:
     timer = StepTimer(build(TINY["whisper"], "whisper"), Recipe(tokens=5), Machine.of(card(depth_s=1.0)))
     (piece,) = timer.pipeline.pieces
     cores = [held for held in piece.leaves if held.entry.kind == "attention_core"]
-    found = {held.entry.name: next(timer.leaf_times(held, timer.kernels, False))[1] for held in cores}
+    found = {held.entry.name: next(timer.leaf_times(held, timer.kernels, False))[1].forward for held in cores}
     assert [*found.values()] == [2 * 10, 2 * 5, 2 * 10] and [*found][2].endswith("cross_attention.core")
 
 
@@ -806,7 +806,7 @@ def test_norms_of_modules_are_one_kernel() -> None:
     (piece,) = ours.pipeline.pieces
     leaves = {held.entry.name: held for held in piece.leaves}
     times = {
-        name: [next(timer.leaf_times(leaf, timer.kernels, False))[1] for timer in (ours, theirs)]
+        name: [next(timer.leaf_times(leaf, timer.kernels, False))[1].forward for timer in (ours, theirs)]
         for name, leaf in leaves.items()
     }
     assert times["layers.attention_norm"][0] == times["layers.attention_norm"][1]
@@ -833,8 +833,9 @@ def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> No
     timer = StepTimer(build(TINY["mamba"], "mamba"), Recipe(tokens=16), Machine.of(card(depth_s=1.0)))
     (piece,) = timer.pipeline.pieces
     found = {held.entry.name: [*timer.leaf_times(held, timer.kernels, False)] for held in piece.leaves}
-    assert found["layers.mamba.conv"] == [("products", pytest.approx(0), 2 * 16, 2 * 16)]
-    assert found["layers.mamba.in_proj"] == [("products", 2 * 32, 2 * (128 + 16), 2 * 16)]
+    for name, times in (("conv", (pytest.approx(0), 2 * 16, 2 * 16)), ("in_proj", (2 * 32, 2 * (128 + 16), 2 * 16))):
+        ((cause, time),) = found[f"layers.mamba.{name}"]
+        assert (cause, *time) == ("products", *times, 0)
 
 
 @pytest.mark.parametrize(
@@ -1194,8 +1195,8 @@ def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: fl
                 elements = sum(float(op.traffic.activations) for op in leaf.entry.operations) * float(leaf.entry.runs)
                 moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0
         ordered = 4 * 2 * ROWS * 64 * 2 * (own + came)
-        assert work.forward["other kernels"] == pytest.approx(moved + ordered, rel=1e-12)
-        assert work.recomputed["other kernels"] >= (times - 1) * ordered
+        assert work.causes["other kernels"].forward == pytest.approx(moved + ordered, rel=1e-12)
+        assert work.causes["other kernels"].recomputed >= (times - 1) * ordered
 
 
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
@@ -1430,7 +1431,8 @@ def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]
         timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
         (piece,) = timer.pipeline.of_stage(0)
         work = timer.work(piece, timer.kernels)
-        found.append((work.forward, work.recomputed, kept(piece, timer.recipe, 64)))
+        passes = [(time.forward, time.recomputed) for time in work.causes.values()]
+        found.append((passes, kept(piece, timer.recipe, 64)))
     assert found[0] == found[1]
 
 

@@ -239,7 +239,7 @@ class LayerTables:
             timer = StepTimer(self.model, probe, self.machine, table.pipeline)
             piece = table.piece.times(sequences)
             layers, before, behind = (timer.work(part, timer.kernels) for part in parts(piece))
-            recomputed = sum(layers.recomputed.values())
+            recomputed = layers.total.recomputed
             inside = layers.piece._replace(inputs=layers.piece.inputs - recomputed)
             self._passes[key] = PassTable(inside, before.piece, behind.piece, recomputed)
         return self._passes[key]

@@ -49,39 +49,44 @@ SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 
 
-class LeafTime(NamedTuple):
-    """Seconds of a leaf by one cause: forward, backward, and of backward those for gradients of weights."""
+class CauseTime(NamedTuple):
+    """Seconds by one cause: forward, backward, of backward those for gradients of weights, and recomputation."""
 
-    cause: str
-    forward: float
-    backward: float
+    forward: float = 0.0
+    backward: float = 0.0
     weights: float = 0.0
+    recomputed: float = 0.0
+
+    def plus(self, other: CauseTime) -> CauseTime:
+        return CauseTime(*(a + b for a, b in zip(self, other, strict=True)))
 
 
 class Work(Struct, frozen=True):
-    """Seconds of one micro-batch in a pipeline piece, by cause.
+    """The time of one micro-batch in a pipeline piece.
 
-    weights     of backward, the seconds for gradients of weights
-    recomputed  recomputation
-    send        activations to the next piece
-    issued      kernel launches
+    causes   by cause (`SPENT`)
+    send     seconds of activations to the next piece
+    issued   kernel launches
     """
 
-    forward: dict[str, float]
-    backward: dict[str, float]
-    weights: float
-    recomputed: dict[str, float]
+    causes: dict[str, CauseTime]
     send: float
     issued: float
 
     @property
+    def total(self) -> CauseTime:
+        return CauseTime(*map(sum, zip(*self.causes.values(), strict=True)))
+
+    @property
     def seconds(self) -> float:
-        return sum(self.forward.values()) + sum(self.backward.values()) + sum(self.recomputed.values())
+        total = self.total
+        return total.forward + total.backward + total.recomputed
 
     @property
     def piece(self) -> timeline.PieceTime:
-        inputs = sum(self.backward.values()) - self.weights + sum(self.recomputed.values())
-        return timeline.PieceTime(sum(self.forward.values()), inputs, self.weights, self.send)
+        total = self.total
+        inputs = total.backward - total.weights + total.recomputed
+        return timeline.PieceTime(total.forward, inputs, total.weights, self.send)
 
 
 class Step(Struct, frozen=True):
@@ -137,41 +142,40 @@ class StepTimer(Messages):
 
     def work(self, piece: StagePiece, kernels: Kernels) -> Work:
         """The time of one micro-batch in a piece."""
-        forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
-        weights = issued = 0.0
+        causes = dict.fromkeys(SPENT, CauseTime())
+        issued = 0.0
         products: dict[str, ProductTime] = {}
         numbers = recomputed(piece, self.recipe)
+
+        def add(cause: str, forward: float, backward: float, weights: float = 0.0, share: float = 0.0) -> None:
+            """Adds to a cause; `share` of forward is recomputed."""
+            causes[cause] = causes[cause].plus(CauseTime(forward, backward, weights, forward * share))
+
         for before, leaf in pairwise((None, *piece.leaves)):
             assert leaf is not None
             merged = same_input(before and before.entry, leaf.entry)
             issued += 0.0 if merged else self.kernels_issued(leaf, numbers)
-            for kind, first, second, of_weights in self.leaf_times(leaf, kernels, merged):
-                forward[kind] += first
-                backward[kind] += second
-                weights += of_weights
-                again[kind] += first * self._again(leaf, numbers)
-                if kind == "products":
-                    products[leaf.entry.name] = ProductTime(first, second - of_weights, of_weights)
+            for cause, time in self.leaf_times(leaf, kernels, merged):
+                add(cause, time.forward, time.backward, time.weights, self._again(leaf, numbers))
+                if cause == "products":
+                    products[leaf.entry.name] = ProductTime(time.forward, time.backward - time.weights, time.weights)
         for leaf, size in self._ordered(piece):
             seconds = kernels.stream(size, 2.0 * len(leaf.layers))
-            forward["other kernels"] += seconds
-            backward["other kernels"] += seconds
-            again["other kernels"] += seconds * self._again(leaf, numbers)
+            add("other kernels", seconds, seconds, share=self._again(leaf, numbers))
             issued += 2 * len(leaf.layers) * (2 + self._again(leaf, numbers))
         for leaf in piece.collectives:
-            beside = ProductTime.of(products[each.entry.name] for each in leaf.products)
-            for moved in self.exchanged(leaf):
-                seconds = kernels.transfer(moved) * float(leaf.entry.runs)
-                first, second = waits(leaf, moved.kind, seconds, beside, self.recipe, self.machine)
-                forward[SPENT[3]] += first
-                backward[SPENT[3]] += second
-                again[SPENT[3]] += first * self._again(leaf, numbers)
+            concurrent = ProductTime.of(products[product.entry.name] for product in leaf.products)
+            for message in self.exchanged(leaf):
+                seconds = kernels.transfer(message) * float(leaf.entry.runs)
+                forward, backward = waits(leaf, message.kind, seconds, concurrent, self.recipe, self.machine)
+                add("collectives of a layer", forward, backward, share=self._again(leaf, numbers))
         if elements := logits(self.recipe, [piece], 0):
-            backward["other kernels"] += kernels.stream(self.recipe.loss_bytes * elements, 0)
-        for moved, when in self.tp_reductions(piece):
-            (forward if when == "forward" else backward)[SPENT[3]] += kernels.transfer(moved)
-        send = sum(kernels.transfer(each) for each in self.sends(piece))
-        return Work(forward, backward, weights, again, send, issued)
+            add("other kernels", 0.0, kernels.stream(self.recipe.loss_bytes * elements, 0))
+        for message, when in self.tp_reductions(piece):
+            seconds = kernels.transfer(message)
+            add("collectives of a layer", *((seconds, 0.0) if when == "forward" else (0.0, seconds)))
+        send = sum(kernels.transfer(message) for message in self.sends(piece))
+        return Work(causes, send, issued)
 
     def kernels_issued(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
         """Kernel launches of a leaf and its copies: forward, one per gradient, and recomputation."""
@@ -179,9 +183,9 @@ class StepTimer(Messages):
             return 0.0
         return self._size(leaf)[2] * (passes(leaf.entry) + self._again(leaf, numbers))
 
-    def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[LeafTime]:
-        """Times of a leaf and its copies. `merged`: frameworks fuse it with the product before, which has the same
-        input."""
+    def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, CauseTime]]:
+        """Times of a leaf and its copies, by cause. `merged`: frameworks fuse it with the product before, which has the
+        same input."""
         entry, work = leaf.entry, leaf.entry.work
         if work is None or not entry.operations:
             return
@@ -189,7 +193,7 @@ class StepTimer(Messages):
         module = entry.leaf
         if entry.kind == "attention_core":
             forward, backward = self._core(leaf, kernels, flops, size, starts)
-            yield LeafTime("attention", forward, 0.0 if entry.gradient == "none" else backward)
+            yield "attention", CauseTime(forward, 0.0 if entry.gradient == "none" else backward)
         elif module.role == "product":
             kind = self._kind(leaf)
             depth, width = module.matrix or (0, 0)
@@ -205,14 +209,14 @@ class StepTimer(Messages):
             if entry.gradient == "input" and self.recipe.packed and leaf.layers:  # made wide again whenever it is read
                 widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
                 forward, of_inputs = forward + widened, of_inputs + widened
-            yield LeafTime("products", forward, of_inputs + of_weights, of_weights)
+            yield "products", CauseTime(forward, of_inputs + of_weights, of_weights)
         else:
             unfused = self.recipe.eager or (self.modules and module.role != "norm")  # one kernel since torch 2.8
             forward = kernels.stream(size / share * (module.unfused if unfused else 1), starts)
-            yield LeafTime("other kernels", forward, 2 * forward + kernels.stream(self._tabled(leaf), 0))
+            yield "other kernels", CauseTime(forward, 2 * forward + kernels.stream(self._tabled(leaf), 0))
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(leaf)) * float(entry.runs)
-            yield LeafTime("collectives of a layer", seconds, self.keys_again(leaf) * seconds)
+            yield "collectives of a layer", CauseTime(seconds, self.keys_again(leaf) * seconds)
 
     def _kind(self, leaf: RankLeaf) -> str:
         """The class of kernels of a product."""
@@ -315,12 +319,12 @@ class StepTimer(Messages):
         recomputed_seconds = 0.0
         for work in works:
             for kind in SPENT:
-                spent[kind] += batches * (work.forward[kind] + work.backward[kind])
-            recomputed_seconds += batches * sum(work.recomputed.values())
+                spent[kind] += batches * (work.causes[kind].forward + work.causes[kind].backward)
+            recomputed_seconds += batches * work.total.recomputed
         spent["computed again"] = recomputed_seconds
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
         weights = StageWeights.of(self.pipeline, pieces)
-        forward, backward = (sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward"))
+        forward, backward = (sum(getattr(work.total, way) for work in works) for way in ("forward", "backward"))
         exchange = self.exchange.exposed(weights, self.kernels, forward, sum(work.seconds for work in works) - forward)
         spent["weights and gradients"] = exchange
         waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)

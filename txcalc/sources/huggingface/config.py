@@ -1,6 +1,6 @@
-"""A config.json as readers ask it: for widths, heads, windows, feed-forwards, experts, norms and rotary positions.
+"""What readers ask of a config.json: widths, heads, windows, feed-forwards, experts, norms and rotary positions.
 
-Each method asks for keys and gives a table of a description (`sources.spec`). Defaults are those of transformers'
+Each method reads keys and returns a table of a description (`sources.spec`). Defaults are those of transformers'
 configuration classes.
 """
 
@@ -18,7 +18,7 @@ from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.transformers_metadata import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
 
-# Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.
+# Spellings of experts' keys: their number, their number beside shared ones, experts per token, their width.
 NAMES = ("num_experts", "num_local_experts")
 ROUTED = ("n_routed_experts", "num_local_experts", "num_experts")
 TOP = ("num_experts_per_tok",)
@@ -27,10 +27,10 @@ WIDTH = ("moe_intermediate_size",)
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 LAYER_NAMES = {LOCAL: "local", GLOBAL: "global"}
 
-# Types of which transformers makes an encoder where `is_causal` says so.
+# Types of which transformers makes an encoder if `is_causal` is false.
 BOTH_WAYS = ("llama", "qwen2", "qwen3")
 
-# What transformers must find beside the name of each way to stretch rotary positions; other names it does not know.
+# Ways to stretch rotary positions that transformers knows, and the keys that each one needs.
 STRETCHES: dict[str, tuple[str, ...]] = {
     "default": (),
     "mrope": (),  # older name of the default, for three axes
@@ -63,7 +63,7 @@ class Config(HeadReader):
         d_model: Sequence[str] = ("hidden_size",),
         n_layers: Sequence[str] = ("num_hidden_layers",),
     ) -> Raw:
-        """The widths of a decoder, and the context it was made for."""
+        """The widths of a decoder, and its context length."""
         self.require_single_stack()
         raw = self.widths("decoder", d_model, n_layers)
         context = self.size("max_position_embeddings", "n_positions", default=None)
@@ -88,8 +88,7 @@ class Config(HeadReader):
         return raw
 
     def padding_within(self, raw: Raw, *names: str) -> None:
-        """The row that stands for padding is one of the table's, where the class has one; `names` are other keys that
-        say which."""
+        """A fault where the padding token is no row of the table; `names` are further keys of that token."""
         has_padding, default = padding_of(self.model_type)
         for name in (*(("pad_token_id",) if has_padding else ()), *names):
             padding = self.data.get(name, default)
@@ -183,7 +182,7 @@ class Config(HeadReader):
         return self.bidirectional(description)
 
     def blocks(self) -> Raw:
-        """BigBird's blocks, or all positions (`attention_type`)."""
+        """BigBird's sparse blocks, or none: full attention (`attention_type`)."""
         form = self.text("attention_type", default="block_sparse")
         block, random = self.size("block_size", default=64), self.count("num_random_blocks", default=3)
         if form == "original_full":
@@ -204,7 +203,7 @@ class Config(HeadReader):
     def windows(
         self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None
     ) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of local and global layers; `tables` lays more over each kind."""
+        """The axis of local and global layers; `tables` are further keys of each kind."""
         self.check_window(window, LOCAL in types)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
         more = tables or {}
@@ -217,29 +216,29 @@ class Config(HeadReader):
             self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
 
     def with_layer_bases(self, raw: Raw) -> Raw:
-        """Windows in all but every fourth layer, and a rotary base for each layer; where it is 0, no positions."""
+        """Windows in all but every fourth layer, and a rotary base per layer; 0 means no positions."""
         n, window = raw["n_layers"], self.size("sliding_window", default=128, null=None)
         types = self.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
         bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
         return layered(raw, self.windows(raw, window, types), rotary_axis(bases))
 
     def same_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of the same window, or none, in every layer."""
+        """The axis of one window in every layer, or of none."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 
     def square(self, raw: Raw, attention: Raw, why: str) -> None:
-        """A fault where all heads together are not as wide as the model."""
+        """A fault unless all heads together are as wide as the model."""
         if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
             self.fault("head_dim", attention["d_head"], "hidden_size / num_attention_heads", why)
 
     def mixture(self, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of dense and sparse layers; an all-sparse model drops its dense width."""
+        """The axis of dense and sparse layers."""
         kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
         return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
 
     def mla(self, q: object, kv: int, nope: int, rope: int, value: object, also: str = "") -> Raw:
         """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim`
-        itself, unless it is its other name (`also`) for the rotated part."""
+        itself, unless that key is another name (`also`) of the rotated part."""
         n_heads = self.size("num_attention_heads")
         usual = size_of(self.model_type, "num_key_value_heads")  # is written with whatever number of heads
         pairs = n_heads if usual is None or self.data.get("num_key_value_heads") != usual else usual
@@ -263,7 +262,7 @@ class Config(HeadReader):
 
     def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: object = REQUIRED,
                 k_default: object = REQUIRED, act: str = "silu", **more: object) -> Raw:  # fmt: skip
-        """Routed experts: how many, how many a token passes, and their width."""
+        """Routed experts: their number, how many each token uses, and their width."""
         number = self.size(*n, default=n_default)
         top = self.size(*k, default=k_default)
         if top > number:
@@ -272,13 +271,13 @@ class Config(HeadReader):
         return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **more}
 
     def more_heads(self) -> None:
-        """Multi-token-prediction layers: named, not counted among the model's parameters."""
+        """A note of multi-token-prediction layers, which are not counted."""
         number = self.count(*PREDICTORS, default=None)
         if number:
             self.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")
 
     def bidirectional(self, raw: Raw) -> Raw:
-        """A decoder, or its layers where every position sees every other, as embedding models are made of one."""
+        """The decoder, or with `is_causal` false an encoder of its layers, as embedding models have."""
         if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
             return raw
         self.require_value(False, "use_sliding_window", why="windows that look both ways are not read")
@@ -292,7 +291,7 @@ class Config(HeadReader):
         return raw | {"kind": "encoder", "head": head}
 
     def chunks(self) -> Raw:
-        """Chunks in every layer, where a config of Llama says so."""
+        """Attention within chunks in every layer, if a config of Llama has `attention_chunk_size`."""
         chunk = self.size("attention_chunk_size", default=None)
         if chunk is None:
             return {}
@@ -304,8 +303,8 @@ class Config(HeadReader):
     def with_shared(
         self, mixed: Raw, *names: str, default: object = None, groups: tuple[int | None, int | None] = (None, None)
     ) -> Raw:
-        """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to, and
-        how many there are and are chosen from where the class says it (`groups`)."""
+        """With the shared experts, each as wide as a routed one, and the groups of experts that routing is limited to;
+        `groups` are the class's defaults of `n_group` and `topk_group`."""
         number = self.count(*names, default=default, null=0) if names else 0
         parted, top = self.size("n_group", default=groups[0]), self.size("topk_group", default=groups[1])
         if parted:
@@ -358,8 +357,8 @@ class Config(HeadReader):
     ) -> Raw:
         """Rotary positions, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
 
-        `kind` is the layer type whose parameters are wanted, where a config gives each its own; `names` are the keys of
-        the base where it does not. `even`: the class rotates one dimension more where a part of the head is odd.
+        `kind` is the layer type, for a config with parameters per layer type; `names` are the keys of the base outside
+        such tables. `even`: the class rotates one dimension more if the rotated part of a head is odd.
         """
         outer = self.table("rope_scaling") or self.table("rope_parameters")
         inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
@@ -388,9 +387,9 @@ class Config(HeadReader):
 
 
 def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
-    """The description with layer kinds: each axis names the kind of every layer, and what each kind lays over it.
+    """The description with layer kinds: each axis has the kind of every layer, and the table of each kind.
 
-    Axes multiply (`local-sparse`); one whose layers are all alike is laid over the whole description.
+    Axes multiply (`local-sparse`); an axis of one kind is merged into the whole description.
     """
     mixed = []
     for kinds, tables in axes:
@@ -418,7 +417,7 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
 
 
 def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> Raw:
-    """Layers of a mixer each, and then a feed-forward, or what `channels` has for each."""
+    """Layers of one mixer and one feed-forward; `channels` has the second part of each layer, if it is another."""
     channels = channels or ["feed_forward"] * len(mixers)
     pairs = list(zip(mixers, channels, strict=True))
     uniform = len(set(channels)) == 1
@@ -432,7 +431,7 @@ def periodic(n_layers: int, period: int) -> list[str]:
 
 
 def rotary_axis(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
-    """The axis of layers that rotate their heads, and of those that know no positions."""
+    """The axis of layers with rotary positions, and of layers without positions."""
     return ["rotary" if on else "unrotated" for on in flags], {
         "rotary": {},
         "unrotated": {"positions": {"form": "none"}},
@@ -440,7 +439,7 @@ def rotary_axis(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
 
 
 def check_stretch(table: Config) -> None:
-    """A fault where transformers does not know how positions are stretched, or misses by how much."""
+    """A fault for a way to stretch positions that transformers does not know, or that lacks a key."""
     named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
     if named:  # one table a layer type
         assert table.parent

@@ -19,7 +19,7 @@ MUST = "required"
 
 
 def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
-    """A config by the row of its model type, or of the type `name` with what is `other`."""
+    """A config by the row of its model type, or by that of the type `name` with `changes`."""
     row, rows = {"like": name or c.model_type, **changes}, metadata.table("decoders.json")
     while "like" in row:
         row = rows[row.pop("like")] | row

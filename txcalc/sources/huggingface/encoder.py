@@ -111,8 +111,8 @@ def masked_lm(
 
 
 def encoder(c: Config) -> Raw:
-    """A config by the row of its model type in `encoders.json`: what `bert_like` is told, and `shared_layers`, where
-    all layers have one set of weights."""
+    """A config by the row of its model type in `encoders.json`: arguments of `bert_like`, and `shared_layers` if all
+    layers have one set of weights."""
     row = {**metadata.table("encoders.json")[c.model_type]}
     shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
     return bert_like(c, **row) | shared

@@ -14,9 +14,8 @@ KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_
 
 
 def _stack(c: Config, sized: bool = True, usual: int = 2048, times: int = 4) -> Raw:
-    """The widths (the model's is `usual` where none is given), norms, feed-forward and head that the models share.
-    `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone, of which
-    `times` is the default."""
+    """The widths (`usual` is the model's default), norms, feed-forward and head that the models share. `sized`:
+    `intermediate_size` is the feed-forward's width; else it follows from `hidden_ratio`, whose default is `times`."""
     c.require_published_class()
     c.require_single_stack()
     c.require_value(None, "attnres_block_size", why="residuals over layers are not read")

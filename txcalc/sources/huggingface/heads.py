@@ -37,14 +37,13 @@ HEADS = {
 }
 
 WRITING = ("ForCausalLM", "LMHeadModel")
-# What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
-# several sequences.
+# Heads of classifiers: of sequences, of tokens, of the ends of an answer, of one out of several sequences.
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
-# What a decoder's classes with a classifier end in: the layers are the same in all of them.
+# Endings of a decoder's classes with a classifier: all have the same layers.
 _DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 # Model types that transformers lacks, whose published code has Llama's class that scores a sequence: one matrix.
 SCORING = frozenset({"deepseek", "internlm", "internlm2", "minicpm"})
-# What a class of a model type is called after the type's own name, in code that is published beside weights.
+# Endings of a class's name after its model type's, in code that is published beside weights.
 ENDINGS = (
     "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
     "lmheadmodel", "model",
@@ -63,11 +62,11 @@ def class_of(data: Table) -> str | None:
 
 
 class HeadReader(Keys):
-    """Keys of which a reader makes the table `head`."""
+    """The keys of the table `head`."""
 
     def head_of(self, *known: str) -> str:
-        """The head that `architectures[0]` names: a value of `HEADS`, "none" for hidden states; the first of `known`
-        when the config names no class."""
+        """The head of the class `architectures[0]`: a value of `HEADS`, "none" for hidden states; the first of `known`
+        if the config names no class."""
         self.ignore("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
@@ -100,7 +99,7 @@ class HeadReader(Keys):
         return (class_of(self.data) or "").endswith(endings)
 
     def writes(self) -> bool:
-        """Whether positions see only what is before them: in the classes that write, where `is_decoder` says so."""
+        """Whether attention is causal: in the classes that write text, if `is_decoder` is true."""
         self.require_value(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
         if not self.named(*WRITING):
             self.require_value(False, "is_decoder", why="an encoder is read")
@@ -111,7 +110,7 @@ class HeadReader(Keys):
         return causal
 
     def labels(self, default: int = 2) -> int:
-        """How many classes a classifier has; `default` when the config does not say."""
+        """The number of a classifier's classes; `default` if the config has none."""
         self.ignore("id2label", "label2id", "num_labels")
         given, number = self.data.get("id2label"), self.data.get("num_labels")
         if given is None:
@@ -132,7 +131,7 @@ class HeadReader(Keys):
         return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
 
     def lm_head(self, tied: bool, **more: object) -> Raw:
-        """A language-model head, tied or not as the class has it when the config does not say."""
+        """A language-model head; `tied` is the class's default."""
         classes = () if self.path else metadata.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
         tasks += ["sequence"] * (self.model_type in SCORING)
@@ -147,7 +146,7 @@ class HeadReader(Keys):
         return {"tied": self.flag("tie_word_embeddings", default=tied), **more}
 
     def summary(self, act: str | None, through: bool = True) -> str | None:
-        """The activation of the layer through which one position is read, None where there is no such layer; `act` and
+        """The activation of the layer between one position and the classifier, None without such a layer; `act` and
         `through` are the class's defaults."""
         if not self.named("ForMultipleChoice", "ForSequenceClassification"):
             self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
@@ -173,20 +172,20 @@ class HeadReader(Keys):
             self.fault("architectures[0]", self.data["architectures"][0], "…ForQuestionAnsweringSimple", why)
 
     def decision(self, task: str) -> Raw:
-        """A decoder's classifier. It is computed at every position, whichever is read; `score` has no bias."""
+        """A decoder's classifier, computed at every position; `score` has no bias."""
         if task == "token":
             self.require_value(True, "token_classification_bias", why="a bias is read")
         return self.classifier(task) | {"every": True, "bias": task != "sequence"}
 
     def with_idle(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
-        """With so many parameters that nothing runs, and a note of what they are."""
+        """The description with parameters that nothing runs, and a note of `what` they are."""
         if not parameters:
             return raw
         self.note(f"{what} ({parameters:,} parameters) {so}")
         return raw | {"idle": raw.get("idle", 0) + parameters}
 
     def require_single_stack(self) -> None:
-        """A stack by itself: no encoder beside it, no pruned heads."""
+        """A fault for an encoder beside the stack, or pruned heads."""
         self.require_value(
             False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read"
         )
@@ -194,9 +193,8 @@ class HeadReader(Keys):
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
     def require_published_class(self, *prefixes: str, writes: bool = False, more: Sequence[str] = ()) -> None:
-        """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
-        what its classes are called where that is not the type; none that classifies where each of them `writes`;
-        `more` are further endings of its classes."""
+        """A fault unless `architectures[0]` is a class of the published code of this model type. `prefixes` begin its
+        classes' names, if not the type's own name; `more` are further endings; with `writes` it has no classifier."""
         cls = class_of(self.data)
         classes = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
         classes = [name for name in classes if not (writes and name.endswith("classification"))]

@@ -1,10 +1,10 @@
-"""A config.json as a reader sees it: every key asked for is checked, every key not asked for is accounted for.
+"""The keys of a config.json: each one that a reader asks for is checked, each other one is accounted for.
 
-A reader asks for a key by all its spellings, and says what transformers' configuration class takes when it is absent.
-Faults are collected, not raised, so that all of them are told at once; after a fault the reader goes on with a
-stand-in, and `finish` raises. What is then found wrong may rest on the stand-in: `describe` reads a faulty config a
-second time, with others, and tells what is wrong whatever they are. A key that nobody asked for and that is not known
-to be neutral is a fault too.
+A reader asks for a key by all its spellings, with the default of transformers' configuration class. Faults are
+collected, so that the user sees all of them at once: after a fault the reader goes on with a stand-in value, and
+`finish` raises. A later fault may come from the stand-in alone: `describe` therefore reads a faulty config a second
+time, with other stand-ins, and reports the faults of both readings. A key that no reader asked for is a fault, too,
+unless it is known to be neutral.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ ACTIVATIONS = {
 
 
 class Keys:
-    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's.
+    """One object of a config.json. `path` is its place in the file (`text_config.`); faults go to its parent's list.
 
-    A `partial` one holds no more than what differs from its class's defaults: a size that is absent is the class's.
+    A `partial` object has only what differs from its class's defaults: an absent size is the class's.
     """
 
     def __init__(
@@ -122,8 +122,8 @@ class Keys:
         return value
 
     def nested(self, name: str, model_type: str = "", usual: Table | None = None) -> Self:
-        """The config of a part, which takes its class's sizes where it names none; where it is absent itself, `usual`,
-        if there is one. Its type is the one that it names, unless `model_type` is given."""
+        """The config of a part, which takes its class's sizes for absent keys; `usual` stands for an absent config. Its
+        type is the one that it names, unless `model_type` is given."""
         table = self.data.get(name)
         self.ignore(name)
         if not isinstance(table, Mapping):
@@ -156,7 +156,7 @@ class Keys:
         return self._get(names, check, default, default, default, assumed=False)
 
     def require_value(self, value: object, *names: str, why: str = "transformers' class has it so") -> None:
-        """A feature that this reader cannot express: its key is absent, or has the one value without it."""
+        """A fault for a feature that this reader does not express: a key may be absent, or have this one value."""
         self.keys_read.update(names)
         for name in names:
             got = self.data.get(name)
@@ -164,7 +164,7 @@ class Keys:
                 self.fault(name, got, f"{_json(value)}", why)
 
     def equal(self, name: str, value: int, default: int, why: str) -> None:
-        """A size that must be this one; where the key is absent, the class's default must."""
+        """A fault unless a size has this value; an absent key has the class's default."""
         if (got := self.size(name, default=default)) != value:
             self.fault(name, got, f"{value:,}", why)
 
@@ -213,10 +213,9 @@ class Keys:
             self.fault(name, value, f"a multiple of {of}")
 
     def report_unread_keys(self) -> None:
-        """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
-        value of a kind that transformers refuses, used or not; a note where no size depends on it. A key that the
-        type's own code does not name is passed over with a note where its value can be no size, or repeats one that was
-        read."""
+        """A fault for every key that no reader asked for and that is not known to be neutral, and for every value of a
+        kind that transformers refuses; where no size depends on that value, a note. A key that the type's own code does
+        not name is passed over, with a note, if its value can be no size or repeats one that was read."""
         if len(self.data) > MAX_KEYS:
             self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
@@ -252,7 +251,7 @@ class Keys:
             inner.report_unread_keys()
 
     def check_kinds(self) -> None:
-        """Look at the kinds of values that transformers' class takes."""
+        """A fault or a note for each value of a kind that transformers' class does not take."""
         owner, refusals = self.owner_type(), list[str]()
         inner_paths = {inner.path for inner in self.inner}
         for key, value in self.data.items():
@@ -284,8 +283,8 @@ class Keys:
         return name if isinstance(name, str) else part_of(self.parent.owner_type(), key)
 
     def apply_ignored_keys(self, place: str = "") -> None:
-        """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one; or
-        in that table of another type which `place` names."""
+        """Apply the rows of `ignored_keys.json` for this type, or for this nested table of it; `place` names the
+        rows of another type's table."""
         outer: Keys = self
         while outer.parent and outer.parent.model_type == self.model_type:
             outer = outer.parent
@@ -301,8 +300,8 @@ class Keys:
             self.sizes_read |= dict.fromkeys(names, value)
 
     def _harmless(self, key: str, value: object) -> bool:
-        """True for a key that transformers' code of this type never names, with a value that is no size, or one of
-        training or of a text, or a twin of a key that was read: the same number under a name that shares a word."""
+        """True for a key that transformers' code of this type never names, if its value is no size, is a number of
+        training, or repeats a key that was read: the same number under a name that shares a word."""
         twin = type(value) is int and self._twin(key, value)
         known = knows(self.model_type)
         unread = type(value) is int and key in TRAINING_NUMBERS
@@ -310,15 +309,14 @@ class Keys:
         return passes and (not known or unnamed(self.model_type, key))
 
     def _twin(self, key: str, value: int) -> bool:
-        """True where a key that was read has this value and a word of this name, all of them in code that no table
-        knows."""
+        """True where a key that was read has this value and shares a word of this name; all words, for a type that the
+        tables do not know."""
         words = set(key.split("_")) - COMMON_WORDS
         fits = words.intersection if knows(self.model_type) else words.issubset
         return any(number == value and words and fits(name.split("_")) for name, number in self.sizes_read.items())
 
     def finish(self, where: str, second: Keys | None = None) -> None:
-        """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
-        too."""
+        """Raise all faults, if there are any: those that the `second` reading, with other stand-ins, has too."""
         if self.faults:
             messages = dict.fromkeys(map(str, self.faults))
             both = {str(fault) for fault in second.faults} if second else messages.keys()
@@ -376,7 +374,7 @@ RENAMED = {
 
 
 def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
-    """Kinds of layers by their names of today, but for those that a class knows by the older ones."""
+    """Kinds of layers by their present names, unless the class knows the older name."""
     known = []
     for item in value:
         try:
@@ -388,7 +386,7 @@ def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
 
 
 def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> Any:
-    """Another stand-in: a number with many divisors, the other flag."""
+    """The stand-in of the second reading: a number with many divisors, the opposite flag."""
     if isinstance(stand_in, bool):
         return not stand_in
     if isinstance(stand_in, int):
@@ -396,12 +394,12 @@ def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> Any:
     return 2.0 if isinstance(stand_in, float) else stand_in
 
 
-# Words that say nothing about which size a key is.
+# Words in names of keys that do not tell sizes apart.
 COMMON_WORDS = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
 
 
 def _no_size(value: object) -> bool:
-    """True for what cannot be a size: a flag, 0, a negative number, one with a point, a text, what is empty."""
+    """True for a value that cannot be a size: a flag, a number below 1 or with a point, a text, an empty list."""
     if isinstance(value, bool | str | float) or value is None:
         return True
     if isinstance(value, int):
@@ -412,7 +410,7 @@ def _no_size(value: object) -> bool:
 
 
 def _expected(check: Callable[[Any], Any]) -> str:
-    """What a check wants, in its own words."""
+    """What a check expects, as its error words it."""
     try:
         check(None)
     except Wrong as wrong:
@@ -420,7 +418,7 @@ def _expected(check: Callable[[Any], Any]) -> str:
     raise AssertionError("every check refuses null")
 
 
-# Kinds of values, by the letters of `release.kinds_of`.
+# Kinds of values, by the letters of `transformers_metadata.kinds_of`.
 KINDS: dict[str, tuple[type, str]] = {
     "n": (type(None), "null"),
     "b": (bool, "true or false"),
@@ -454,13 +452,13 @@ def _json(value: object) -> str:
 
 
 def printable(key: str) -> str:
-    """A key as it can be printed: cut, and quoted where it is not plain text."""
+    """A key as it can be printed: shortened, and quoted if it is not plain text."""
     plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
     return key if plain else shown(key)
 
 
 def bare(name: str) -> str:
-    """A name without what spellings differ in."""
+    """A name's letters and digits, in small letters."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 

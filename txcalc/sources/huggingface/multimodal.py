@@ -1,4 +1,4 @@
-"""Multimodal configs: the language model alone is read, and what is left out is said."""
+"""Multimodal configs: the language model is read, and a note names what is left out."""
 
 from __future__ import annotations
 

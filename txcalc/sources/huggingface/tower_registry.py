@@ -1,6 +1,6 @@
-"""What stands beside a multimodal config's language model: its towers, and the projectors between them.
+"""The towers of a multimodal config, and the projectors between them and the language model.
 
-A key that a tower or projector does not know makes the whole unknown, and never the language model.
+An unknown key of a tower or projector makes the figures of the whole unknown; those of the language model stand.
 """
 
 from __future__ import annotations
@@ -30,10 +30,16 @@ REPEATED_SIZES = frozenset(
 
 
 class TowerPlan(NamedTuple):
-    """How a model type is put together: its tower (where it may have others, that of a config without a model type),
-    its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), what it is
-    of (vision, audio, …; a word for each where there are several alike), keys of the whole from which no size follows,
-    and what it is where the config has none ("none": there is none; "usual": its class's; "": that is a fault)."""
+    """One tower of a model type.
+
+    tower      reads its config (of several kinds of towers, the one of a config without a model type)
+    projector  reads the projector behind it
+    others     further kinds of towers, by model type
+    key        the tower's table in the config; "" if its sizes stand in the outer table
+    of         its modality (vision, audio, …), one word for each of several alike
+    ignore     keys of the outer table that change no size
+    absent     the meaning of an absent table: "none" no tower, "usual" its class's defaults, "" a fault
+    """
 
     tower: Callable[[Config], Tower]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
@@ -45,7 +51,7 @@ class TowerPlan(NamedTuple):
 
 
 def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
-    """The keys of a description that say what is beside the language model `raw`, and a note with its parts."""
+    """The keys of a description for the towers beside the language model `raw`, and a note of their parameters."""
     answer: Raw = {"multimodal": True}
     plans = TOWER_PLANS.get(c.model_type, ())
     if not plans:
@@ -80,8 +86,8 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
 
 
 def _described(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
-    """The towers as descriptions, or no more than their parameters where these alone are known; what there is, in
-    words; of what no FLOPs are known, and why. Errors: `InputError`."""
+    """The towers as descriptions, or their parameters if nothing else is known; a phrase with these parameters; the
+    reason why their FLOPs are unknown, or "". Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
     stack = tower_model(tower.raw)
     projector = _build_projector(stack, steps, plan.of, f"its {names[0]} projector")
@@ -184,7 +190,7 @@ def _plan(
     ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: object,
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
-    instead, and what the tower's function is told: sizes by default where they are not its own, and more."""
+    instead, and arguments of the tower's function: default sizes that are not its own, and more."""
     read_tower = _function(tower, "towers")
     read_row = (lambda v: read_tower(v, *sizes, **more)) if sizes or more else read_tower
     instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}

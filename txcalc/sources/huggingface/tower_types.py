@@ -109,7 +109,7 @@ def mlp_width(v: Config, width: int, default: float) -> int:
 
 
 def patch_area(v: Config, key: str) -> int:
-    """Of a window of two sides, 2 × 2 unless told otherwise."""
+    """The area of a window of two sides, by default 2 × 2."""
     sides = v.data.get(key, [2, 2])
     v.ignore(key)
     if not isinstance(sides, list) or len(sides) != 2 or not all(type(n) is int and 0 < n < 100 for n in sides):

@@ -27,6 +27,8 @@ BARTS: Readers = {"bart": partial(bart, crossed=True), "mbart": partial(mbart, c
 WRITERS: Readers = {**BOTH, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; those of others are one whatever they say.
 CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",)}
+# Decoders whose cross-attention reads another width than their own.
+ANY_WIDTH = frozenset(("trocr",))
 CROSS_ATTENTION_KEYS = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")
 
 
@@ -41,7 +43,7 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
         second.fault("cross_attention_hidden_size", d_source, f"the encoder's {widths[0]:,}")
     if d_source is None:
         decoder["projected"] = widths[0] != widths[1]
-    elif widths[0] != widths[1] and second.model_type != "trocr":
+    elif widths[0] != widths[1] and second.model_type not in ANY_WIDTH:
         name = second.spelling("hidden_size", "d_model", "n_embd")
         second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its attention reads no other width")
     halves = {"encoder": encoder, "decoder": decoder}

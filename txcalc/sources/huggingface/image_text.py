@@ -5,6 +5,7 @@ and LayoutLMv3, which reads a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from math import isqrt
 
 from txcalc.errors import ABSENT, shown
@@ -128,8 +129,8 @@ def siglip2_vision_model(c: Config) -> Raw:
     return raw
 
 
-def siglip(c: Config) -> Raw:
-    """Its pictures' encoder; its words' is held beside it, but for a classifier, which none is beside."""
+def siglip(c: Config, vision: Callable[[Config], Raw] = siglip_vision_model) -> Raw:
+    """The encoder of pictures, read by `vision`; that of words is held beside it, unless the class is a classifier."""
     form, kind = c.head_of("none", "classifier"), c.model_type
     if not c.data.get("architectures"):
         c.fault("architectures", c.data.get("architectures"), f'["{kind.title()}Model"]', "without one transformers "
@@ -138,7 +139,7 @@ def siglip(c: Config) -> Raw:
         Config({**config_of(c, key), "architectures": None}, f"{kind}_{key}_model", f"{key}_config.", c, partial=True)
         for key in (("vision",) if form == "classifier" else ("vision", "text"))
     ]
-    raw = (siglip2_vision_model if kind == "siglip2" else siglip_vision_model)(halves[0])
+    raw = vision(halves[0])
     if form == "classifier":
         classes = leaf("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
         return raw | {"around": [*raw.get("around", ()), classes]}
@@ -148,7 +149,7 @@ def siglip(c: Config) -> Raw:
     return c.with_idle(raw, idle, what, "are held")
 
 
-siglip2 = siglip
+siglip2 = partial(siglip, vision=siglip2_vision_model)
 
 
 def config_of(c: Config, key: str) -> Mapping[str, object]:

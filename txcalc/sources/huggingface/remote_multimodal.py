@@ -26,11 +26,12 @@ class Whole:
     ignore   keys of the language model's that change no size
     others   keys of the whole that have the name of one of the language model's, and are of something else
     absent   values of keys that the language model's first code did not ask for
+    headless the language model may have no head
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
-        self.key, self.absent = row.get("key", ""), row.get("absent", {})
+        self.key, self.absent, self.headless = row.get("key", ""), row.get("absent", {}), row.get("headless", False)
         self.texts, self.classes, self.hidden, self.ignore, self.others = (
             tuple(row.get(name, "").split()) for name in ("texts", "classes", "hidden", "ignore", "others")
         )
@@ -259,7 +260,7 @@ def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",
 def _writing(inner: Config, whole: Whole) -> Raw:
     """A language model in a table, which has a head in its whole."""
     raw = _typed(inner, whole.texts, *whole.ignore)
-    if raw.get("head", {}).get("form") == "none" and inner.model_type != "llama_bidirec":
+    if raw.get("head", {}).get("form") == "none" and not whole.headless:
         inner.fault("architectures[0]", inner.data["architectures"][0], "a class with a head", "its whole has one")
     return raw
 

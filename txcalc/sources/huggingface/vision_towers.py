@@ -130,6 +130,10 @@ def mllama(v: Config) -> Tower:
     return Tower(d, raw, steps=(wide,), dropped=tiles * (filled - patches))
 
 
+# Classes that take another mode than 16x if the config has none.
+_DOWNSAMPLE = {"minicpm_ocr": "4x"}
+
+
 def minicpmv(v: Config) -> Tower:
     """SigLIP's for pictures of any size, whose patches are merged behind a layer in the middle, if they are."""
     grid, _, _ = grid_of(v, 224, 16)
@@ -138,8 +142,7 @@ def minicpmv(v: Config) -> Tower:
     raw, d, f = tower.raw, tower.width, tower.raw["feed_forward"]["d_ff"]
     heads, act = raw["attention"]["n_heads"], raw["feed_forward"]["activation"]
     merged, width = patch_area(v, "window_kernel_size"), max(1, d // heads)
-    ocr = whole.model_type == "minicpm_ocr"
-    keeps = whole.text("downsample_mode", default="4x" if ocr else "16x") == "4x"
+    keeps = whole.text("downsample_mode", default=_DOWNSAMPLE.get(whole.model_type, "16x")) == "4x"
     n, here = min(raw["n_layers"], MAX_LAYERS), {"at": [1, 0, merged]}
     insert_after = whole.data.get("insert_layer_id", 6)
     whole.ignore("insert_layer_id")

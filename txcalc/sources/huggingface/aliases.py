@@ -51,7 +51,7 @@ def codet5p(c: Config) -> Raw:
 
     Source   Wang et al. 2023 (arXiv 2305.07922), section 3.1; its published code, whose 16B has 16,493,680,640
     """
-    if c.data.get("architectures") and not c.named("CodeT5pEncoderDecoderModel"):
+    if c.data.get("architectures") and not c.class_ends("CodeT5pEncoderDecoderModel"):
         c.fault("architectures[0]", c.data["architectures"], "CodeT5pEncoderDecoderModel", "both stacks are read")
     c.require_value(False, "tie_encoder_decoder", why="each has weights of its own")
     c.ignore("architectures", "is_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id")

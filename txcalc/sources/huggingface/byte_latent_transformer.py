@@ -32,10 +32,10 @@ def blt(c: Config) -> Raw:
     if d.width != e.width:
         d.c.fault("hidden_size", d.width, f"the encoder's {e.width:,}", "its layers read what the encoder's give")
     for part in (e, d):
-        part.c.equal("cross_attn_k", k, 2, "patches are as many vectors everywhere")
+        part.c.require_size("cross_attn_k", k, 2, "patches are as many vectors everywhere")
         part.c.ignore("hidden_size_global")
     d.c.ignore("vocab_size")
-    d.c.equal("hidden_size_global", g.width, 2048, "what the layers over patches give")
+    d.c.require_size("hidden_size_global", g.width, 2048, "what the layers over patches give")
     vocab = {config: config.size("vocab_size", default=260) for config in (c, e.c, parts["patcher"].c)}
     around = [leaf("bytes", "table", vocab[e.c], e.width), leaf("hashes", "table", rows, e.width, bias=True)]
     around[1]["runs"] = hashes

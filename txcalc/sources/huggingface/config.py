@@ -130,12 +130,12 @@ class Config(HeadReader):
         """As many key/value heads as query heads, each D/h wide."""
         return self.heads(raw, names=names, whole=whole, kv_names=(), width_names=(), **more)
 
-    def gated(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
+    def gated_mlp(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
         """SwiGLU or GeGLU: three matrices."""
         activation = self.activation("hidden_act", "hidden_activation", default=act)
         return {"d_ff": self.size(name), "gated": True, "activation": activation, "bias": bias}
 
-    def plain(
+    def mlp(
         self,
         *names: str,
         act: str = "gelu",
@@ -173,7 +173,7 @@ class Config(HeadReader):
         arguments of `rotary`), and a language-model head, tied or not as the class has it."""
         description = raw | {
             "attention": attention,
-            **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated(bias=mlp_bias)}),
+            **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated_mlp(bias=mlp_bias)}),
             "norm": norm or self.rms(),
             "positions": positions or self.rotary(attention["d_head"], **rotary),
             **({} if embedding is None else {"embedding": embedding}),
@@ -181,7 +181,7 @@ class Config(HeadReader):
         }
         return self.bidirectional(description)
 
-    def blocks(self) -> Raw:
+    def sparse_blocks(self) -> Raw:
         """BigBird's sparse blocks, or none: full attention (`attention_type`)."""
         form = self.text("attention_type", default="block_sparse")
         block, random = self.size("block_size", default=64), self.count("num_random_blocks", default=3)
@@ -226,7 +226,7 @@ class Config(HeadReader):
         """The axis of one window in every layer, or of none."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 
-    def square(self, raw: Raw, attention: Raw, why: str) -> None:
+    def require_square(self, raw: Raw, attention: Raw, why: str) -> None:
         """A fault unless all heads together are as wide as the model."""
         if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
             self.fault("head_dim", attention["d_head"], "hidden_size / num_attention_heads", why)
@@ -270,7 +270,7 @@ class Config(HeadReader):
         activation = self.activation("hidden_act", default=act)
         return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **more}
 
-    def more_heads(self) -> None:
+    def note_mtp_layers(self) -> None:
         """A note of multi-token-prediction layers, which are not counted."""
         number = self.count(*PREDICTORS, default=None)
         if number:
@@ -290,7 +290,7 @@ class Config(HeadReader):
             head = {"form": "masked-lm", "plain": True, "tied": head["tied"], "bias": False}
         return raw | {"kind": "encoder", "head": head}
 
-    def chunks(self) -> Raw:
+    def chunked_window(self) -> Raw:
         """Attention within chunks in every layer, if a config of Llama has `attention_chunk_size`."""
         chunk = self.size("attention_chunk_size", default=None)
         if chunk is None:
@@ -318,7 +318,7 @@ class Config(HeadReader):
         self.require_value(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
         return self.dense_where(raw, first)
 
-    def typed(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
+    def typed_layers(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
         """`mlp_layer_types`, one per layer: "dense" or "sparse"; by default dense as `dense_where` takes it."""
         n = raw["n_layers"]
         flags = [i < dense for i in range(n)] if isinstance(dense, int) else dense
@@ -331,7 +331,7 @@ class Config(HeadReader):
         any, the key says nothing."""
         dense = [i < dense for i in range(raw["n_layers"])] if isinstance(dense, int) else dense
         if any(dense):
-            raw["feed_forward"] = self.gated()
+            raw["feed_forward"] = self.gated_mlp()
         self.ignore("intermediate_size")
         return self.mixture(raw, [not is_dense for is_dense in dense])
 
@@ -343,7 +343,7 @@ class Config(HeadReader):
         if all(sparse):
             self.ignore("intermediate_size")
         else:
-            raw["feed_forward"] = self.gated()
+            raw["feed_forward"] = self.gated_mlp()
         return sparse
 
     def rotary(

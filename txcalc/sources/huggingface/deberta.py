@@ -70,7 +70,7 @@ def _disentangled(c: Config) -> Raw:
     c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
     raw |= {
         "attention": attention | {"bias": True},
-        "feed_forward": c.plain(),
+        "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-7, place="post"),
         "embedding": {"norm": True} | ({"types": types} if types else {}),
         "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), _context_pooler(c, raw))),

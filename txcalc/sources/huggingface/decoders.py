@@ -125,7 +125,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
             c.require_value(value, *keys.split(), why=why)
         c.ignore(*self.ignore.split())
         if self.further:
-            c.more_heads()
+            c.note_mtp_layers()
         return c.with_layer_bases(raw) if self.layer_bases else layered(raw, *self._axes(c, raw))
 
     def _attention(self, c: Config, raw: Raw) -> Raw:
@@ -145,10 +145,10 @@ class Decoder(Struct, frozen=True, kw_only=True):
             on = self.qk_key is None or c.flag(self.qk_key[0], default=self.qk_key[1])
             table["qk_norm"] = self.qk_norm if on else "none"
         if self.square:
-            c.square(raw, table, self.square)
+            c.require_square(raw, table, self.square)
         if "head_dim" not in self.width_names:
             c.require_value(table["d_head"], "head_dim", why="its class divides the width by the heads")
-        return {**table, **self.attention, **(c.chunks() if self.chunks else {})}
+        return {**table, **self.attention, **(c.chunked_window() if self.chunks else {})}
 
     def _latent(self, c: Config, raw: Raw) -> Raw:
         table: Raw = c.mla(*(self.latent or ()))
@@ -159,12 +159,12 @@ class Decoder(Struct, frozen=True, kw_only=True):
     def _channel(self, c: Config, raw: Raw) -> Raw:
         bias = self.mlp_always if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
         if not self.plain:
-            return {**c.gated(act=self.act, bias=bias), **self.mlp}
+            return {**c.gated_mlp(act=self.act, bias=bias), **self.mlp}
         wide = REQUIRED if self.times is None else self.times * raw["d_model"]
         names = [self.act_key] if self.act_key else []
         if not self.d_ff:
             return {"d_ff": wide, "activation": c.activation(*names, default=self.plain), "bias": bias}
-        table = c.plain(*self.d_ff.split(), act=self.plain, bias=bias, act_names=names, default=wide)
+        table = c.mlp(*self.d_ff.split(), act=self.plain, bias=bias, act_names=names, default=wide)
         return {**table, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
@@ -198,7 +198,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
             first = self.typed
             if not isinstance(first, int):
                 first = 0 if c.data.get("mlp_layer_types") is not None else c.count(first[0], default=first[1])
-            axes.append(c.typed(raw, first))
+            axes.append(c.typed_layers(raw, first))
         return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
 
 

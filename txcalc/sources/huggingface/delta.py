@@ -46,7 +46,7 @@ def _qwen_hybrid(c: Config, kv: int, partial: float = 0.25) -> Raw:
     attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
     key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
     c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
-    c.more_heads()
+    c.note_mtp_layers()
     return raw | {
         "attention": attention,
         "delta": {
@@ -78,7 +78,7 @@ def qwen3_next(c: Config) -> Raw:
 
 
 def qwen3_5_text(c: Config) -> Raw:
-    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": c.gated()}
+    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": c.gated_mlp()}
     n = raw["n_layers"]
     return by_mixer(raw, _linear_or_full(c, n))
 

@@ -74,7 +74,7 @@ def cohere_compass_text(c: Config) -> Raw:
     c.ignore("rope_parameters")
     raw |= {
         "attention": attention,
-        "feed_forward": c.gated(),
+        "feed_forward": c.gated_mlp(),
         "norm": c.layer_norm(bias=False, parallel="shared"),
         "head": c.lm_head(tied=True),
     }
@@ -148,7 +148,7 @@ def gpt_neo(c: Config) -> Raw:
     n, inner = raw["n_layers"], 4 * raw["d_model"]
     types = _neo_layers(c, n)
     attention = c.mha(raw, names=("num_heads", "num_attention_heads"))
-    mlp = c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
+    mlp = c.mlp("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
     places = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
     biased = attention | {"bias": ["o"]}
     raw = c.decoder(raw, biased, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
@@ -242,5 +242,5 @@ def opt(c: Config) -> Raw:
     norm = c.layer_norm(place="pre" if before else "post", final=final)
     norm |= {} if weighted else {"weighted": False, "bias": False}
     attention = c.mha(raw, bias=bias)
-    mlp, places = c.plain("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
+    mlp, places = c.mlp("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
     return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=places, embedding=first, head=head)

@@ -20,7 +20,7 @@ def _stack(c: Config, biases: bool = False) -> Raw:
     c.require_value(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)
     c.ignore("architectures", *UNREAD)
-    return raw | {"norm": c.rms(), "feed_forward": c.gated()}
+    return raw | {"norm": c.rms(), "feed_forward": c.gated_mlp()}
 
 
 def _proposing(c: Config, raw: Raw, default: int) -> Raw:
@@ -80,9 +80,9 @@ def eagle3(c: Config) -> Raw:
     """One layer, whose attention reads the tokens' embedding beside the features; in vLLM's speculators plain ones may
     follow it."""
     inner = _inner(c)
-    if c.named("Eagle3LlamaForCausalLM"):
+    if c.class_ends("Eagle3LlamaForCausalLM"):
         c.ignore(*_OF_THE_TARGET.split())
-    if c.named("CosyVoice3Eagle3LlamaForCausalLM"):
+    if c.class_ends("CosyVoice3Eagle3LlamaForCausalLM"):
         c.override(num_hidden_layers=1)
     raw = _stack(inner)
     if inner is c:
@@ -143,7 +143,9 @@ def dflash(c: Config) -> Raw:
     several = len(listed) if isinstance(listed, list) else n
     groups = attention["n_kv_heads"] * attention["d_head"]
     reader, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
-    if c.named("QwenDFlareDraftModel"):  # each layer weighs the features, and has keys and values of its own for them
+    if c.class_ends(
+        "QwenDFlareDraftModel"
+    ):  # each layer weighs the features, and has keys and values of its own for them
         inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not read")
         reader, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
     correction = _correcting(c, settings if inner is c else c, raw)
@@ -219,7 +221,7 @@ def medusa(c: Config) -> Raw:
     """Heads on the last hidden states of the model that it drafts for: a layer with a SiLU and a sum, and a matrix to
     the vocabulary, each of its own. Its own checkpoints have biases in the layers; vLLM's say so."""
     from_vllm = "num_heads" in c
-    if not c.named("MedusaModel") and c.data.get("architectures"):
+    if not c.class_ends("MedusaModel") and c.data.get("architectures"):
         c.fault("architectures[0]", c.data["architectures"], '["MedusaModel"]', "other classes have other layers")
     c.ignore(
         "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"

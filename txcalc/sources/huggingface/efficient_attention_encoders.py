@@ -18,8 +18,8 @@ def big_bird(c: Config) -> Raw:
     raw["attention"]["bias"] = ["o"]
     if c.flag("use_bias", default=True):
         raw["attention"]["bias"] = True
-    raw["attention"] |= c.blocks()
-    if c.named("ForQuestionAnswering"):  # through one more feed-forward
+    raw["attention"] |= c.sparse_blocks()
+    if c.class_ends("ForQuestionAnswering"):  # through one more feed-forward
         d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
         layer = [leaf("up", "linear", d, wide), leaf("up_activation", act, wide), leaf("down", "linear", wide, d)]
         layer += [leaf("answer_sum", "sum", d), leaf("answer_norm", "layer_norm", d)]

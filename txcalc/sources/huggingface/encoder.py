@@ -45,7 +45,7 @@ def bert_like(
     a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads`
     there is no attention. `twins` are keys that may say the model's width again.
     """
-    causal = c.writes()
+    causal = c.is_causal()
     c.require_value({}, "pruned_heads", why="pruned heads are not read")
     c.require_value("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
@@ -71,7 +71,7 @@ def bert_like(
         raw
         | attention
         | {
-            "feed_forward": c.plain(*d_ff, act=act, act_names=act_names),
+            "feed_forward": c.mlp(*d_ff, act=act, act_names=act_names),
             "norm": c.layer_norm("layer_norm_eps", eps=eps, place=place),
             "positions": positions,
             "embedding": table,
@@ -88,7 +88,7 @@ def masked_lm(
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
     pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detecting else ()
-    form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.named(*WRITING) else ()))
+    form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.class_ends(*WRITING) else ()))
     form = "masked-lm" if form == "lm" else form
     if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detecting):
         c.ignore("tie_word_embeddings")
@@ -120,7 +120,7 @@ def encoder(c: Config) -> Raw:
 
 def roc_bert(c: Config) -> Raw:
     """BERT that reads a character's shape and sound beside it, through one matrix."""
-    if c.named("ForPreTraining", "ForNextSentencePrediction"):
+    if c.class_ends("ForPreTraining", "ForNextSentencePrediction"):
         c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
     raw = bert_like(c)
     d, around, width = raw["d_model"], [], raw["d_model"]
@@ -176,7 +176,7 @@ def layoutlm(c: Config) -> Raw:
 
 def tapas(c: Config) -> Raw:
     """BERT with tables of where a token stands in a spreadsheet."""
-    answers = c.named("TapasForQuestionAnswering")
+    answers = c.class_ends("TapasForQuestionAnswering")
     kinds = c.count("num_aggregation_labels", default=0) if answers else 0
     if answers:
         c.override(architectures=["TapasModel"])
@@ -211,7 +211,7 @@ def bert_generation(c: Config) -> Raw:
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
     raw = c.widths("decoder" if causal else "encoder")
-    return _learned(c, raw, c.mha(raw), c.plain(), {"norm": True}, head)
+    return _learned(c, raw, c.mha(raw), c.mlp(), {"norm": True}, head)
 
 
 def _learned(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
@@ -263,7 +263,9 @@ def flaubert(c: Config) -> Raw:
 
 def electra(c: Config) -> Raw:
     act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", 128)
-    return bert_like(c, narrow=narrow, pooler=False, deciding="gelu", choosing=c.summary("gelu"), detecting=act)
+    return bert_like(
+        c, narrow=narrow, pooler=False, deciding="gelu", choosing=c.summary_activation("gelu"), detecting=act
+    )
 
 
 def rembert(c: Config) -> Raw:
@@ -277,7 +279,7 @@ def rembert(c: Config) -> Raw:
 
 def splinter(c: Config) -> Raw:
     """BERT whose answers' ends are chosen by what stands at a question's mark, through layers of their own."""
-    answers = c.named("SplinterForQuestionAnswering", "SplinterForPreTraining")
+    answers = c.class_ends("SplinterForQuestionAnswering", "SplinterForPreTraining")
     c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
     if answers or not c.data.get("architectures"):  # it has no language model
         c.override(architectures=["SplinterModel"])

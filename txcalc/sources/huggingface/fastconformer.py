@@ -55,7 +55,7 @@ def cohere_asr(c: Config) -> Raw:
         "n_layers": n,
         "vocab_size": raw.pop("vocab_size"),
         "attention": c.heads(raw, whole=None, bias=bias),
-        "feed_forward": c.plain(act="relu"),
+        "feed_forward": c.mlp(act="relu"),
         "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=1024)},
         "embedding": {"norm": True},
     }

@@ -248,7 +248,7 @@ def bailing_moe_linear(c: Config) -> Raw:
         "attention": attention,
         "pieces": {"leaves": of_kind("recurrent", leaves)},
         "experts": c.with_shared(mixed, "num_shared_experts", default=0),
-        "feed_forward": c.gated(),
+        "feed_forward": c.gated_mlp(),
         "norm": c.rms(),
         "positions": places,
         "head": c.lm_head(tied=False),

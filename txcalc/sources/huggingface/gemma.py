@@ -11,6 +11,7 @@ from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
+NORMED: Raw = {"qk_norm": "head", "v_norm": True, "scale": 1}  # of the heads of Gemma-3n and 4
 
 
 def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
@@ -135,8 +136,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     `tied` ones values are keys without the config's saying so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
         c.require_value("vision", "use_bidirectional_attention", why="a causal model is read")
-    attention = c.heads(raw, kv=4, d_head=256)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    attention = c.heads(raw, kv=4, d_head=256, attention_bias=False, **NORMED)
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     d_ff, n = c.size("intermediate_size"), raw["n_layers"]
     parts = ["attention", "feed_forward"]
@@ -189,8 +189,7 @@ def embedding_gemma2_text(c: Config) -> Raw:
     d, n = raw["d_model"], raw["n_layers"]
     c.head_of("none")
     c.size("num_key_value_heads", default=2)  # null is no number here
-    attention = c.heads(raw, kv=2, d_head=256)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    attention = c.heads(raw, kv=2, d_head=256, attention_bias=False, **NORMED)
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     types = c.layer_types(n, periodic(n, c.size("sliding_window_pattern", default=6)))
     types[-1] = GLOBAL  # whatever the list says
@@ -267,8 +266,7 @@ def _widths(
 def gemma3n_text(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
-    attention = c.heads(raw, kv=2, d_head=256, whole=True)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    attention = c.heads(raw, kv=2, d_head=256, whole=True, attention_bias=False, **NORMED)
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     raw |= {
         "streams": c.size("altup_num_inputs", default=4),

@@ -94,14 +94,14 @@ class HeadReader(Keys):
     def _is_class(self, cls: str, ending: str) -> bool:
         return bare(cls) == bare(self.model_type + ending) or cls in metadata.classes(self.model_type)
 
-    def named(self, *endings: str) -> bool:
+    def class_ends(self, *endings: str) -> bool:
         """True where `architectures[0]` ends so."""
         return (class_of(self.data) or "").endswith(endings)
 
-    def writes(self) -> bool:
+    def is_causal(self) -> bool:
         """Whether attention is causal: in the classes that write text, if `is_decoder` is true."""
         self.require_value(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
-        if not self.named(*WRITING):
+        if not self.class_ends(*WRITING):
             self.require_value(False, "is_decoder", why="an encoder is read")
             return False
         causal: bool = self.flag("is_decoder", default=False)
@@ -142,13 +142,13 @@ class HeadReader(Keys):
             if form == "sequence" and self.model_type in SCORING and not labelled:
                 why = "changed copies of that class, whose classifiers are others, say nothing of them"
                 self.fault("num_labels", ABSENT, "a whole number above 0", why)
-            return {"form": "none"} if form == "none" else self.decision(form)
+            return {"form": "none"} if form == "none" else self.decoder_classifier(form)
         return {"tied": self.flag("tie_word_embeddings", default=tied), **more}
 
-    def summary(self, act: str | None, through: bool = True) -> str | None:
+    def summary_activation(self, act: str | None, through: bool = True) -> str | None:
         """The activation of the layer between one position and the classifier, None without such a layer; `act` and
         `through` are the class's defaults."""
-        if not self.named("ForMultipleChoice", "ForSequenceClassification"):
+        if not self.class_ends("ForMultipleChoice", "ForSequenceClassification"):
             self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
             return act
         self.require_value(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
@@ -167,11 +167,11 @@ class HeadReader(Keys):
 
     def check_simple_answers(self, form: str) -> None:
         """A fault for the class of XLM and XLNet that searches several answers to a question."""
-        if form == "question" and not self.named("Simple"):
+        if form == "question" and not self.class_ends("Simple"):
             why = "its search of several answers is not read"
             self.fault("architectures[0]", self.data["architectures"][0], "…ForQuestionAnsweringSimple", why)
 
-    def decision(self, task: str) -> Raw:
+    def decoder_classifier(self, task: str) -> Raw:
         """A decoder's classifier, computed at every position; `score` has no bias."""
         if task == "token":
             self.require_value(True, "token_classification_bias", why="a bias is read")

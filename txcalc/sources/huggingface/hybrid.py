@@ -115,8 +115,8 @@ def _kimi_decoder(
         "positions": positions,
         "head": c.lm_head(tied=False),
     }
-    c.more_heads()
-    seconds, tables = c.typed(raw, first)
+    c.note_mtp_layers()
+    seconds, tables = c.typed_layers(raw, first)
     return by_mixer(raw, [DELTA[kind] for kind in types], [tables[second]["parts"][1] for second in seconds])
 
 

@@ -27,7 +27,7 @@ def _layers(c: Config, raw: Raw, act: str, eps: float = 1e-5) -> Raw:
     c.ignore("projection_dim", "dropout", "tie_word_embeddings")
     return raw | {
         "attention": c.mha(raw, bias=True),
-        "feed_forward": c.plain(act=act),
+        "feed_forward": c.mlp(act=act),
         "norm": c.layer_norm("layer_norm_eps", eps=eps),
     }
 
@@ -192,7 +192,7 @@ def blip(c: Config) -> Raw:
     t.padding_within(text)
     decoder = text | {
         "attention": t.mha(text) | {"bias": True},
-        "feed_forward": t.plain(),
+        "feed_forward": t.mlp(),
         "norm": t.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": t.size("max_position_embeddings", default=512)},
         "embedding": {"norm": True},
@@ -224,7 +224,7 @@ def git(c: Config) -> Raw:
     attention = c.mha(raw, bias=True)
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
     raw |= {"context": rows, "embedding": {"norm": True}}
-    return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, head=head)
+    return c.decoder(raw, attention, mlp=c.mlp(), norm=norm, positions=places, head=head)
 
 
 def layoutlmv3(c: Config) -> Raw:

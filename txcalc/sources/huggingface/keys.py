@@ -163,7 +163,7 @@ class Keys:
             if got is not None and (type(got) is not type(value) or got != value):
                 self.fault(name, got, f"{_json(value)}", why)
 
-    def equal(self, name: str, value: int, default: int, why: str) -> None:
+    def require_size(self, name: str, value: int, default: int, why: str) -> None:
         """A fault unless a size has this value; an absent key has the class's default."""
         if (got := self.size(name, default=default)) != value:
             self.fault(name, got, f"{value:,}", why)

@@ -54,11 +54,11 @@ def _indexed_decoder(
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
-    c.more_heads()
+    c.note_mtp_layers()
     listed = c.data.get("mlp_layer_types") is not None
     if first is None:
         first = 0 if listed else c.count("first_k_dense_replace", default=3)
-    return layered(raw, *axes, c.typed(raw, first))
+    return layered(raw, *axes, c.typed_layers(raw, first))
 
 
 def longcat_flash(c: Config) -> Raw:
@@ -67,7 +67,7 @@ def longcat_flash(c: Config) -> Raw:
     raw["n_layers"] *= 2
     c.require_value(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
     raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128), eps=1e-5)
-    c.more_heads()
+    c.note_mtp_layers()
     mixed = c.experts(("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
                     ("expert_ffn_hidden_size", "moe_intermediate_size"), 512, 12)  # fmt: skip
     mixed |= {
@@ -82,7 +82,7 @@ def longcat_flash(c: Config) -> Raw:
             f"as likely: counted are {top} (--set k=… for another number); transformers' class holds weights for the "
             f"{idle:,} that do nothing, no checkpoint does, and they are not counted"
         )
-    raw |= {"experts": mixed, "feed_forward": c.gated(c.spelling("ffn_hidden_size", "intermediate_size"))}
+    raw |= {"experts": mixed, "feed_forward": c.gated_mlp(c.spelling("ffn_hidden_size", "intermediate_size"))}
     both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
     order = ["both", "alone"] * (raw["n_layers"] // 2)
     return layered(raw, (order, {"both": both, "alone": {"parts": ["attention", "feed_forward"]}}))
@@ -173,7 +173,7 @@ def mistral_large4_text(c: Config) -> Raw:
     }
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
-    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed(raw, first)
+    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed_layers(raw, first)
     return layered(raw, *axes)
 
 
@@ -198,7 +198,7 @@ def dots3_note_text(c: Config) -> Raw:
     near["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
     tables["local"] = {"latent": near}
     kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
-    return layered(raw, (kinds, tables), c.typed(raw, _before_experts(c, n)))
+    return layered(raw, (kinds, tables), c.typed_layers(raw, _before_experts(c, n)))
 
 
 INDEXED = "indexed_attention"
@@ -273,8 +273,8 @@ def axk1(c: Config) -> Raw:
     raw["experts"]["scoring"] = "sigmoid"
     raw["norm"]["after"] = ["experts"]
     c.require_value(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
-    c.more_heads()
-    return layered(raw, c.typed(raw, _before_experts(c, raw["n_layers"])))
+    c.note_mtp_layers()
+    return layered(raw, c.typed_layers(raw, _before_experts(c, raw["n_layers"])))
 
 
 def _before_experts(c: Config, n_layers: int) -> list[bool]:
@@ -292,7 +292,7 @@ def minicpm3(c: Config) -> Raw:
     n_heads = c.size("num_attention_heads")
     c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
     raw = _latent_decoder(c, raw, c.mla(768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
-    return raw | {"feed_forward": c.gated()}
+    return raw | {"feed_forward": c.gated_mlp()}
 
 
 WINDOW, SELECTED, POOLED = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -324,7 +324,7 @@ def deepseek_v4(c: Config) -> Raw:
     c.divides(groups, heads, "o_groups", "num_attention_heads")
     mixed = c.experts(ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")
     c.items("mlp_layer_types", of=any_of("hash_moe", "moe"), length=n, default=None)
-    c.more_heads()
+    c.note_mtp_layers()
     rates = _rates(c)
     index = {
         "overlap": True,

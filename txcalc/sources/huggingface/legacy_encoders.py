@@ -9,7 +9,7 @@ from txcalc.sources.huggingface.leaf_list import Leaves, leaf, leaf_stack, matri
 def xlnet(c: Config) -> Raw:
     """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
     c.require_single_stack()
-    c.summary("tanh")
+    c.summary_activation("tanh")
     d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
     h = c.size("n_head", "num_attention_heads")
@@ -23,7 +23,7 @@ def xlnet(c: Config) -> Raw:
     return raw | {
         "pieces": {"leaves": of_kind("attention", [*leaves, leaf("attention_sum", "sum", d)])},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
-        "feed_forward": c.plain("d_inner", act_names=("ff_activation",)),
+        "feed_forward": c.mlp("d_inner", act_names=("ff_activation",)),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "none"},
         "around": [leaf("mask", "held", d, kind="embedding")],
@@ -41,7 +41,7 @@ def _xlnet_head(c: Config) -> Raw:
     if form == "none":
         return {"form": "none"}
     c.check_simple_answers(form)
-    act = c.summary("tanh") if form in ("sequence", "choice") else None
+    act = c.summary_activation("tanh") if form in ("sequence", "choice") else None
     return c.classifier(form) | ({"transform": act} if act else {})
 
 

@@ -115,7 +115,7 @@ def muse_spark_text(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),
     }
-    channels, tables = c.typed(raw, 0)
+    channels, tables = c.typed_layers(raw, 0)
     q, kv = several * width, groups * width
 
     def layer(kind: str, base: float, sparse: bool) -> Leaves:
@@ -222,12 +222,12 @@ def inkling_text(c: Config) -> Raw:
     for name in {"shared_expert_sink", "chain_hidden_post_norm", "mtp_hidden_states_first"} & c.data.keys():
         c.flag(name)  # no size follows from them
     c.ignore("route_scale", "logits_mup_width_multiplier", "unpadded_vocab_size", dense)
-    c.more_heads()
+    c.note_mtp_layers()
     first = c.count("dense_mlp_idx", default=0)
     names = ["dense" if i < first else "sparse" for i in range(n)]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names) or names
     if "dense" in channels:
-        raw["feed_forward"] = c.gated(dense)
+        raw["feed_forward"] = c.gated_mlp(dense)
 
     def heads(prefix: str, several: object, groups: int) -> tuple[int, int, int]:
         n_heads = c.size(f"{prefix}num_attention_heads", default=several)

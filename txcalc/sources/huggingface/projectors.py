@@ -172,7 +172,7 @@ def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merged = patch_area(v, "merge_kernel_size")
-    c.equal("projection_hidden_size", tower.width, 1152, "the tower's width")
+    c.require_size("projection_hidden_size", tower.width, 1152, "the tower's width")
     return merging(tower, merged, raw)
 
 
@@ -243,7 +243,7 @@ def ernie(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def muse(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.equal("out_hidden_size", tower.width, 6144, "the width of merged patches")
+    c.require_size("out_hidden_size", tower.width, 6144, "the width of merged patches")
     inner = c.size("projector_hidden_size", default=4096)
     return Projection((*_two(inner, False), GELU, {"linear": raw["d_model"], "bias": False}))
 

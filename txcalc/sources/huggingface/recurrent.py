@@ -218,7 +218,7 @@ def nemotron_h(c: Config) -> Raw:
         c.require_value(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
-    c.more_heads()
+    c.note_mtp_layers()
     return layered(raw, (names, {name: {"parts": [name]} for name in set(names)}))
 
 

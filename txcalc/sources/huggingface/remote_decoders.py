@@ -15,7 +15,7 @@ from txcalc.sources.spec import Wrong, size
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
     c.require_published_class()
-    return c.decoder(raw, attention, mlp=mlp or c.gated(), tied=tied)
+    return c.decoder(raw, attention, mlp=mlp or c.gated_mlp(), tied=tied)
 
 
 def qwen(c: Config) -> Raw:
@@ -154,7 +154,7 @@ def minicpm(c: Config) -> Raw:
 
 def internlm2(c: Config) -> Raw:
     raw = c.stack()
-    rewards = c.named("InternLM2ForRewardModel")
+    rewards = c.class_ends("InternLM2ForRewardModel")
     if rewards:
         c.drop("architectures", "tie_word_embeddings")
         c.ignore("reward_token_id")
@@ -315,6 +315,6 @@ def yuan(c: Config) -> Raw:
         leaf("core", "causal", h, w, w, bias=False), matrix("o", inner, d),
         leaf("attention_sum", "sum", d), leaf("last_two", "state", 2 * d),
     ]  # fmt: skip
-    raw |= {"pieces": {"leaves": of_kind("attention", leaves)}, "feed_forward": c.gated()}
+    raw |= {"pieces": {"leaves": of_kind("attention", leaves)}, "feed_forward": c.gated_mlp()}
     raw |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
     return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

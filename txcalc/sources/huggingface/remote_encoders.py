@@ -26,10 +26,10 @@ def nomic_bert_own(c: Config) -> Raw:
     if act not in ("gelu", "swiglu"):
         c.fault("activation_function", act, "'gelu' or 'swiglu'")
     form = "silu" if act == "swiglu" else "gelu"
-    writes = c.named("NomicBertForPreTraining")
+    writes = c.class_ends("NomicBertForPreTraining")
     if writes:
         c.override(architectures=["NomicBertForMaskedLM"])
-    elif not c.named("NomicBertModel"):
+    elif not c.class_ends("NomicBertModel"):
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
     declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
     named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
@@ -143,7 +143,7 @@ def nezha(c: Config) -> Raw:
 def ernie_m(c: Config) -> Raw:
     """BERT without types and without a language model: transformers' until its fifth version."""
     c.require_published_class(more=_BERT[1:2])
-    if c.named("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
+    if c.class_ends("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
         c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
     if not c.data.get("architectures"):
         c.override(architectures=["ErnieMModel"])

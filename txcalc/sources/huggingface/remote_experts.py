@@ -40,7 +40,7 @@ def hunyuan(c: Config) -> Raw:
         kinds = ["attention", "experts"]
     else:
         c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
-        raw["feed_forward"] = c.gated()
+        raw["feed_forward"] = c.gated_mlp()
         kinds = ["attention", "feed_forward"]
     owned = [i % factor == 0 for i in range(raw["n_layers"])]
     if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
@@ -106,7 +106,7 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     if c.data.get("n_routed_experts") is None:
         c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
         c.ignore("moe_layer_freq", *TOP)
-        return raw | {"feed_forward": c.gated()}
+        return raw | {"feed_forward": c.gated_mlp()}
     mixed = c.with_shared(c.experts(("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
     method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
     c.ignore("topk_method", "scoring_func")
@@ -177,7 +177,7 @@ def step3_text(c: Config) -> Raw:
     if not isinstance(listed, str | list) or not chosen <= {*numbers}:
         c.fault("moe_layers_enum", listed, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
     sparse = [i in chosen for i in numbers]
-    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated()}
+    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated_mlp()}
     raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
     kinds = ["sparse" if item else "dense" for item in sparse]
     tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}

@@ -96,7 +96,7 @@ def plamo(c: Config) -> Raw:
 
 def qwen2_reward(c: Config) -> Raw:
     """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
-    process = c.named("ProcessRewardModel")
+    process = c.class_ends("ProcessRewardModel")
     c.drop("architectures", "tie_word_embeddings")
     c.model_type = "qwen2"
     raw = decoder(c, "qwen2")
@@ -159,7 +159,7 @@ def phi_msft(c: Config) -> Raw:
     blocks.ignore("mlp")
     dims = c.size("rotary_dim", default=32)
     places: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})
-    mlp = c.plain("n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"])
+    mlp = c.mlp("n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"])
     norm, head = c.layer_norm(parallel="shared"), c.lm_head(tied=False, bias=True)
     return c.decoder(raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=places, head=head)
 
@@ -192,7 +192,7 @@ def hf_olmo(c: Config) -> Raw:
 
 def llada(c: Config) -> Raw:
     """OLMo's code with Llama's layers, whose positions see one another: what is masked is written."""
-    if not c.named("LLaDAModelLM"):
+    if not c.class_ends("LLaDAModelLM"):
         c.require_published_class(writes=True)
     raw = c.stack(("d_model",), ("n_layers",))
     off = "alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm", "scale_logits"
@@ -264,6 +264,6 @@ def codeshell(c: Config) -> Raw:
     if form not in ("learned_absolute", "rope"):
         c.fault("position_embedding_type", form, "'learned_absolute' or 'rope'")
     learned = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=8192)}
-    mlp = c.plain("n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"])
+    mlp = c.mlp("n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"])
     places = None if form == "rope" else learned
     return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)

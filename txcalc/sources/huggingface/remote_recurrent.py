@@ -32,7 +32,7 @@ def hyenadna(c: Config) -> Raw:
         "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
         "norm": c.layer_norm("layer_norm_epsilon"),
         "positions": {"form": "none"},
-        "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
+        "head": c.decoder_classifier(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
     }
     return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 

@@ -98,7 +98,7 @@ def deepseek_ocr(v: Config) -> Tower:
     says, whatever stands in the config."""
     whole = v.parent
     assert isinstance(whole, Config)
-    if whole.named("OCR2ForCausalLM", "VLV2ForCausalLM"):
+    if whole.class_ends("OCR2ForCausalLM", "VLV2ForCausalLM"):
         whole.fault("architectures[0]", whole.data["architectures"][0], "DeepseekOCRForCausalLM", "its tower is read")
     v.require_value("deeplip_b_l", "model_name", why="that tower alone is read")
     if "model_name" not in v.data:
@@ -145,7 +145,7 @@ def dots_ocr(v: Config) -> Tower:
 
 def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches side by side, two matrices."""
-    v.equal("hidden_size", raw["d_model"], 1536, "the language model's width")
+    v.require_size("hidden_size", raw["d_model"], 1536, "the language model's width")
     return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
 
 

@@ -50,7 +50,7 @@ def gte(c: Config) -> Raw:
 def roformer(c: Config) -> Raw:
     """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
     act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", None)
-    raw = bert_like(c, rows=None, narrow=narrow, pooler=False, deciding=act, choosing=c.summary(None, False))
+    raw = bert_like(c, rows=None, narrow=narrow, pooler=False, deciding=act, choosing=c.summary_activation(None, False))
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")
@@ -86,7 +86,7 @@ def _gated(c: Config) -> Raw:
     attention = c.heads(raw, whole=True)
     return raw | {
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
-        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
+        "feed_forward": c.gated_mlp(bias=c.flag("mlp_bias", default=False)),
         "norm": c.rms(eps=1e-5),
         "positions": c.rotary(attention["d_head"]),
     }
@@ -180,7 +180,7 @@ def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
     named: Raw = {"names": theta} if theta else {}
     return raw | {
         "attention": attention,
-        "feed_forward": c.gated(act="gelu", bias=bias),
+        "feed_forward": c.gated_mlp(act="gelu", bias=bias),
         "norm": c.layer_norm("norm_eps", bias=c.flag("norm_bias", default=False)),
         "positions": c.rotary(attention["d_head"], 160000.0, kind=GLOBAL, **named),
         "embedding": {"norm": True},

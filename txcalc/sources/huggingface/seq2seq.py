@@ -14,7 +14,7 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
     else:
-        if c.named("ForCausalLM"):
+        if c.class_ends("ForCausalLM"):
             c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
                     f"not read in a config of {c.model_type}")  # fmt: skip
         c.require_value(True, "is_encoder_decoder", why="an encoder and a decoder are read")
@@ -52,7 +52,7 @@ _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 def t5(c: Config, decoder_layers: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
-    encoder_only = c.named(*_ENCODERS)
+    encoder_only = c.class_ends(*_ENCODERS)
     joined(c, encoder_only)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
@@ -102,7 +102,7 @@ def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
 
 def umt5(c: Config) -> Raw:
     """As T5, with a table of biases in every layer."""
-    if not c.named(*_ENCODERS):
+    if not c.class_ends(*_ENCODERS):
         c.require_value(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
     raw = t5(c, deciding=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
@@ -130,7 +130,7 @@ def bart_like(
 ) -> Raw:  # fmt: skip
     """Two stacks with learned positions each, or the decoder by itself, or (`crossed`) beside another's encoder; the
     head's bias is a buffer."""
-    decoder_only = crossed or c.named("ForCausalLM")
+    decoder_only = crossed or c.class_ends("ForCausalLM")
     joined(c, decoder_only)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
@@ -193,7 +193,7 @@ def mvp(c: Config) -> Raw:
 def bigbird_pegasus(c: Config) -> Raw:
     """Pegasus whose encoder attends in blocks, and whose attention may have no biases."""
     raw = bart_like(c, "pre", 4096, 0, False, deciding=2)
-    bias, sparse = c.flag("use_bias", default=False), c.blocks()
+    bias, sparse = c.flag("use_bias", default=False), c.sparse_blocks()
     if raw["kind"] == "decoder":
         c.fault(
             "architectures[0]", c.data["architectures"][0], "a class of both halves", "its decoder alone is not read"
@@ -317,7 +317,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
     attention = c.heads(raw, kv=4, d_head=256, whole=True, attention_bias=False)
     raw |= {
         "attention": attention | {"softcap": c.real("attn_logit_softcapping", default=50.0)},
-        "feed_forward": c.gated(act="gelu_pytorch_tanh"),
+        "feed_forward": c.gated_mlp(act="gelu_pytorch_tanh"),
         "norm": c.rms(offset=True, place="sandwich"),
         "positions": c.rotary(attention["d_head"], kind=GLOBAL),
     }

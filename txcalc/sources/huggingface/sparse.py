@@ -271,7 +271,7 @@ def mimo_v2_flash(c: Config) -> Raw:
         tables[LAYER_NAMES[kind]] = {"positions": places}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
-    kinds = c.typed(raw, 1)
+    kinds = c.typed_layers(raw, 1)
     c.require_value([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq")
     return layered(raw, axis, kinds)
 
@@ -323,7 +323,7 @@ def laguna(c: Config) -> Raw:
                 "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
             )
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
-    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed(raw, 1))
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed_layers(raw, 1))
 
 
 def afmoe(c: Config) -> Raw:
@@ -360,7 +360,7 @@ def beam(c: Config) -> Raw:
     window = c.size("sliding_window", default=512, null=None)
     types = c.layer_types(n, [GLOBAL if i == n - 1 or i % 6 == 5 else LOCAL for i in range(n)])
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
-    names, tables = c.typed(raw, 3)
+    names, tables = c.typed_layers(raw, 3)
     shift = leaf("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
     for table in tables.values():
         table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": [shift]}}

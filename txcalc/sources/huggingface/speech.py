@@ -33,7 +33,7 @@ def wav2vec2(c: Config, adapters: bool = True) -> Raw:
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     return raw | {
         "attention": attention | {"bias": True},
-        "feed_forward": c.plain(),
+        "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", place="pre" if stable else "post"),
         "positions": {"form": "none"},
         "around": around + head_leaves,
@@ -79,7 +79,7 @@ def wav2vec2_conformer(c: Config) -> Raw:
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias; or that encoder by itself, and a
     classifier of what it makes."""
-    if c.named("ForAudioClassification"):
+    if c.class_ends("ForAudioClassification"):
         return _audio_encoder(c)
     joined(c)
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}

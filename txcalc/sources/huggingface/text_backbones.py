@@ -48,7 +48,7 @@ def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = Non
     raw = c.decoder(raw, attention, mixed=mixed)
     if dense is None and c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse" per layer')
-    return layered(raw, c.typed(raw, dense or 0))
+    return layered(raw, c.typed_layers(raw, dense or 0))
 
 
 def unlimited_ocr_text(c: Config) -> Raw:
@@ -79,7 +79,7 @@ def cosmos3_edge_text(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128, whole=True, attention_bias=False)
     _axes(c, attention["d_head"], [24, 20, 20], None)
-    mlp = c.plain(act="relu2", bias=c.flag("mlp_bias", default=False))
+    mlp = c.mlp(act="relu2", bias=c.flag("mlp_bias", default=False))
     return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=1e8)
 
 
@@ -131,7 +131,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     attention = c.heads(raw, kv=4)
     _axes(c, attention["d_head"], [22, 22, 20], [22, 22, 20])
     raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
-    axis = c.typed(raw, 1)
+    axis = c.typed_layers(raw, 1)
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     idle, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
     return layered(c.with_idle(raw, idle, "the experts for pictures", so), axis)

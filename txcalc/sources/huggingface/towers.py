@@ -366,8 +366,8 @@ def blip2(v: Config) -> Tower:
 def molmo2(v: Config) -> Tower:
     """SigLIP's without the norm after the layers."""
     size = _sizes(v, 1152, 4304, 25, 16)
-    v.equal("num_key_value_heads", size.heads, 16, "as many as query heads")
-    v.equal("head_dim", size.width // size.heads, 72, "the width over the heads")
+    v.require_size("num_key_value_heads", size.heads, 16, "as many as query heads")
+    v.require_size("head_dim", size.width // size.heads, 72, "the width over the heads")
     vision = square(v, 378, 14, class_token=False)
     patches = (vision["image"] // vision["patch"]) ** 2
     rows = v.size("num_position_embeddings", default=patches)

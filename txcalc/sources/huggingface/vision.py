@@ -39,7 +39,7 @@ def vit(c: Config) -> Raw:
     head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
         "attention": c.mha(raw, bias=[*bias, "o"]),
-        "feed_forward": c.plain(),
+        "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12),
         "positions": {"form": "learned"},
         "vision": vision,
@@ -113,7 +113,7 @@ def beit(c: Config) -> Raw:
         places = {"form": "relative", "side": side, "apart": per_layer} | ({"rows": side * side + 1} if learned else {})
     return raw | {
         "attention": c.mha(raw, bias=["q", "v", "o"]),
-        "feed_forward": c.plain(),
+        "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
         "positions": places,
         "vision": vision,

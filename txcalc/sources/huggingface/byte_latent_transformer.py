@@ -27,8 +27,6 @@ def blt(c: Config) -> Raw:
     groups = c.items("encoder_hash_byte_group_size", of=size, length=None, default=[])
     hashes = (len(groups) or 6) * c.size("encoder_hash_byte_group_nb_functions", default=1)
     rows = hashes * c.size("encoder_hash_byte_group_vocab", default=500002)
-    c.ignore("patching_threshold", "patching_batch_size", "realtime_patching", "patching_device", "monotonicity")
-    c.ignore("patching_threshold_add", "pm_size")
     if d.width != e.width:
         d.c.fault("hidden_size", d.width, f"the encoder's {e.width:,}", "its layers read what the encoder's give")
     for part in (e, d):

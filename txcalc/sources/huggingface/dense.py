@@ -115,12 +115,6 @@ def doge(c: Config) -> Raw:
     return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), norm=c.rms(residual_scale=True))
 
 
-def _gpt(c: Config) -> Raw:
-    """The widths of the GPT-2 generation, and its learned positions."""
-    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    return raw
-
-
 GPT_HEADS = ("n_head", "num_attention_heads")
 GPT_ACT = ("activation_function",)
 
@@ -134,7 +128,7 @@ def gpt_bigcode(c: Config) -> Raw:
 
 
 def openai_gpt(c: Config) -> Raw:
-    raw = _gpt(c)
+    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     activation = c.activation("afn", default="gelu_new")
     activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
     attention = c.mha(raw, names=GPT_HEADS, bias=True)

@@ -139,7 +139,7 @@ def roc_bert(c: Config) -> Raw:
 
 def xmod(c: Config) -> Raw:
     """RoBERTa with an adapter of each language after every feed-forward, of which a token passes one."""
-    c.ignore("default_language", "languages", "ln_before_adapter")
+    c.ignore("languages")
     raw = bert_like(c, deciding="tanh")
     d, n, tongues = raw["d_model"], raw["n_layers"], c.data.get("languages", ["en_XX"])
     if not isinstance(tongues, list) or not tongues or len(set(map(str, tongues))) < len(tongues):

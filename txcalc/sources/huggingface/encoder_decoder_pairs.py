@@ -51,9 +51,8 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     return {"kind": "encoder-decoder", **stacks}
 
 
-def vision_encoder_decoder(c: Config) -> Raw:
-    """A picture's encoder, all of whose positions a decoder attends to."""
-    return encoder_decoder(c, PICTURES)
+# A picture's encoder, all of whose positions a decoder attends to.
+vision_encoder_decoder = partial(encoder_decoder, encoders=PICTURES)
 
 
 def _half(c: Config, half: str, readers: Readers) -> Config:

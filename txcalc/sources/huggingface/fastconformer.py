@@ -29,7 +29,6 @@ def parakeet_encoder(c: Config) -> Raw:
 def parakeet_ctc(c: Config) -> Raw:
     raw = parakeet_encoder(_encoder(c))
     form, classes = c.head_of("ctc", "none"), c.size("vocab_size", default=1025)
-    c.ignore("ctc_loss_reduction", "ctc_zero_infinity")
     return raw | ({"head": {"form": "classifier", "classes": classes, "every": True}} if form == "ctc" else {})
 
 

@@ -225,7 +225,6 @@ def bailing_moe_linear(c: Config) -> Raw:
     c.require_value("sigmoid", "score_function", why="its router's scores are sigmoids")
     c.require_value(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
     c.require_value(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
-    c.ignore("group_norm_size", "router_dtype", "norm_head", "norm_softmax", "output_dropout", "max_window_layers")
     attention = c.heads(raw, whole=True) | {
         "bias": [*"qkv"] if bias else False,
         "qk_norm": "head" if normed else "none",
@@ -278,7 +277,7 @@ def gsa(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=4)
     c.require_value(values, "hidden_size", why="its norm is hidden_size wide")
-    c.ignore("gate_logit_normalizer", "clamp_min", "clamp_max", "use_norm", "use_output_gate", "use_rope")
+    c.ignore("clamp_min", "use_output_gate")
     c.ignore("share_conv_kernel")
     if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
         c.fault("feature_map", form, "'swish' or 'relu'")

@@ -120,14 +120,9 @@ def _kimi_decoder(
     return by_mixer(raw, [DELTA[kind] for kind in types], [tables[second]["parts"][1] for second in seconds])
 
 
-def _n_layers(c: Config) -> int:
-    """The number of layers, before the rest is read."""
-    return c.layers("num_hidden_layers")
-
-
 def kimi_linear(c: Config) -> Raw:
     """Nothing is rotated. Published configs say in `linear_attn_config` what the class has keys of its own for."""
-    n = _n_layers(c)
+    n = c.layers("num_hidden_layers")
     inner = c.subtable("linear_attn_config")
     listed = [inner.items(key, of=number, length=None, default=None) for key in ("full_attn_layers", "kda_layers")]
     default = [GLOBAL if i and i % 4 == 0 else LINEAR for i in range(n)]
@@ -164,7 +159,7 @@ def kimi_linear(c: Config) -> Raw:
 
 def bailing_hybrid(c: Config) -> Raw:
     """Ling 3: latent attention with a gate a head closes each group of layers; decays are bounded."""
-    n = _n_layers(c)
+    n = c.layers("num_hidden_layers")
     period = c.size("layer_group_size", default=6)
     types = c.layer_types(n, [LINEAR if (i + 1) % period else GLOBAL for i in range(n)], (LINEAR, GLOBAL))
     # Saved by transformers, head_dim is the rotated width, and the delta rule's stands under names of its own.
@@ -220,10 +215,10 @@ def zamba(c: Config) -> Raw:
     period, offset = c.size("attn_layer_period", default=6), c.count("attn_layer_offset", default=4)
     pattern = [HYBRID if i == 2 or (i > 2 and (i - 3) % period == offset) else LINEAR for i in range(n)]
     inner, heads = c.size("mamba_expand", default=2) * d, c.size("n_mamba_heads", default=2)
-    c.divides(heads, inner, c.spelling("n_mamba_heads"), "the mixer's channels")
+    c.divides(heads, inner, "n_mamba_heads", "the mixer's channels")
     attention = c.size("num_attention_heads")
     groups = c.size("num_key_value_heads", default=16)
-    c.divides(groups, attention, c.spelling("num_key_value_heads"), "num_attention_heads")
+    c.divides(groups, attention, "num_key_value_heads", "num_attention_heads")
     if c.size("attention_hidden_size", default=2 * d, null=2 * d) != 2 * d:
         c.fault("attention_hidden_size", c.data["attention_hidden_size"], f"{2 * d}, twice hidden_size")
     width = c.size("attention_head_dim", "head_dim", default=2 * d // attention, null=2 * d // attention)
@@ -253,11 +248,11 @@ def zamba2(c: Config) -> Raw:
     pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
     heads = c.size("n_mamba_heads", default=8)
     inner = expanded(c, raw, "mamba_expand")
-    c.divides(heads, inner, c.spelling("n_mamba_heads"), "the mixer's channels")
+    c.divides(heads, inner, "n_mamba_heads", "the mixer's channels")
     attention = c.size("num_attention_heads")
     groups = c.size("num_key_value_heads", default=attention, null=attention)
-    c.divides(groups, attention, c.spelling("num_key_value_heads"), "num_attention_heads")
-    c.divides(attention, 2 * d, c.spelling("num_attention_heads"), "twice hidden_size")
+    c.divides(groups, attention, "num_key_value_heads", "num_attention_heads")
+    c.divides(attention, 2 * d, "num_attention_heads", "twice hidden_size")
     width = max(1, 2 * d // attention)
     for name, value in (("attention_hidden_size", 2 * d), ("attention_head_dim", width), ("head_dim", width)):
         if c.size(name, default=value, null=value) != value:

@@ -27,6 +27,7 @@ def step_rank(c: Config, raw: Raw, *names: str) -> int:
 
 
 def mamba(c: Config) -> Raw:
+    """Mamba; Falcon-Mamba's norms on Δ, B and C have no weights."""
     raw = _recurrent(c)
     inner = expanded(c, raw, "expand")
     given = c.size("intermediate_size", default=None)
@@ -60,11 +61,6 @@ def _recurrent(c: Config) -> Raw:
         "vocab_size": c.size("vocab_size"),
         "positions": {"form": "none"},
     }
-
-
-def falcon_mamba(c: Config) -> Raw:
-    """Mamba with norms on Δ, B and C that have no weights."""
-    return mamba(c)
 
 
 def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups: int, state: int) -> Raw:

@@ -70,7 +70,7 @@ def safety_checker(c: Config) -> Raw:
     """Stable Diffusion's (diffusers, under CLIP's model type): CLIP's encoder of pictures, projected and compared with
     17 concepts and 3 special ones, each with a threshold. It has no encoder of words, whatever its config says of one.
     """
-    c.ignore("architectures", "text_config", "text_config_dict", "logit_scale_init_value")
+    c.ignore("architectures")
     width = c.size("projection_dim", default=512)
     table = {**config_of(c, "vision"), "projection_dim": width}
     inner = Config(table, "clip_vision_model", "vision_config.", c, partial=True)
@@ -132,7 +132,6 @@ def nezha(c: Config) -> Raw:
     Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
     """
     c.require_published_class(more=_BERT)
-    c.ignore("max_relative_position", "use_relative_position")
     raw = _as_bert(c, "Nezha", rows=None)
     heads, n = raw["attention"]["n_heads"], raw["n_layers"]
     met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
@@ -208,16 +207,7 @@ def nomic_vision(c: Config) -> Raw:
     c.require_value(False, *without, why="the published model is read")
     c.require_value(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
     c.require_value(True, "use_pos_embed", why="the published model is read")
-    c.ignore(
-        "architectures",
-        "use_rotary_pos_emb",
-        "vocab_size",
-        "type_vocab_size",
-        "n_positions",
-        "ref_feat_shape",
-        "rotary_emb_base",
-    )
-    c.ignore("no_last_ln", "prepre_layernom", "eva_qkv_bias", "patch_dropout", "layer_scale_init", "drop_path_rate")
+    c.ignore("architectures", "vocab_size")
     c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor")
     c.require_value(None, "global_pool", why="the query attends to all positions")
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")

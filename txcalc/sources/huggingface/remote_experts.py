@@ -57,7 +57,7 @@ def arctic(c: Config) -> Raw:
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
     period = c.size("moe_layer_frequency", default=2)
-    c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
+    c.ignore("sliding_window")
     if c.data.get("sliding_window") is not None:
         c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
     parallel = c.flag("parallel_attn_mlp_res", default=False)

@@ -48,11 +48,7 @@ def stripedhyena(c: Config) -> Raw:
     c.require_value(1, "hyena_filter_groups", why="a filter for each channel is read")
     c.require_value(True, "short_filter_bias", "final_norm", why="the published models have it")
     c.require_value(False, "smeared_gqa", why="it is not read")
-    c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
-    c.ignore("rotary_emb_scaling_factor", "inner_size_multiple_of", "hyena_layer_idxs", "attn_layer_idxs")
-    c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
-    c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
-    c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
+    c.ignore("hyena_layer_idxs", "attn_layer_idxs")
     bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
     attention, shared = c.mha(raw), c.size("proj_groups", default=4)
     c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")

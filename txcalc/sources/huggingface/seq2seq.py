@@ -178,16 +178,13 @@ def crossing(d: int, d_source: int, bias: int = 1) -> int:
 
 # Of pegasus and marian the positions are sinusoids, stored as a table.
 bart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=3)
+mvp = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True)
 plbart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=2)
 mbart = partial(bart_like, place="pre", rows=1024, extra=2, embedded_norm=True, deciding=2)
 pegasus = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False)
 m2m_100 = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False, positions="sinusoidal")
 blenderbot = partial(bart_like, place="pre", rows=128, extra=0, embedded_norm=False)
 blenderbot_small = partial(bart_like, place="post", rows=512, extra=0, embedded_norm=True)
-
-
-def mvp(c: Config) -> Raw:
-    return bart_like(c, "post", 1024, 2, True)
 
 
 def bigbird_pegasus(c: Config) -> Raw:

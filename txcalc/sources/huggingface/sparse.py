@@ -89,7 +89,7 @@ def ernie4_5_moe(c: Config) -> Raw:
     raw = c.decoder(raw, c.heads(raw, kv=4, bias=bias), mixed=mixed, tied=True, theta=5e5)
     if bias:
         c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
-    c.ignore("moe_norm_min", "moe_capacity", "moe_gate", "moe_use_aux_free", "moe_layer_end_index")
+    c.ignore("moe_layer_end_index")
     first, period = c.count("moe_layer_start_index", default=1), c.size("moe_layer_interval", default=1)
     last = c.data.get("moe_layer_end_index", -1)
     if type(last) is not int or last < -1:

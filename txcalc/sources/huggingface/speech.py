@@ -266,10 +266,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     elif form == "rotary":
         placed = [leaf("rotary", "rotary", heads, width)]
     mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
-    around = [
-        norm_leaf("frames", bands),
-        leaf("frames", "linear", bands, d, kind="embedding"),
-    ]
+    around = [norm_leaf("frames", bands), leaf("frames", "linear", bands, d, kind="embedding")]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         around.append(leaf("mask_token", "held", d))
     head_leaves, head = _heads(c, raw, d, REQUIRED, 768)

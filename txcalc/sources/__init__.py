@@ -109,7 +109,7 @@ def load(
 
 
 def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
-    """The model of what a program writes: a config.json begins with a brace, a description in TOML does not."""
+    """The model in a pipe: a config.json begins with a brace, a description in TOML does not."""
     import sys
 
     from txcalc.sources import files, huggingface, presets
@@ -124,7 +124,7 @@ def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
 
 
 def _from_object(source: object, changes: Table, ignore: Sequence[str]) -> Model:
-    """The model of what is no text: a model, a dict, a config object or a module."""
+    """The model of an object: a model, a dict, a config object or a module."""
     if isinstance(source, Model):
         return source.set(changes)
     from txcalc.sources import huggingface, objects
@@ -212,7 +212,7 @@ def _names_repository(source: str) -> bool:
 
 
 def _exists(path: Path) -> bool:
-    """True for a file or folder that exists; a name that no path can have (too long) does not."""
+    """True for a file or folder that exists; False for a name too long for a path."""
     try:
         return path.exists()
     except OSError:

@@ -1,4 +1,4 @@
-"""What each key of a config.json says of a model, from its resolved description."""
+"""The value of each key of a config.json, from a model's resolved description."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _table(section: str) -> Key:
 
 
 def _real(number: float | None) -> float | None:
-    """A number where transformers takes no int."""
+    """A float, for keys where transformers refuses an int."""
     return None if number is None else float(number)
 
 
@@ -172,7 +172,7 @@ def _block_types(f: Facts) -> list[str] | None:
 
 
 def _full_every(f: Facts) -> int | None:
-    """The period of layers without a window that end each group of layers with one."""
+    """The period of full attention, if it ends each group of layers with a window."""
     windows = f.windows
     period = windows.index(False) + 1 if False in windows else 0
     return period if period > 1 and windows == [bool((i + 1) % period) for i in range(len(windows))] else None
@@ -191,7 +191,7 @@ def _projection(f: Facts) -> str:
 
 
 def _distances(f: Facts) -> Any:
-    """The positions, where they are distances."""
+    """The positions of DeBERTa, which are distances."""
     return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
 
 
@@ -285,7 +285,7 @@ def _lru_width(f: Facts) -> Any:
 
 
 def _width(f: Facts) -> Any:
-    """Twice a gated matrix's, where an RG-LRU's config says both together."""
+    """The feed-forward's width; a config with RG-LRUs has that of both gates together."""
     if f.table("channel_mix"):
         return f.table("channel_mix")["d_ff"]
     return 2 * f.channel["d_ff"] if f.table("rg_lru") else _channel("d_ff")(f)

@@ -35,7 +35,7 @@ Lookup = Callable[[str], Any]
 
 
 class Unreadable(ValueError):
-    """No expression; its text says why."""
+    """A text that is no expression, and why."""
 
 
 class Expression:
@@ -64,7 +64,7 @@ class Expression:
         self.evaluate(lambda name: 1, strict=False)  # its form, whatever its sizes
 
     def evaluate(self, lookup: Lookup, strict: bool = True) -> Fraction:
-        """Its value with the sizes that `lookup` gives. Errors: `Unreadable`; not `strict`, no division is one."""
+        """Its value with the sizes that `lookup` gives. Errors: `Unreadable`, for a division by 0 only if `strict`."""
         return self._value(self._tree, lookup, strict)
 
     def _value(self, node: ast.expr, lookup: Lookup, strict: bool) -> Fraction:
@@ -110,7 +110,7 @@ read_once = lru_cache(4096)(Expression)  # for what stands in a table and is rea
 
 
 def bounded(value: Fraction) -> Fraction:
-    """A number that is not too long. Errors: `Unreadable`."""
+    """The number itself. Errors: `Unreadable` if it has too many digits."""
     if value.numerator.bit_length() + value.denominator.bit_length() > MOST_BITS:
         raise Unreadable("is too large")
     return value
@@ -147,7 +147,7 @@ FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
 
 
 def size_field(path: str) -> spec.Field | None:
-    """The field of a dotted path that is a size of a description, a whole number; None for any other."""
+    """The field of a dotted path, if it is a size of a description; else None."""
     *sections, key = [step for step in path.split(".") if step not in ("encoder", "decoder")]
     field = spec.SECTIONS.get(sections[-1] if sections else "", {}).get(key)
     return field if field is not None and field.check in (spec.size, spec.count, spec.layers) else None
@@ -177,7 +177,7 @@ def size_of(raw: Table, name: str) -> Any:
 
 
 def _tables(raw: Table, everywhere: bool) -> list[Any]:
-    """Where a size may be written: as `spec.changed` looks for it."""
+    """The tables in which a size may be written, in the order of `spec.changed`."""
     tables: list[Any] = [raw]
     if everywhere:
         tables += [half for half in (raw.get("encoder"), raw.get("decoder")) if isinstance(half, Mapping)]
@@ -195,7 +195,7 @@ def _under(table: object, steps: list[str]) -> list[Any]:
 
 
 def read(raw: Table, changes: Table) -> dict[str, Expression]:
-    """The changes that are expressions, by key, in their order. Errors: `InputError`, all faults at once."""
+    """The changes that are expressions, by key, in order. Errors: `InputError` with every fault."""
     expressions: dict[str, Expression] = {}
     faults: list[Fault | str] = []
     for key, value in changes.items():
@@ -210,7 +210,7 @@ def read(raw: Table, changes: Table) -> dict[str, Expression]:
 
 
 def _a_word(raw: Table, text: str) -> bool:
-    """Whether a text is one word that is no size: it is told as any value that is no number."""
+    """Whether a text is one word that is no size: its fault is that of a value that is no number."""
     if not text.strip().isidentifier():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Files that a user names: what one holds, bounded in size and never waited for without end; and what is written."""
+"""Files that a user names: reading bounded in size and time, and writing in one step."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read(path: Path, limit: int) -> bytes:
 
 
 def regular(path: Path) -> None:
-    """An `InputError` for what is there and no regular file: a pipe has no length, and may never end."""
+    """Errors: `InputError` for what exists and is no regular file: a pipe has no length, and may never end."""
     if path.exists() and not path.is_file():
         raise InputError(str(path), ["cannot be read: not a regular file"])
 
@@ -46,8 +46,8 @@ def writable(path: Path, force: bool) -> None:
 
 
 def write(path: Path, data: str | bytes, force: bool) -> None:
-    """Writes a file: beside it, and renamed when all is written, so that nobody sees half of it. What is no regular
-    file (a pipe, a terminal) is written to. Errors: those of `writable`."""
+    """Write a file under another name, then rename it, so that nobody sees half of it. A pipe or a terminal is written
+    directly. Errors: those of `writable`."""
     writable(path, force)
     try:
         content = data.encode("utf-8") if isinstance(data, str) else data
@@ -70,7 +70,7 @@ def write(path: Path, data: str | bytes, force: bool) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing a file while this one reads and writes it."""
+    """Keep other processes from writing a file while this one reads and writes it."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -88,7 +88,7 @@ def unreadable(path: Path, error: OSError | ValueError) -> InputError:
 
 
 def _piped(descriptor: int, limit: int) -> bytes:
-    """What a pipe's writers write; nothing where it has none."""
+    """What a pipe's writers write; nothing if it has none."""
     data, end = b"", time.monotonic() + SECONDS
     while len(data) <= limit:
         try:

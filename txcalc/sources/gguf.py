@@ -30,7 +30,7 @@ Types = Mapping[int, tuple[str, int, int]]  # number: name, elements of a block,
 
 
 class Header(NamedTuple):
-    """What a file says of itself."""
+    """The header of a file."""
 
     keys: Mapping[str, Any]
     tensors: tuple[StoredTensor, ...]
@@ -46,7 +46,7 @@ def types() -> Types:
 
 
 def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]], Checkpoint]:
-    """The description that a file's keys give, and its tensors; of a split file all parts, whichever is named.
+    """The description from a file's keys, and its tensors; all parts of a split file, whichever is named.
 
     Errors: `InputError` with every fault, `UnknownName` for an architecture that is not read, `MissingExtra`.
     """
@@ -68,7 +68,7 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
 
 
 def _parts(path: Path, count: object) -> list[Path]:
-    """The files of a split model, which stand beside each other."""
+    """The files of a split model, in one folder."""
     named = re.fullmatch(r"(.*-)\d{5}-of-(\d{5})", path.stem)
     if type(count) is not int or not named or int(named[2]) != count or not 1 <= count <= 1000:
         raise InputError(str(path), [Fault("split.count", count, "the number in its name, …-00001-of-0000N.gguf")])
@@ -91,7 +91,7 @@ def _file(path: Path, known: Types) -> Header:
 
 
 class _Walk:
-    """A position in the bytes of a header, which every step checks before it reads."""
+    """A position in the bytes of a header; every step checks its length before it reads."""
 
     def __init__(self, data: mmap.mmap, where: str, known: Types) -> None:
         self.data, self.where, self.known = data, where, known
@@ -101,7 +101,7 @@ class _Walk:
         return InputError(self.where, [what])
 
     def take(self, length: int) -> int:
-        """Steps over `length` bytes; the position before them."""
+        """Step over `length` bytes, and return the position before them."""
         start = self.at
         if length > self.end - start:
             at_limit = self.end == MAX_HEADER

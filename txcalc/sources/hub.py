@@ -48,7 +48,7 @@ def repository(source: str) -> Repository:
 
 
 def plain(name: str) -> bool:
-    """True for what is one step of a path and stays where it is."""
+    """True for one step of a path, neither . nor .. ."""
     return bool(re.fullmatch(r"[\w.+=-]+", name, re.ASCII)) and name not in (".", "..")
 
 
@@ -108,7 +108,7 @@ class _Hostile(Exception):
 
 
 def _download(place: Repository, file: str) -> bytes:
-    """What a file holds, by way of the client's cache; a byte too many where it is too large."""
+    """A file's content, through the client's cache; one byte more than allowed if it is too large."""
     client = _client()
 
     def fetch() -> str:
@@ -124,7 +124,7 @@ def _download(place: Repository, file: str) -> bytes:
 
 
 def _header(place: Repository, file: str) -> bytes:
-    """The header of a .safetensors file: its first bytes, which hold most headers, and what is beyond them."""
+    """The header of a .safetensors file: one request gets most headers, a second one the rest of longer headers."""
     client = _client()
     from huggingface_hub import utils
 
@@ -151,7 +151,7 @@ _request_state = threading.local()
 
 
 def _guard(response: Any) -> None:
-    """Refuses an answer to one of our requests that would lead the client astray, and bounds its body."""
+    """Refuse an unsafe answer to one of our requests, and bound its body."""
     if not getattr(_request_state, "since", None):
         return  # somebody else's request, by the same client
     headers = response.headers
@@ -181,7 +181,7 @@ def _guard(response: Any) -> None:
 
 
 def _in_time(request: Callable[[], T]) -> T:
-    """The result of a request, made in a thread that is left behind where it takes too long."""
+    """The result of a request, made in a thread that is abandoned if it takes too long."""
     from huggingface_hub import get_session
 
     hooks = get_session().event_hooks["response"]
@@ -208,7 +208,7 @@ def _in_time(request: Callable[[], T]) -> T:
 
 
 def _request(place: Repository, file: str, request: Callable[[], T]) -> T:
-    """What the hub answers, or why it does not, in one line."""
+    """The hub's answer. Errors: `InputError` with the reason in one line."""
     from huggingface_hub import errors
 
     try:

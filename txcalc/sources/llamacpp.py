@@ -1,4 +1,4 @@
-"""From the keys and tensor names of a GGUF file to a description, a family's traits in a line each.
+"""The description of a GGUF file's model, from its keys and tensor names; `FAMILIES` has one line per family.
 
 Biases, gates and norms are seen from the tensors that are there; windows and what is done between tensors are the
 family's. `sources.load` refuses a file whose tensors are not exactly those of the description.
@@ -86,7 +86,7 @@ NEUTRAL = (
 
 
 class MetadataKeys:
-    """The keys of one architecture; those not asked for are accounted for at the end."""
+    """The keys of one architecture; `finish` reports those that nothing asked for."""
 
     def __init__(self, keys: Table, arch: str) -> None:
         self.keys, self.arch = keys, arch
@@ -94,7 +94,7 @@ class MetadataKeys:
         self.faults: list[Fault | str] = []
 
     def get(self, key: str, check: Any, default: Any = ABSENT) -> Any:
-        """A key's value, checked; a list that repeats one value is that value, of heads but for layers without any."""
+        """A key's value, checked. A list of equal values is one value; a list of heads leaves out layers with 0."""
         self.keys_read.add(key)
         name = f"{self.arch}.{key}"
         value = self.keys.get(name, ABSENT)
@@ -161,12 +161,12 @@ def describe(keys: Table, shapes: Shapes, where: str) -> tuple[Raw, tuple[str, .
 
 
 def _single(number: object) -> Any:
-    """The decimal that a 32-bit float was written from: 1e-05, not 9.999999747378752e-06."""
+    """The decimal of a 32-bit float: 1e-05, not 9.999999747378752e-06."""
     return None if number is None else float(f"{number:.7g}")
 
 
 def _has(shapes: Shapes, *names: str) -> bool:
-    """A tensor of some layer."""
+    """Whether one of the first layers has one of these tensors."""
     return any(f"blk.{i}.{name}" in shapes for name in names for i in (0, 1, 3))
 
 
@@ -302,7 +302,7 @@ def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
 
 
 def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
-    """Which layers have the window: as the file says, of every n-th all keys or layer by layer, or the family's own."""
+    """The kinds of a cycle of layers with the window: from the file, by period or layer by layer, or the family's."""
     key = "attention.sliding_window_pattern"
     k.keys_read.add(key)
     given = k.keys.get(f"{k.arch}.{key}")

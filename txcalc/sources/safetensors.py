@@ -40,7 +40,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def _files(path: Path) -> int:
-    """How many files the checkpoint has of which this is one: its name says so, or the index beside it."""
+    """The number of files of this one's checkpoint, from its name or from the index beside it."""
     shard = re.search(r"-\d{5}-of-(\d{5})$", path.stem)
     if shard:
         return int(shard[1])
@@ -50,7 +50,7 @@ def _files(path: Path) -> int:
 
 
 def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
-    """The checkpoint in a folder, with what to note: all shards of its index, or its one file.
+    """The checkpoint in a folder, all shards of its index or its one file, and a note.
 
     None without a note where there is no checkpoint; None with one where some of it is not here.
     """
@@ -90,7 +90,7 @@ def _sharded(index: Path) -> Checkpoint:
 
 
 def _bounded(where: str, paths: list[Path]) -> None:
-    """A fault where the headers of all files are larger than one may be. Errors: `InputError`."""
+    """Check that all headers together are no larger than one may be. Errors: `InputError`."""
     lengths = [int.from_bytes(files.read(path, 7), "little") for path in paths]
     claimed = sum(length for length, path in zip(lengths, paths, strict=True) if length < path.stat().st_size)
     if claimed > MAX_HEADER:
@@ -118,7 +118,7 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
 
 
 def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]) -> Checkpoint:
-    """One checkpoint of all files of an index, of which no more is held than the index lists. Errors: `InputError`
+    """One checkpoint of all files of an index, in memory for no more tensors than the index lists. Errors: `InputError`
     where index and files disagree."""
     stored: dict[str, list[StoredTensor]] = {}
     faults: list[str] = []
@@ -134,7 +134,7 @@ def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str,
 
 
 def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) -> list[str]:
-    """What the index says of a file and the file does not, or the other way round; the first of it."""
+    """The first tensors that only the index or only the file has."""
     there = {tensor.name for tensor in tensors}
     sides = {True: f"in {file} and not in the index", False: f"in the index and not in {file}"}
     return [f"{shown(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
@@ -179,7 +179,7 @@ def _file(path: Path) -> list[StoredTensor]:
 
 
 def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
-    """The tensors that a header lists, by offset; `room` are the bytes behind it, None where that is not known."""
+    """The tensors that a header lists, by offset; `room` is the number of bytes behind it, None if unknown."""
     listed = _json(header, where)
     if not isinstance(listed, Mapping):
         raise InputError(where, [f"has a header that holds {shown(listed)}, expected an object of tensors"])
@@ -204,7 +204,7 @@ def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[Sto
 
 
 def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
-    """One entry of a header, with where it begins and ends; None and a fault where it is not what the format says."""
+    """One entry of a header, with its first and last byte; None, and a fault, for one that breaks the format."""
     key = shown(name)
     if not name.isprintable() or not name:
         faults.append(f"{key} is no name that can be printed")
@@ -248,7 +248,7 @@ def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int |
 
 
 def _json(data: bytes, where: str) -> Any:
-    """Parsed, where it cannot hold more than `MAX_TENSORS` entries; a key that stands twice is refused."""
+    """Parsed JSON of at most `MAX_TENSORS` entries. Errors: `InputError`, also for a key that stands twice."""
     if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     try:

@@ -1,7 +1,7 @@
 """How rules over several keys of a description are asked.
 
 A rule gets tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so that
-no fault is told that rests on another one.
+no fault is reported that follows from another one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import pytest
 from command import typed
 from tiny import TINY
 
-from txcalc import InputError, load
+from txcalc import InputError, load, sources
 from txcalc.model import Model
 from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, idle, presets, spec
@@ -108,6 +108,19 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
             continue
         so = value in NOTHING or default is None or without.stacks == model.stacks
         assert so or repr(model.root) != repr(without.root), (path, value)
+
+
+def test_a_written_description_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def counted(raw: Any, *more: Any) -> Any:
+        calls.append(raw)
+        return resolve(raw, *more)
+
+    for module in (sources, idle):
+        monkeypatch.setattr(module, "resolve", counted)
+    load("D=4096 L=32 h=32 h_kv=8 F=14336 V=128256")
+    assert len(calls) == 1
 
 
 def test_chunks_of_attention_without_windows_are_refused() -> None:

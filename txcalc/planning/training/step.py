@@ -32,7 +32,7 @@ from txcalc.planning.links import LibrarySource, Message
 from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
-from txcalc.planning.training.collectives import muon_replicas
+from txcalc.planning.training.collectives import TWIN, muon_replicas
 from txcalc.planning.training.exchange import Exchange, StageWeights
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.messages import Messages
@@ -46,7 +46,6 @@ from txcalc.planning.training.states import sharers
 from txcalc.units import bits_of
 
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
-TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 
 
 class CauseTime(NamedTuple):
@@ -404,7 +403,7 @@ class StepTimer(Messages):
                 forward = there * (1 + self._again(leaf, numbers)) + gathered_again(leaf, recipe)
                 for moved in self.exchanged(leaf):
                     add(moved, forward * times)
-                    add(moved._replace(kind=TWINS.get(moved.kind, moved.kind)), back * times)
+                    add(moved._replace(kind=TWIN.get(moved.kind, moved.kind)), back * times)
                 if recipe.layout.cp > 1 and leaf.entry.kind == "attention_core" and leaf.entry.work:
                     add(self.keys(leaf), (forward + back * self.keys_again(leaf)) * times)
             for moved in (*self.sends(piece), *(moved for moved, _ in self.tp_reductions(piece))):

@@ -112,6 +112,7 @@ __all__ = [
     "verify",
 ]
 __version__ = "0.2.0"
+__released__ = "2026-11-22"
 
 
 def _measured(module: Any) -> Model:

@@ -22,9 +22,9 @@ from xml.etree import ElementTree
 
 import pytest
 from command import Command
-from paths import GOLDEN
+from paths import GOLDEN, ROOT
 
-from txcalc import COMMANDS, __version__, load
+from txcalc import COMMANDS, __released__, __version__, load
 from txcalc.cli import Commands
 from txcalc.sources.presets import folder
 
@@ -89,6 +89,15 @@ def test_help_lists_every_command_in_order() -> None:
 
 def test_version() -> None:
     assert run("--version") == (0, f"txcalc {__version__}\n", "")
+
+
+def test_cite_prints_what_the_citation_file_says() -> None:
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    cited = {key: value.strip('" ') for key, _, value in (line.partition(": ") for line in lines)}
+    assert (cited["version"], cited["date-released"]) == (__version__, __released__)
+    code, out, _ = run("--cite")
+    assert code == 0 and all(f"{{{text}}}" in out for text in (cited["title"], __version__, __released__[:4]))
+    assert "- name: The txcalc authors" in lines[5] and "{{The txcalc authors}}" in out
 
 
 # Formats.

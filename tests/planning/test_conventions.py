@@ -200,7 +200,7 @@ def test_rules_of_thumb_by_hand() -> None:
     recurrent = load("mamba-130m")
     bare_rules = {rule.what for rule in rules_of_thumb(recurrent, recurrent.ledger(1, 2))}
     assert not {"attention of all layers", "feed-forward of all layers"} & bare_rules
-    headless = load("D=64 L=2 h=2 F=256")
+    headless = load("D=64 L=2 h=2 F=256 gated")
     assert "parameters" not in {rule.what for rule in rules_of_thumb(headless, headless.ledger(1, 2))}
 
 
@@ -435,7 +435,7 @@ BARE = {
 
 @pytest.mark.parametrize("name", sorted(CONVENTIONS))
 def test_without_a_vocabulary_there_are_no_logits(name: str) -> None:
-    model = load("D=64 L=2 h=2 F=256")
+    model = load("D=64 L=2 h=2 F=256 gated")
     try:
         found = CONVENTIONS[name](model, model.ledger(2, 8), "dense", 1)
     except InputError:

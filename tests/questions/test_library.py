@@ -31,7 +31,12 @@ SMALL = {
     "intermediate_size": 512,
     "vocab_size": 999,
 }
-BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
+BLOCK = {
+    "d_model": 512,
+    "n_layers": 6,
+    "attention": {"n_heads": 8},
+    "feed_forward": {"d_ff": 2048, "gated": False},
+}
 PACKAGE = Path(txcalc.__file__).parent
 QUESTIONS = sorted(path.stem for path in (PACKAGE / "questions").glob("*.py") if ">>>" in path.read_text("utf-8"))
 EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))
@@ -50,7 +55,7 @@ def test_a_dict_is_a_description_or_a_config() -> None:
     assert txcalc.load(dict(txcalc.load("llama-3.1-8b").raw)) == txcalc.load("llama-3.1-8b")
     config = CONFIGS["falcon-7b"]
     assert txcalc.load(config) == build(*describe(config))
-    assert txcalc.load(BLOCK).params == 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512) + 512
+    assert txcalc.load(BLOCK).params == 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512)
 
 
 def test_changes_are_keywords_or_a_mapping() -> None:
@@ -355,7 +360,7 @@ def test_numbers_of_numpy_are_pythons_own() -> None:
         "d_model": numpy.int64(512),
         "n_layers": 6,
         "attention": {"n_heads": numpy.int32(8)},
-        "feed_forward": {"d_ff": 2048},
+        "feed_forward": {"d_ff": 2048, "gated": True},
     }
     assert txcalc.compare(txcalc.load(held), "gpt2").to_dict() and type(txcalc.load(held).params) is int
     assert [row.context for row in txcalc.kv("gpt2", numpy.array([512, 1024]), 1).rows] == [512, 1024]

@@ -39,7 +39,7 @@ from txcalc.sources import build
 
 DATA = Path(__file__).parents[2] / "tests" / "data" / "training" / "memory.csv"
 NANOTRON = {
-    "1B": "D=2048 L=16 h=32 F=8192 V=131072 tied", "3B": "D=3072 L=28 h=32 F=8192 V=131072 tied",
+    "1B": "D=2048 L=16 h=32 F=8192 gated V=131072 tied", "3B": "D=3072 L=28 h=32 F=8192 V=131072 tied",
     "8B": "D=4096 L=32 h=32 F=14336 V=131072", "80B": "D=8192 L=80 h=64 F=28672 V=131072",
 }  # fmt: skip
 LITGPT = {"Llama 2 7 B": "llama-2-7b", "Llama 2 13 B": "llama-2-13b"}

@@ -30,7 +30,7 @@ MPT = {  # width, layers, heads: llm-foundry (8c8dd48), tests/scripts/train/yaml
     "mpt-70b": (8192, 80, 64),
 }
 NANOTRON = {  # huggingface/nanotron, tests/scripts/scaling_benchmarks.py of the playbook
-    "1B": "D=2048 L=16 h=32 h_kv=32 F=8192 V=131072 tied",
+    "1B": "D=2048 L=16 h=32 h_kv=32 F=8192 gated V=131072 tied",
     "3B": "D=3072 L=28 h=32 h_kv=32 F=8192 V=131072 tied",
     "8B": "D=4096 L=32 h=32 h_kv=32 F=14336 V=131072 untied",
     "80B": "D=8192 L=80 h=64 h_kv=64 F=28672 V=131072 untied",

@@ -67,8 +67,8 @@ def test_a_description_needs_no_quotes(apart: str, whole: tuple[str, ...]) -> No
 
 
 def test_names_of_fields_are_letters() -> None:
-    said = txcalc.load("width=512 heads=8 layers=6 F=2048 vocab=100 kv_heads=2")
-    assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 V=100 h_kv=2").params
+    said = txcalc.load("width=512 heads=8 layers=6 F=2048 gated vocab=100 kv_heads=2")
+    assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 gated V=100 h_kv=2").params
     assert (
         txcalc.load("hidden_size=64 num_hidden_layers=2 n_heads=4 d_ff=128").params
         == txcalc.load("D=64 L=2 h=4 F=128").params
@@ -100,10 +100,27 @@ def test_names_of_configs_are_keys_that_are_set() -> None:
         txcalc.load("gpt2", hidden_sizes=5)
 
 
+def test_the_same_words_describe_the_same_model_in_every_form(tmp_path: Path) -> None:
+    """Gated where nobody says, no final norm without a vocabulary; F = 4·D needs a word."""
+    sizes: dict[str, Any] = {"d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}}
+    toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = {}\n"
+    path = tmp_path / "mine.toml"
+    path.write_text(toml.format(128))
+    dict_model = txcalc.load({**sizes, "feed_forward": {"d_ff": 128}})
+    inline, gated = (txcalc.load(text).params for text in ("D=64 L=2 h=4 F=128", "D=64 L=2 h=4 F=128 gated"))
+    assert dict_model.params == txcalc.load(path).params == inline == gated
+    path.write_text(toml.format(256))
+    for source in ({**sizes, "feed_forward": {"d_ff": 256}}, path, "D=64 L=2 h=4 F=256"):
+        with pytest.raises(InputError, match=r"F = 256 is 4·D: is it gated, or plain"):
+            txcalc.load(source)
+    plain = txcalc.load({**sizes, "feed_forward": {"d_ff": 256, "gated": False}})
+    assert plain.params == txcalc.load("D=64 L=2 h=4 F=256 plain").params
+
+
 @pytest.mark.parametrize("source", ["-", "/dev/stdin"])
 def test_standard_input_is_a_description_or_a_config(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = 128\n"
-    for text, same in ((toml, "D=64 L=2 h=4 F=128 plain final"), (json.dumps(CONFIG), None)):
+    toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = 128\ngated = false\n"
+    for text, same in ((toml, "D=64 L=2 h=4 F=128 plain"), (json.dumps(CONFIG), None)):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
         found = txcalc.load(source)
         assert found.params == (txcalc.load(same) if same else txcalc.load(CONFIG)).params

@@ -203,7 +203,7 @@ def test_work_keeps_within_a_table_of_positions(rows: int) -> None:
 
 
 def test_blocks_computed_again_hold_less() -> None:
-    subject = DeviceModel(load("D=32 L=4 h=2 F=128 V=16"), "cpu", torch.float32)
+    subject = DeviceModel(load("D=32 L=4 h=2 F=128 gated V=16"), "cpu", torch.float32)
     plain, again = (peak_memory(subject, Load("training", 4, 64, checkpoint=c)) for c in (False, True))
     assert again.measured < 0.8 * plain.measured
 

@@ -111,10 +111,29 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+BIBTEX = """@software{{txcalc,
+  title   = {{txcalc: parameters, memory and FLOPs of Transformers, with proofs}},
+  author  = {{{{The txcalc authors}}}},
+  version = {{{version}}},
+  year    = {{{year}}},
+}}"""
+
+
+def _cite(wanted: bool) -> None:
+    if wanted:
+        from txcalc import __released__, __version__
+
+        typer.echo(BIBTEX.format(version=__version__, year=__released__[:4]))
+        raise typer.Exit
+
+
 @app.callback()
 def main(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+    cite: Annotated[
+        bool, typer.Option("--cite", callback=_cite, is_eager=True, help="Print a BibTeX entry and exit.")
     ] = False,
 ) -> None:
     """What a Transformer costs: parameters, memory and FLOPs, as a formula, an exact integer and a proof.

@@ -93,7 +93,7 @@ class DesignFamily(Struct, frozen=True):
     def text(self, layers: int, width: int) -> str:
         """The inline description of one of them."""
         heads = width // self.d_head
-        words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)}"
+        words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)} gated"
         return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
 
     def built(self, layers: int, width: int) -> Raw:

@@ -17,7 +17,7 @@ from txcalc.parts.options import Table
 from txcalc.parts.part import Composite
 from txcalc.sources.idle import Built, idle_changes, idle_keys, usable
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import IDENTITY, changed, letter_path, renamed, scalar
+from txcalc.sources.spec import IDENTITY, changed, letter_path, renamed, scalar, with_user_defaults
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint
@@ -67,8 +67,8 @@ def load(
     >>> import txcalc
     >>> txcalc.load("llama-3.1-8b", h_kv=4)
     <llama-3.1-8b: decoder, 7.90 B parameters>
-    >>> txcalc.load({"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}).params
-    18881024
+    >>> txcalc.load({"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 1376}}).params
+    18978816
     """
     changes = asked_for(changes, sizes)
     if not isinstance(source, str | Path):
@@ -236,6 +236,7 @@ def build(
     a key of it that does.
     """
     raw = renamed(raw) if isinstance(raw, Mapping) else raw
+    raw = with_user_defaults(raw, origin) if written and isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
     changes = {key: scalar(value) for key, value in (changes or {}).items()}
     if changes and any(isinstance(value, str) for value in changes.values()):

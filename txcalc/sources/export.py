@@ -23,6 +23,7 @@ from txcalc.sources.huggingface import reader_of
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 from txcalc.sources.idle import pruned
+from txcalc.sources.spec import stating_defaults
 
 WIDTH = 80  # of a line that is written
 
@@ -34,9 +35,9 @@ def to_toml(model: Model) -> str:
     """
     ledger = model.ledger()
     stale = ("name", "params", "active", "published", *(("source",) if model.changed else ()))
-    raw = {key: value for key, value in pruned(model.raw).items() if key not in stale}
+    raw = {key: value for key, value in stating_defaults(pruned(model.raw)).items() if key not in stale}
     if raw.get("towers"):
-        raw["towers"] = {name: pruned(table) for name, table in raw["towers"].items()}
+        raw["towers"] = {name: stating_defaults(pruned(table)) for name, table in raw["towers"].items()}
     params, active = ledger.total("params"), ledger.total("active")
     counts: Raw = {"params": params} | ({"active": active} if active != params else {})
     if params == model.description.params and model.description.published:

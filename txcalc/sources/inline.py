@@ -1,8 +1,8 @@
 """Inline descriptions: `"D=4096 L=32 h=32 h_kv=8 F=14336 V=128256"`, letters of `symbols` and a few words.
 
-Defaults: RMSNorm, pre-norm, no biases, rotary, gated, untied, final norm; h_kv = h, d_h = D/h, h = D/64 (said when
-assumed). Without V there is no embedding, no head and no final norm. A number may be an expression in other letters
-(`F=8/3*D`), which is rounded to the nearest whole number; that is said.
+Defaults: RMSNorm, pre-norm, no biases, rotary, gated (F = 4·D needs a word), untied, final norm; h_kv = h, d_h = D/h,
+h = D/64 (said when assumed). Without V there is no embedding, no head and no final norm. A number may be an expression
+in other letters (`F=8/3*D`), which is rounded to the nearest whole number; that is said.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
     if "direct" in words:
         attention |= {"direct": True, "bias": ["q", "k", "v"] if "bias" in words else []}
     vocab = values.get("V")
-    channel = {"d_ff": values.get("F"), "gated": "plain" not in words, "bias": "bias" in words}
+    channel = {"d_ff": values.get("F"), "bias": "bias" in words}
+    if words.keys() & {"gated", "plain"}:
+        channel["gated"] = "gated" in words
     raw: Raw = {
         "name": name,
         "kind": "decoder",

@@ -131,6 +131,49 @@ def changed(raw: Table, changes: Table) -> Raw:
     return result
 
 
+def with_user_defaults(raw: Table, where: str) -> Raw:
+    """A user's description with the defaults that inline text and tables share: a `feed_forward` that does not say is
+    gated, and a decoder without a vocabulary has no final norm.
+
+    Errors: `InputError` for F = 4·D without a word on it. That is the classic block's size, which is not gated.
+    """
+    result = deepcopy(dict(raw))
+    for half, channel in _silent(result):
+        width, inner = half.get("d_model", result.get("d_model")), channel.get("d_ff")
+        if type(width) is int and type(inner) is int and inner == 4 * width:
+            which = "the words plain and gated, in a table feed_forward.gated = false and true"
+            fault = f"F = {inner:,} is 4·D: is it gated, or plain as in the classic block? ({which})"
+            raise InputError(where, [fault])
+        channel["gated"] = True
+    return _with_final_norm(result, False)
+
+
+def stating_defaults(raw: Table) -> Raw:
+    """A reader's description with what `with_user_defaults` would add stated: not gated, and with a final norm."""
+    result = deepcopy(dict(raw))
+    for _, channel in _silent(result):
+        channel["gated"] = False
+    return _with_final_norm(result, True)
+
+
+def _silent(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
+    """The `feed_forward` tables that do not say whether they are gated, each with its half of the description."""
+    for half in (half for half in (raw, raw.get("encoder"), raw.get("decoder")) if isinstance(half, dict)):
+        layers = half.get("layer")
+        for kind in (half, *(layers.values() if isinstance(layers, dict) else ())):
+            channel = kind.get("feed_forward") if isinstance(kind, dict) else None
+            above = [outer["feed_forward"] for outer in (raw, half) if "feed_forward" in outer]
+            if isinstance(channel, dict) and not any("gated" in each for each in (channel, *above)):
+                yield half, channel
+
+
+def _with_final_norm(raw: Raw, final: bool) -> Raw:
+    """A description whose final norm is stated where it is a decoder without a vocabulary."""
+    headless = raw.get("kind", "decoder") == "decoder" and not {"vocab_size", "encoder"} & raw.keys()
+    norm = raw.get("norm", {})
+    return {**raw, "norm": {"final": final, **norm}} if headless and isinstance(norm, dict) else raw
+
+
 def _written(raw: Table) -> str:
     """Where leaves one by one stand in a description; "": nowhere."""
     for half in (raw, raw.get("encoder"), raw.get("decoder")):

@@ -81,7 +81,7 @@ def _latent(past: int, batch: int = 1) -> tuple[Load, ...]:
 def _grouped(heads: int, *groups: int, width: int, layers: int, past: int, batch: int, dtype: str) -> tuple[Item, ...]:
     """Equal models that share keys and values among more and more heads."""
     step = _decodes(past, batch)
-    shape = f"D={heads * width} L={layers} h={heads} F={4 * heads * width} V=1024"
+    shape = f"D={heads * width} L={layers} h={heads} F={4 * heads * width} gated V=1024"
     exact = ("parameters", "bytes")
     return tuple(
         Item(f"{heads} heads, {g} for keys and values", f"{shape} h_kv={g}", None, dtype, exact, step, step, first=True)
@@ -114,7 +114,7 @@ CPU_LIST = (
     _growing("llama-3.2-1b", 1, "bf16", 1024, 4096, 16384, 65536, changes=FEW),
     Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(1, 128), *_decodes(256, 1), Load("training", 1, 64)),
          (*_prefills(1, 64, 192), *_decodes(256, 1))),
-    Item("blocks computed again", "D=256 L=8 h=4 F=1024 V=512", None, "fp32", ("parameters", "training"),
+    Item("blocks computed again", "D=256 L=8 h=4 F=1024 gated V=512", None, "fp32", ("parameters", "training"),
          _training(4, 128)),
     Item("a large vocabulary", "D=64 L=2 h=2 F=128 V=20000", None, "bf16", ("parameters", "training"),
          _training(4, 256), speed=(Load("training", 4, 256),)),

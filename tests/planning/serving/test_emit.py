@@ -220,8 +220,8 @@ def test_weights_of_another_checkpoint_are_named_and_no_shell_runs_them(weights:
 def test_a_model_that_was_changed_is_not_the_published_checkpoint() -> None:
     out = emit("llama-3.1-8b", "--set", "L=40", "--gpu", "h100:1", "--emit", "vllm")[1]
     assert '"${CHECKPOINT:?a checkpoint of llama-3.1-8b (as changed)}"' in out and "meta-llama" not in out
-    out = emit("D=512 h=8 L=6 F=2048", "--gpu", "l4:1", "--context", "1k", "--emit", "vllm")[1]
-    assert out.startswith("# set CHECKPOINT to a checkpoint of D=512 h=8 L=6 F=2048\n")
+    out = emit("D=512 h=8 L=6 F=2048 gated", "--gpu", "l4:1", "--context", "1k", "--emit", "vllm")[1]
+    assert out.startswith("# set CHECKPOINT to a checkpoint of D=512 h=8 L=6 F=2048 gated\n")
 
 
 def test_engine_and_format_agree_with_the_command() -> None:

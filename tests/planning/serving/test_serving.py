@@ -625,7 +625,7 @@ def test_a_draft_is_held_beside_the_last_stage() -> None:
     assert last == ((draft.params + norms) // 2 * 2, 8 * 4096 * 16 * 8 * 64 * 2)
     assert drawn.max_concurrency(layout, 4096) < plain.max_concurrency(layout, 4096)
     # A pair of heads that three ranks cannot share leaves it on one GPU, whole.
-    big, small = load("D=384 L=2 h=6 F=1536 V=600"), load("D=64 L=1 h=2 F=64 V=64")
+    big, small = load("D=384 L=2 h=6 F=1536 gated V=600"), load("D=64 L=1 h=2 F=64 V=64")
     beside = Planner(big, hardware.load("h100-sxm"), engine(big, "bf16"), small).fullest(Layout(tp=3), 64, 1)
     assert beside.rank.draft and beside.rank.draft.weights_bytes == 2 * small.params
 

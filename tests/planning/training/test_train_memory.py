@@ -188,7 +188,7 @@ def test_megatron_on_a_b200() -> None:
 
 def test_nanotron_cuts_by_cost() -> None:
     """The output layer of a small model with a large vocabulary counts as layers do: the last stage has fewer."""
-    model = load("D=2048 L=16 h=32 F=8192 V=131072 tied")
+    model = load("D=2048 L=16 h=32 F=8192 gated V=131072 tied")
     from txcalc.planning.training.stages import Pipeline
 
     assert Pipeline(model, Recipe(Layout(pp=4), framework="nanotron", accumulation=4)).sizes == [5, 5, 5, 1]

@@ -86,9 +86,9 @@ class Explorer(Struct, frozen=True):
 
     def values(self, changes: Mapping[str, int] | None = None) -> dict[str, int]:
         """Every letter's number, where some are changed."""
-        found = {s.letter: s.value for s in self.sliders} | dict(changes or {})
-        known = {letter: value for letter, value in found.items() if value is not None}
-        for letter in found.keys() - known.keys():
+        numbers = {s.letter: s.value for s in self.sliders} | dict(changes or {})
+        known = {letter: value for letter, value in numbers.items() if value is not None}
+        for letter in numbers.keys() - known.keys():
             known[letter] = self.follows[letter].run(known)[letter]
         return known
 
@@ -103,9 +103,9 @@ class Explorer(Struct, frozen=True):
                     counts.setdefault(half, {})[name] = values[slider.letter]
                 else:
                     result[key] = values[slider.letter]
-        for half, own in counts.items():
+        for half, layers in counts.items():
             stack = self.model.description.stacks[half.rstrip(".")]
-            full = {name: own.get(name, len(at)) for name, at in stack.groups}
+            full = {name: layers.get(name, len(at)) for name, at in stack.groups}
             if all(full[name] == len(at) for name, at in stack.groups):
                 continue
             result[f"{half}n_layers"] = sum(full.values())
@@ -115,9 +115,9 @@ class Explorer(Struct, frozen=True):
 
 def explore(model: Model) -> Explorer:
     """The explorer of a model. Sizes that decide on structure are `fixed`, and said."""
-    found = list(_sliders(model))
+    candidates = list(_sliders(model))
     kept, fixed = [], []
-    for slider in found:
+    for slider in candidates:
         try:
             _recorded(model, [slider])
             kept.append(slider)
@@ -194,25 +194,25 @@ def _sliders(model: Model) -> Iterator[Slider]:
         if not symbol.key or section not in SECTIONS:
             continue
         sections = ("attention", *ATTENTIONS) if section == "attention" else (section,)
-        found = [
-            (home, f"{home}{'.'.join(filter(None, (own, key)))}", value)
+        places = [
+            (home, f"{home}{'.'.join(filter(None, (table_name, key)))}", value)
             for home, table in _homes(raw)
-            for own in sections
-            if type(value := _at(table, own, key)) is int and value > 0 and key in spec.SECTIONS[own]
+            for table_name in sections
+            if type(value := _at(table, table_name, key)) is int and value > 0 and key in spec.SECTIONS[table_name]
         ]
         if symbol.letter == "L":
-            yield from _layers(model, symbol, found)
-        elif len({value for _, _, value in found}) == 1:
-            yield Slider(symbol.letter, symbol, tuple(path for _, path, _ in found), found[0][2])
-        elif found:
-            for home, path, value in found:
+            yield from _layers(model, symbol, places)
+        elif len({value for _, _, value in places}) == 1:
+            yield Slider(symbol.letter, symbol, tuple(path for _, path, _ in places), places[0][2])
+        elif places:
+            for home, path, value in places:
                 suffix = home.removeprefix("layer.").replace(".layer.", "_").strip(".").replace(".", "_")
                 yield Slider(f"{symbol.letter}_{_plain(suffix)}" if suffix else symbol.letter, symbol, (path,), value)
         elif symbol.letter in DERIVED and len(_resolved(model, section, key)) == 1:
             yield Slider(symbol.letter, symbol, (symbol.key,), None)
 
 
-def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
+def _layers(model: Model, symbol: Symbol, places: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
     """How many layers; of several kinds, how many of each."""
     stacks = model.description.stacks
     # Layers that read another kind's keys, or run with another kind's weights, cannot be as many as one likes.
@@ -223,10 +223,10 @@ def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]])
             for name, at in stack.groups:
                 where = "_".join(filter(None, (half, name)))
                 yield Slider(f"L_{_plain(where)}", symbol, (f"{half}{'.' if half else ''}layer:{name}",), len(at))
-    elif len(found) == 1 or len({value for _, _, value in found}) == 1:
-        yield Slider("L", symbol, tuple(path for _, path, _ in found), found[0][2])
+    elif len(places) == 1 or len({value for _, _, value in places}) == 1:
+        yield Slider("L", symbol, tuple(path for _, path, _ in places), places[0][2])
     else:
-        for home, path, value in found:
+        for home, path, value in places:
             yield Slider(f"L_{home.strip('.')}" if home else "L", symbol, (path,), value)
 
 
@@ -245,19 +245,19 @@ def _homes(raw: Table) -> Iterator[tuple[str, Table]]:
 
 
 def _at(table: Table, section: str, key: str) -> Any:
-    own = table.get(section) if section else table
-    return own.get(key) if isinstance(own, Mapping) else None
+    options = table.get(section) if section else table
+    return options.get(key) if isinstance(options, Mapping) else None
 
 
 def _resolved(model: Model, section: str, key: str) -> list[Any]:
     """The different values that a key has where nobody set it."""
-    found = {}
+    values = {}
     for layer in model.description.layers:
         table = getattr(layer, section) if section in ("norm", "positions") else layer.tables.get(section)
         value = table and table.get(key)
         if value is not None:
-            found[value if type(value) is int else id(value)] = value
-    return list(found.values())
+            values[value if type(value) is int else id(value)] = value
+    return list(values.values())
 
 
 def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = ()) -> tuple[Tape, Model]:
@@ -307,15 +307,15 @@ def _domains(
     model: Model, over: Model, sliders: Sequence[Slider], letters: tuple[str, ...]
 ) -> tuple[list[Domain], str]:
     """The theorems that the model inherits, each with the sizes for which it does; or why it does not."""
-    found: dict[tuple[str, str], Domain] = {}
-    base, own = structures.pieces(model), structures.pieces(over)
+    domains: dict[tuple[str, str], Domain] = {}
+    base, traced = structures.pieces(model), structures.pieces(over)
     for unit in base:
         if why := theorems.obstacle(unit):
             borne = theorems.bearing(unit) and "proved by its parts, which are not followed here"
             return [], f"{unit.name}: {borne or why}"
     for other in (model, *_neighbours(model, sliders)):
-        for unit, piece in zip(structures.pieces(other), own, strict=True):
-            if (unit.name, unit.key) not in found and not theorems.obstacle(unit):
+        for unit, piece in zip(structures.pieces(other), traced, strict=True):
+            if (unit.name, unit.key) not in domains and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
                 values, form = _matched(unit, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
@@ -328,9 +328,9 @@ def _domains(
                 }
                 if now["active"] == now["params"] and not theorems.Formulas(unit).routed:
                     further["active"] = ("proved", Program(letters, {}))
-                found[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, further)
+                domains[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, further)
     order = [unit.name for unit in base]
-    return sorted(found.values(), key=lambda domain: order.index(domain.part)), ""
+    return sorted(domains.values(), key=lambda domain: order.index(domain.part)), ""
 
 
 # Sizes at which a structure is another: every head its own keys or all one, every expert chosen or one.
@@ -355,9 +355,9 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
             yield Model(model.name, model.root, raw, resolved, model.origin)
 
 
-def _conditions(said: Sequence[theorems.Condition], values: Table) -> Iterator[Guard]:
+def _conditions(conditions: Sequence[theorems.Condition], values: Table) -> Iterator[Guard]:
     """A theorem's own conditions, of a model's sizes."""
-    for condition in said:
+    for condition in conditions:
         yield Guard("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
 
 
@@ -366,12 +366,12 @@ def _asked(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
-def _matched(unit: theorems.Unit, own: theorems.Unit) -> tuple[Raw, list[Guard]]:
+def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guard]]:
     """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
     conditions: list[Guard] = []
     equations = []
-    for stated, found in _pairs(unit.content, own.content):
-        size = found.over(own.values) if isinstance(found, theorems.Size) else found
+    for stated, entry in _pairs(unit.content, traced.content):
+        size = entry.over(traced.values) if isinstance(entry, theorems.Size) else entry
         if isinstance(stated, theorems.Size):
             equations.append((stated, size))
         elif isinstance(size, Recorded):
@@ -402,13 +402,13 @@ def _is(number: object, value: int) -> bool:
     return type(number) is int and number == value
 
 
-def _pairs(spec: Any, own: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(spec: Any, traced: Any) -> Iterator[tuple[Any, Any]]:
     """The numbers at the same places of two descriptions of one structure."""
     if isinstance(spec, Mapping):
         for key, value in spec.items():
-            yield from _pairs(value, own[key])
+            yield from _pairs(value, traced[key])
     elif isinstance(spec, list):
-        for value, size in zip(spec, own, strict=True):
+        for value, size in zip(spec, traced, strict=True):
             yield from _pairs(value, size)
     else:
-        yield spec, own
+        yield spec, traced

@@ -364,14 +364,14 @@ def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
     kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
     further = {"cache": Shown("1", "measured", "B = 2", ()), "masked flops": Shown("2", "proved", "all", (at_least,))}
-    for path, more in ((theorems.own_file().with_name("one.json"), {}), (theorems.own_file(), further)):
+    for path, more in ((theorems.user_file().with_name("one.json"), {}), (theorems.user_file(), further)):
         theorems.write(path, {"x": kept._replace(further=more)}, {})
         assert theorems.read(path) == {"x": kept._replace(further=more)} and "[]" not in path.read_text()
-    theorems.own_file().unlink()
-    theorems.write(theorems.own_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
+    theorems.user_file().unlink()
+    theorems.write(theorems.user_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
     assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
     assert at_least.holds({"d_model": 5, "vocab_size": 5})
-    assert theorems.read(theorems.own_file()).popitem()[1] == kept
+    assert theorems.read(theorems.user_file()).popitem()[1] == kept
 
 
 ENTRY = {"name": "x", "digests": {}, "domain": "all", "conditions": [], "checksum": ""}
@@ -387,7 +387,7 @@ ENTRY = {"name": "x", "digests": {}, "domain": "all", "conditions": [], "checksu
 )  # fmt: skip
 def test_a_file_of_the_user_s_that_holds_something_else_is_a_note(entries: Any) -> None:
     """It is not used; in a file of the package it is a fault."""
-    path = theorems.own_file()
+    path = theorems.user_file()
     path.parent.mkdir(parents=True)
     path.write_text(entries if isinstance(entries, str) else json.dumps({"schema": store.SCHEMA, "theorems": entries}))
     assert inherited(load(TOY), "flops") is not None
@@ -397,7 +397,7 @@ def test_a_file_of_the_user_s_that_holds_something_else_is_a_note(entries: Any) 
 
 
 def test_the_user_s_theorems_of_an_earlier_version_are_not_used_and_written_over() -> None:
-    path = theorems.own_file()
+    path = theorems.user_file()
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"schema": store.EARLIER, "theorems": {"a": {"name": "x"}}}))
     assert theorems.theorems().notes == () and theorems.read(path) == {}

@@ -78,7 +78,7 @@ class _Naming:
     """Gives each size its letter, with a suffix where that letter has another value already."""
 
     def __init__(self) -> None:
-        self.made: dict[Expression, BoundSymbol] = {}
+        self.letters: dict[Expression, BoundSymbol] = {}
 
     def __call__(self, entry: Symbol, value: Any, half: str = "", kind: str = "", plain: bool = True) -> Any:
         if not whole(value) or value == 0:
@@ -86,13 +86,13 @@ class _Naming:
         both = "_".join(filter(None, (half, kind)))
         numbered = (f"{both}_{n}" for n in count(2))  # F of a layer kind called "e" is not F_e
         for suffix in chain(("",) if plain else (), filter(None, (kind or half, both)), numbered):
-            made = symbol(f"{entry.letter}_{suffix}" if suffix else entry.letter)
-            letter = BoundSymbol(made, value, entry, suffix)
-            taken = made in self.made or (suffix and made.name in BY_LETTER)
-            if not taken or self.made.get(made) == letter:
-                self.made[made] = letter
+            sign = symbol(f"{entry.letter}_{suffix}" if suffix else entry.letter)
+            letter = BoundSymbol(sign, value, entry, suffix)
+            in_use = sign in self.letters or (suffix and sign.name in BY_LETTER)
+            if not in_use or self.letters.get(sign) == letter:
+                self.letters[sign] = letter
                 break
-        return made
+        return sign
 
 
 def symbolic(model: Model) -> Symbolic:
@@ -107,7 +107,7 @@ def symbolic(model: Model) -> Symbolic:
     if model.fixed_length and first.positions.get("rows") is None:
         rows = naming(BY_LETTER["P_max"], model.root.fixed)
         stacks[half] = first.replace(positions=first.positions.replace(rows=rows))
-    return Symbolic(assemble(model.description.replace(stacks=stacks)).at_length(symbol("T")), naming.made)
+    return Symbolic(assemble(model.description.replace(stacks=stacks)).at_length(symbol("T")), naming.letters)
 
 
 def _lettered(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
@@ -149,9 +149,9 @@ def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expressio
         sizes["P"] = work.past
     if apart:
         sizes["T_src"] = work.source
-    made = {symbol(name): BoundSymbol(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
+    letters = {symbol(name): BoundSymbol(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
     past, source = symbol("P") if work.past else 0, symbol("T_src") if apart else symbol("T")
-    return work._replace(batch=symbol("B"), tokens=symbol("T"), past=past, source=source), made
+    return work._replace(batch=symbol("B"), tokens=symbol("T"), past=past, source=source), letters
 
 
 def generic(gated: bool = False) -> Model:
@@ -217,13 +217,13 @@ def formulas(
     if recipe is not None:
         model = with_recomputed_layers(model, recipe)
     tree = symbolic(model)
-    over, asked = over_letters(model, work)
+    over, workload_letters = over_letters(model, work)
     ints, symbols = RankTree(model.root), RankTree(tree.root)
-    letters = {**asked, **tree.letters}
+    letters = {**workload_letters, **tree.letters}
     if layout is not None:
         ints = of_rank(model, layout, work, stage, recipe)
-        symbols, own = in_letters_of_rank(tree, layout, stage, recipe)
-        letters |= own
+        symbols, rank_letters = in_letters_of_rank(tree, layout, stage, recipe)
+        letters |= rank_letters
     numbers, one = values(letters), sympy.S.One
     rows: list[PartFormula] = []
     for keep_scores in (False, True) if ints.cp == 1 else (False,):  # kernels of a ring keep no matrix
@@ -257,9 +257,9 @@ def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
         for name, indices in stack.groups:
             parts = [tuple(i for i in indices if (i in numbers) is again) for again in (True, False)]
             for word, part in zip(("recomputed", "kept"), parts, strict=True):
-                own = name if () in parts else "_".join(filter(None, (name * (len(stack.groups) > 1), word)))
-                groups += [(own, part)] if part else []
-                layer[own] = stack.layer[name]
+                kind = name if () in parts else "_".join(filter(None, (name * (len(stack.groups) > 1), word)))
+                groups += [(kind, part)] if part else []
+                layer[kind] = stack.layer[name]
         stacks[half] = stack.replace(groups=sorted(groups, key=lambda group: group[1]), layer=layer)
     description = model.description.replace(stacks=stacks)
     return replace(model, description=description, root=assemble(description))
@@ -356,13 +356,13 @@ def in_letters_of_rank(
 ) -> tuple[RankTree, dict[Expression, BoundSymbol]]:
     """The same over letters for the ways that are not 1, and for the layers of a stage."""
     ways = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp or 1, "fsdp": layout.fsdp, "cp": layout.cp}
-    made = {
+    letters = {
         symbol(name): BoundSymbol(symbol(name), number, BY_LETTER[name]) for name, number in ways.items() if number > 1
     }
-    tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in made else 1 for name in ways)
+    tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in letters else 1 for name in ways)
     if layout.etp is None:
         etp = tp / ep if layout.expert_ways > 1 else 1
-    numbers = values({**tree.letters, **made})
+    numbers = values({**tree.letters, **letters})
     sp = tp if layout.sp > 1 else 1
     split = Ways(
         tp,
@@ -378,11 +378,11 @@ def in_letters_of_rank(
         kinds = {group.name: str(group.count) for group in tree.root.stacks[0].groups}
         of_stage = {group.name: symbol(f"{kinds[group.name]}_stage") for group in root.groups}
         for group in root.groups:
-            own = of_stage[group.name]
-            made[own] = BoundSymbol(own, group.count, BY_LETTER["L"], own.name.partition("_")[2])
+            layers = of_stage[group.name]
+            letters[layers] = BoundSymbol(layers, group.count, BY_LETTER["L"], layers.name.partition("_")[2])
         root = replace(root, groups=tuple(group._replace(count=of_stage[group.name]) for group in root.groups))
     shards = fsdp * cp if recipe and recipe.rules.dtensor else fsdp
-    return RankTree.of(root, whole, recipe, shards, sp, cp), made
+    return RankTree.of(root, whole, recipe, shards, sp, cp), letters
 
 
 def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:

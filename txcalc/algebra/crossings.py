@@ -70,7 +70,7 @@ def crossing(difference: Expression, at: int, letters: Mapping[Expression, Bound
     return RealCrossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
 
 
-def closed_forms(prefills: Prefills, found: list[RuleCrossover]) -> list[RealCrossing | None]:
+def closed_forms(prefills: Prefills, crossovers: list[RuleCrossover]) -> list[RealCrossing | None]:
     """The closed form of each crossover; None where there is none, where the first token is one, or where what is
     let through, or positions, go by whole blocks."""
     tree = symbolic(prefills.model)
@@ -84,7 +84,7 @@ def closed_forms(prefills: Prefills, found: list[RuleCrossover]) -> list[RealCro
         crossing(_excess(rule, costs[attention]), tokens, letters)
         if tokens and tokens > 1 and not by_groups and (attention == "dense" or prefills.filled == 1)
         else None
-        for rule, attention, tokens, *_ in found
+        for rule, attention, tokens, *_ in crossovers
     ]
 
 

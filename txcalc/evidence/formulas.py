@@ -153,10 +153,10 @@ def agrees_whole(shown: Ledger, quantity: str, formulas: Formulas) -> bool:
 
 
 def _figures(shown: Ledger, quantity: str) -> Raw:
-    figure, found = FIGURES[quantity], Raw()
+    figure, figures = FIGURES[quantity], Raw()
     for entry in shown:
-        found[entry.path] = found.get(entry.path, 0) + figure.of(entry)
-    return _nonzero(found)
+        figures[entry.path] = figures.get(entry.path, 0) + figure.of(entry)
+    return _nonzero(figures)
 
 
 def _nonzero(numbers: Table) -> Raw:

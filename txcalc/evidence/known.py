@@ -98,7 +98,7 @@ def all_known(
     kept    the same with attention probabilities stored for backward
     """
     inherited = theorems.inheritance(model, tuple(quantities.values()), shown, kept)
-    found = {}
+    evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED
         outside = shown is not None and known.how != "measured" and not domains.covers(known.where, shown.work)
@@ -106,8 +106,8 @@ def all_known(
             known = Evidence("modelled", f"{known.how} only for {known.where}")
         if known.how == "modelled" and quantity == "params" and _published(model):
             known = Evidence("published", model.description.source)
-        found[name] = known
-    return found
+        evidence[name] = known
+    return evidence
 
 
 # Bytes, by the elements that they are of.

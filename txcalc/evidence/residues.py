@@ -66,8 +66,8 @@ class ResidueTape(Tape):
 
 def residue(number: Any) -> int:
     """The residue of a number of a formula: of a whole number, or of letters."""
-    found: int = number.residue if type(number) is Residue else number
-    return found % PRIME
+    value: int = number.residue if type(number) is Residue else number
+    return value % PRIME
 
 
 def value(number: Any) -> int | None:

@@ -119,7 +119,8 @@ def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
         same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in kept.items())
         around = {path: _listed(entry.leaf) for path, entry in entries.items() if path not in kept}
         if same and all(around.values()):
-            return [Component(inner, 0), *(Component(leaf(made), None, path) for path, made in around.items() if made)]
+            pieces = [Component(leaf(piece), None, path) for path, piece in around.items() if piece]
+            return [Component(inner, 0), *pieces]
     return []
 
 
@@ -141,8 +142,8 @@ def _listed(part: object) -> Table | None:
     """A norm or a scale as a list has it."""
     groups, width = getattr(part, "groups", 1), getattr(part, "width", 1)
     for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
-        made = FORMS[form].make(bias, groups, width)
-        if type(made) is type(part) and made.weights() == part.weights():
+        norm = FORMS[form].make(bias, groups, width)
+        if type(norm) is type(part) and norm.weights() == part.weights():
             return {"form": form, "bias": bias, "groups": groups, "sizes": [width], **ANYWHERE}
     return None
 
@@ -176,10 +177,10 @@ def others(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
     """The structure with another activation instead of one of its own, if its key is known, and that one as a leaf."""
     for active in sorted(_active(unit.content)):
         forms = [form for form in ACTIVATIONS if form not in (active, "none")]
-        found = keys(_with(unit, active, ANOTHER), ANOTHER, forms)
+        key_of = keys(_with(unit, active, ANOTHER), ANOTHER, forms)
         if active != "none":  # a key may say nothing in the place of this one
-            found["none"] = _instead(unit, active, "none")[0].key
-        yield from (_instead(unit, active, form) for form, key in found.items() if key in known)
+            key_of["none"] = _instead(unit, active, "none")[0].key
+        yield from (_instead(unit, active, form) for form, key in key_of.items() if key in known)
 
 
 def usual(unit: Unit) -> list[Unit]:
@@ -211,15 +212,15 @@ def _with(unit: Unit, active: str, other: str) -> Unit:
     return unit._replace(description=mapped(unit.description, changed))
 
 
-def where(said: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
+def where(piece: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
     """Batch, positions and keys of a listed leaf, for those of a text."""
-    if said["keys"] == "batch":
+    if piece["keys"] == "batch":
         batch, tokens, source = 1, batch, batch
-    elif said["keys"] is not None:
-        source = _number(said["keys"], tokens)
-    if said["at"] is not None:
-        tokens = source if said["at"] == "source" else _number(said["at"], tokens)
-    return (1 if said["shared"] else batch), tokens, source
+    elif piece["keys"] is not None:
+        source = _number(piece["keys"], tokens)
+    if piece["at"] is not None:
+        tokens = source if piece["at"] == "source" else _number(piece["at"], tokens)
+    return (1 if piece["shared"] else batch), tokens, source
 
 
 def _number(at: list[int], tokens: int) -> int:

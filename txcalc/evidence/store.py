@@ -68,7 +68,7 @@ def theorems_file() -> Path:
     return folder() / "theorems.json"
 
 
-def own_file() -> Path:
+def user_file() -> Path:
     """Where the user's own are kept: `$XDG_DATA_HOME/txcalc/theorems.json`."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "txcalc" / "theorems.json"
@@ -86,11 +86,11 @@ class TheoremFiles(Mapping[str, Theorem]):
     @cached_property
     def entries(self) -> dict[str, tuple[Path, Any]]:
         """All of them, as they are written."""
-        found: dict[str, tuple[Path, Any]] = {}
+        entries: dict[str, tuple[Path, Any]] = {}
         for path, text in self.texts.items():
             for key, entry in _parsed(path, partial(_entries, text)).items():
-                found.setdefault(key, (path, entry))
-        return found
+                entries.setdefault(key, (path, entry))
+        return entries
 
     def __getitem__(self, key: str) -> Theorem:
         if self.lacked:
@@ -124,11 +124,11 @@ class TheoremFiles(Mapping[str, Theorem]):
 @cache
 def theorems() -> TheoremFiles:
     """Those that come with the package, and the user's own: their file is checked as a whole."""
-    texts, notes, own = {theorems_file(): _text(theorems_file())}, [], own_file()
+    texts, notes, personal = {theorems_file(): _text(theorems_file())}, [], user_file()
     try:
-        text = _text(own)
-        _parsed(own, lambda: [theorem_of(key, entry) for key, entry in _entries(text).items()])
-        texts[own] = text
+        text = _text(personal)
+        _parsed(personal, lambda: [theorem_of(key, entry) for key, entry in _entries(text).items()])
+        texts[personal] = text
     except TxcalcError as error:
         notes.append(f"your own theorems are not used: {error}")
     return TheoremFiles({path: text for path, text in texts.items() if text}, notes)
@@ -192,9 +192,9 @@ def _shown(entry: Table) -> Shown:
     return Shown(str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ())))
 
 
-def _conditions(said: Any) -> tuple[Condition, ...]:
+def _conditions(entries: Any) -> tuple[Condition, ...]:
     conditions = []
-    for terms, relation in said:
+    for terms, relation in entries:
         if relation not in ("!=", ">="):
             raise ValueError(f"a condition of {relation!r}")
         conditions.append(Condition(Size(tuple((int(n), tuple(map(str, f))) for n, f in terms)), relation))
@@ -206,17 +206,17 @@ def checksum(key: str, theorem: Theorem) -> str:
     return fingerprint([key, _json(theorem)])
 
 
-def write(path: Path, found: Mapping[str, Theorem], made: Mapping[str, str]) -> None:
+def write(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str]) -> None:
     """Keeps theorems, beside those that the file has. Errors: `InputError` for a file that holds something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.locked(path):
-        save(path, {**read(path), **found}, made)
+        save(path, {**read(path), **by_key}, versions)
 
 
-def save(path: Path, kept: Mapping[str, Theorem], made: Mapping[str, str]) -> None:
+def save(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str]) -> None:
     """Writes a file of these theorems alone."""
-    entries = {key: {**_json(kept[key]), "checksum": checksum(key, kept[key])} for key in sorted(kept)}
-    content = {"schema": SCHEMA, "made_with": dict(made), "theorems": entries}
+    entries = {key: {**_json(by_key[key]), "checksum": checksum(key, by_key[key])} for key in sorted(by_key)}
+    content = {"schema": SCHEMA, "made_with": dict(versions), "theorems": entries}
     files.write(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n", True)
     theorems.cache_clear()
 

@@ -70,9 +70,9 @@ class Size(NamedTuple):
         return " + ".join("·".join((*([str(n)] if n != 1 else []), *factors)) for n, factors in self.terms)
 
 
-def fingerprint(said: object) -> str:
+def fingerprint(content: object) -> str:
     """The first 16 digits of the SHA-256 of what JSON can hold."""
-    return hashed(json.dumps(said, sort_keys=True))[:16]
+    return hashed(json.dumps(content, sort_keys=True))[:16]
 
 
 def hashed(text: str) -> str:
@@ -82,7 +82,7 @@ def hashed(text: str) -> str:
 
 def keys(unit: Unit, word: str, words: Iterable[str]) -> dict[str, str]:
     """The keys of a structure with each of several words in the place of one: written once, not for each."""
-    text = json.dumps(_said(unit.content), sort_keys=True)
+    text = json.dumps(_compact(unit.content), sort_keys=True)
     return {name: hashed(text.replace(f'"{word}"', f'"{name}"'))[:16] for name in words}
 
 
@@ -116,7 +116,7 @@ class Unit(NamedTuple):
     @property
     def key(self) -> str:
         """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
-        return fingerprint(_said(self.content))
+        return fingerprint(_compact(self.content))
 
     def over(self, values: Table) -> Any:
         """The tree of parts at other sizes."""
@@ -286,12 +286,12 @@ def leaf(piece: Table) -> Unit:
     naming, (names, _, _, divided) = _Parameters(), FORMS[piece["form"]]
 
     def letter(name: str, value: int) -> Size:
-        own = naming.parameter(f"{LEAF}.{name}", abs(value))
-        return _times(_fixed(-1), own) if value < 0 else own
+        size = naming.parameter(f"{LEAF}.{name}", abs(value))
+        return _times(_fixed(-1), size) if value < 0 else size
 
     def places(name: str) -> Any:
-        said = piece[name]
-        return [letter(f"{name}.{i}", number) for i, number in enumerate(said)] if isinstance(said, list) else said
+        at = piece[name]
+        return [letter(f"{name}.{i}", number) for i, number in enumerate(at)] if isinstance(at, list) else at
 
     groups = letter("groups", piece["groups"])
     sizes = [
@@ -435,7 +435,7 @@ def _plain(key: str, value: object) -> Any:
     return value
 
 
-def _said(value: object, section: str = "") -> Any:
+def _compact(value: object, section: str = "") -> Any:
     """A description without what is off or absent; `Size`s as they are written."""
     if isinstance(value, Size):
         return str(value)
@@ -446,12 +446,12 @@ def _said(value: object, section: str = "") -> Any:
             (key, {**NAMED[key], **item} if key in NAMED and isinstance(item, dict) else item) for key, item in there
         )
         return {
-            key: said
+            key: text
             for key, item in whole
-            if (said := _said(item, key)) not in off or (said == "none" and key in _choosing(section))
+            if (text := _compact(item, key)) not in off or (text == "none" and key in _choosing(section))
         }
     if isinstance(value, list | tuple):
-        return [_said(item) for item in value]
+        return [_compact(item) for item in value]
     return value
 
 

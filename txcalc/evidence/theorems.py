@@ -35,10 +35,10 @@ from txcalc.evidence.store import (
     Condition as Condition,
     Shown as Shown,
     Theorem as Theorem,
-    own_file as own_file,
     read as read,
     theorems as theorems,
     theorems_file as theorems_file,
+    user_file as user_file,
     write as write,
 )
 from txcalc.evidence.structures import (
@@ -92,23 +92,23 @@ def inheritance(
     work = None if shown is None else shown.work
     formulas = [Formulas(unit, work, digests.setdefault(unit.key, {})) for unit in pieces(model)]
     ledgers = {quantity: kept if quantity == KEPT else shown for quantity in quantities}
-    found = {q: known for q, known in by_structure(formulas, quantities).items() if q in quantities}
+    evidence = {q: known for q, known in by_structure(formulas, quantities).items() if q in quantities}
     contradicted = [
         quantity
-        for quantity in found
+        for quantity in evidence
         if (at := ledgers[quantity]) is not None and not _holds(partial(agrees, model, at, quantity, formulas))
     ]
     for quantity in contradicted:
-        del found[quantity]
-    weak = [q for q in quantities if q in FIGURES and found.get(q, ("listed",))[0] == "listed"]
-    own = Formulas(sized(model), work)
-    if weak and (theorem := theorems().find(own.unit.key)) is not None and not theorem.edited:
+        del evidence[quantity]
+    weak = [q for q in quantities if q in FIGURES and evidence.get(q, ("listed",))[0] == "listed"]
+    whole = Formulas(sized(model), work)
+    if weak and (theorem := theorems().find(whole.unit.key)) is not None and not theorem.edited:
         for quantity in (quantity for quantity in weak if quantity in theorem.further):
             known, at = theorem.further[quantity], ledgers[quantity]
-            same = _digest(own, quantity) == known.digest
-            if same and (at is None or _holds(partial(agrees_whole, at, quantity, own))):
-                found[quantity] = known.how, known.where
-    return found
+            same = _digest(whole, quantity) == known.digest
+            if same and (at is None or _holds(partial(agrees_whole, at, quantity, whole))):
+                evidence[quantity] = known.how, known.where
+    return evidence
 
 
 def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> dict[str, tuple[str, str]]:
@@ -117,21 +117,21 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
     wanted = {name for name in FIGURES if any(set(name.split(", ")) <= form for form in forms)}
     shown = []
     for formula in formulas:
-        if not (own := _own(formula, wanted)[0] or _borne(formula.unit)):
+        if not (evidence := _direct_evidence(formula, wanted)[0] or _evidence_of_parts(formula.unit)):
             return {}
-        asked = "active" in quantities and "params" in own
+        asked = "active" in quantities and "params" in evidence
         if asked and not formula.routed and _digest(formula, "active") == _digest(formula, "params"):
-            own["active"] = own["params"]  # without experts a token uses all
+            evidence["active"] = evidence["params"]  # without experts a token uses all
         for figure, chosen in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
             same = formed(figure, *(form for form in chosen if touched(formula.unit, form)))
-            if same in own:
-                own[formed(figure, *chosen)] = own[same]
-        shown.append(own)
-    shared = [quantity for quantity in shown[0] if all(quantity in own for own in shown)] if shown else []
-    found = {quantity: weakest([own[quantity] for own in shown]) for quantity in shared}
+            if same in evidence:
+                evidence[formed(figure, *chosen)] = evidence[same]
+        shown.append(evidence)
+    shared = [quantity for quantity in shown[0] if all(quantity in evidence for evidence in shown)] if shown else []
+    known = {quantity: weakest([evidence[quantity] for evidence in shown]) for quantity in shared}
     if any(formula.unit.listed for formula in formulas):
-        found = {quantity: ("listed" if how == "proved" else how, where) for quantity, (how, where) in found.items()}
-    return found
+        known = {quantity: ("listed" if how == "proved" else how, where) for quantity, (how, where) in known.items()}
+    return known
 
 
 REFUSALS = (TypeError, ValueError, ArithmeticError)  # of a formula that takes no letters
@@ -151,7 +151,7 @@ def _holds(question: Callable[[], bool]) -> bool:
         return False
 
 
-def _own(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[str, Shown], str]:
+def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[str, Shown], str]:
     """What its own theorem shows of these quantities, `PROVED` among them; or why it shows nothing."""
     unit = formula.unit
     theorem = theorems().get(unit.key)
@@ -170,7 +170,7 @@ def _own(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[s
     return {q: one for q, one in same.items() if all(each.holds(unit.values) for each in one.conditions)}, why
 
 
-def _borne(unit: Unit) -> dict[str, Shown]:
+def _evidence_of_parts(unit: Unit) -> dict[str, Shown]:
     """What the theorems of smaller structures show."""
     structures, kept = bearing(unit), theorems()
     apart = [one for one in structures if not one.listed]
@@ -178,17 +178,17 @@ def _borne(unit: Unit) -> dict[str, Shown]:
     return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
-def weakest(said: list[Shown]) -> tuple[str, str]:
+def weakest(evidence: list[Shown]) -> tuple[str, str]:
     """The weakest of several pieces of evidence, and its domain: of measurements, that at the fewest sizes."""
-    measured = [shown.where for shown in said if shown.how == "measured"]
+    measured = [shown.where for shown in evidence if shown.how == "measured"]
     if measured:
         return "measured", min(measured, key=lambda where: [int(number) for number in re.findall(r"\d+", where)])
-    return "proved", common([shown.where for shown in said])
+    return "proved", common([shown.where for shown in evidence])
 
 
 def obstacle(unit: Unit) -> str:
     """Why a structure at its sizes has no theorem to inherit; "" where it has."""
-    return _own(Formulas(unit))[1]
+    return _direct_evidence(Formulas(unit))[1]
 
 
 def bearing(unit: Unit) -> list[Unit]:
@@ -196,9 +196,9 @@ def bearing(unit: Unit) -> list[Unit]:
     where one is lacking."""
     if not obstacle(unit):
         return [unit]
-    for found in splits.others(unit, theorems()):
-        if not any(map(obstacle, found)) and _same_formulas(unit, found[0]):
-            return found
+    for structures in splits.others(unit, theorems()):
+        if not any(map(obstacle, structures)) and _same_formulas(unit, structures[0]):
+            return structures
     pieces = splits.smaller(unit)
     parts = [bearing(piece.unit) for piece in pieces]
     borne = pieces and all(parts) and _adds_up(unit, [piece.unit.key for piece in pieces])
@@ -236,18 +236,18 @@ def _adds_up_at(probed: Unit, lengths: tuple[int, int, int], keys: list[str]) ->
 def _sums(probed: Unit, pieces: Sequence[splits.Component], batch: int, tokens: int, source: int) -> bool:
     """Whether the leaves of smaller structures are its own, with their figures, at a length."""
     fixed = probed.over(probed.values).fixed
-    own, found = _figures(probed, batch, tokens, source), dict[str, tuple[Any, Any]]()
+    leaves, summed = _figures(probed, batch, tokens, source), dict[str, tuple[Any, Any]]()
     if probed.name == FRAME:  # its feed-forward is not the model's
-        own = {path: figures for path, figures in own.items() if not path.startswith("layers.")}
+        leaves = {path: figures for path, figures in leaves.items() if not path.startswith("layers.")}
     for part, layer, alone in pieces:
         for path, figures in _figures(part, batch, tokens if fixed is None else fixed, source).items():
             inner = path.startswith("layers.0.")
             if inner and layer is None:
                 continue
             name = path.replace("layers.0.", f"layers.{layer}.", 1) if inner else alone or path
-            if found.setdefault(name, figures) != figures:
+            if summed.setdefault(name, figures) != figures:
                 return False
-    return own == found
+    return leaves == summed
 
 
 def _figures(unit: Unit, batch: int, tokens: int, source: int) -> dict[str, tuple[Any, Any]]:

@@ -89,23 +89,23 @@ def differences(one: Model, other: Model, work: Table, flops: str = "flops") -> 
         for key in ("kind", "context")
         if mine.get(key) != theirs.get(key)
     ]
-    found: list[KeyDifference] = []
+    rows: list[KeyDifference] = []
     parts: list[KeyDifference] = []
     for half in halves:
-        own, together = _of_stack(one, other, mine, theirs, half)
+        stack_changes, together = _of_stack(one, other, mine, theirs, half)
         if together:
             whole, why = _cost(one, together.description, ledger, work, flops)
-            found.append(KeyDifference(together.key, "", together.one, together.other, whole, why))
+            rows.append(KeyDifference(together.key, "", together.one, together.other, whole, why))
             for part in _sides(one, other, mine, theirs, half):
                 its_cost, why = _cost(one, part.description, ledger, work, flops)
-                found.append(KeyDifference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
+                rows.append(KeyDifference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
             parts += together.parts
-        changes += own
+        changes += stack_changes
     alone, bundled = _bundled(_merged(changes))
     for change in alone:
         alone_cost, why = _cost(one, _with(mine, change), ledger, work, flops)
-        found.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
-    return [*found, *parts, *bundled]
+        rows.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
+    return [*rows, *parts, *bundled]
 
 
 def _merged(changes: list[_Change]) -> list[_Change]:
@@ -151,20 +151,20 @@ def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[
     """What layers of another kind differ in, each alone: their number, where the pattern is that of a certain one, what
     mixes positions, and the feed-forward. Empty where it is one of these only."""
     stack, twin = one.description.stacks[half], other.description.stacks[half]
-    own, its = (mine[half], theirs[half]) if half else (mine, theirs)
+    table, other_table = (mine[half], theirs[half]) if half else (mine, theirs)
     differ = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
-    if _counted(own, its) and own["n_layers"] != its["n_layers"]:
+    if _counted(table, other_table) and table["n_layers"] != other_table["n_layers"]:
         differ.insert(0, "n_layers")
-    found = []
+    sides = []
     for what in differ if len(differ) > 1 else ():
-        values = [s.n_layers if what == "n_layers" else _side_said(s, what) for s in (stack, twin)]
+        values = [s.n_layers if what == "n_layers" else _side_in_words(s, what) for s in (stack, twin)]
         changed = deepcopy(mine)
         target = changed[half] if half else changed
-        target.update(_exchanged(stack, twin, own, its, what))
+        target.update(_exchanged(stack, twin, table, other_table, what))
         for name in PART_TABLES:
             target.pop(name, None)
-        found.append(_Together(what, values[0], values[1], changed, []))
-    return found
+        sides.append(_Together(what, values[0], values[1], changed, []))
+    return sides
 
 
 def _written(raw: Raw, kind: str) -> Raw:
@@ -173,13 +173,13 @@ def _written(raw: Raw, kind: str) -> Raw:
     return table
 
 
-def _exchanged(stack: StackSpec, twin: StackSpec, own: Raw, its: Raw, what: str) -> Raw:
+def _exchanged(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, what: str) -> Raw:
     """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
 
     A pattern goes on with its last kind where the layers are more. As in all layers of another kind, a table that both
     stacks have stays the first's.
     """
-    number = its["n_layers"] if what == "n_layers" else own["n_layers"]
+    number = other_table["n_layers"] if what == "n_layers" else table["n_layers"]
     names, twins = stretched(kinds_in_order(stack), number), stretched(kinds_in_order(twin), number)
     layer: dict[str, Raw] = {}
     pattern = []
@@ -188,14 +188,14 @@ def _exchanged(stack: StackSpec, twin: StackSpec, own: Raw, its: Raw, what: str)
         pattern.append(mixed)
         if mixed in layer:
             continue
-        kind: Raw = {"parts": [], "norm": _written(own, name).get("norm", {})}
+        kind: Raw = {"parts": [], "norm": _written(table, name).get("norm", {})}
         for side in SIDES:
-            taken, tables, origin = (its, twin, twin_name) if side == what else (own, stack, name)
-            written, resolved = _written(taken, origin), tables.layer[origin]
+            source, tables, origin = (other_table, twin, twin_name) if side == what else (table, stack, name)
+            written, resolved = _written(source, origin), tables.layer[origin]
             kind["parts"] += [part for part in resolved.parts if _side_of(part) == side]
             for section in SIDES[side]:
                 if section in resolved.tables:
-                    base = own[section] if section in own else taken.get(section, {})
+                    base = table[section] if section in table else source.get(section, {})
                     kind[section] = merge(base, written.get(section, {}))
             if side == "mixer" and "positions" in written:
                 kind["positions"] = written["positions"]
@@ -220,12 +220,12 @@ def _order(stack: StackSpec, side: str) -> Any:
     return [sorted(tables) for tables in seen], cycle(order)
 
 
-def _side_said(stack: StackSpec, side: str) -> str:
+def _side_in_words(stack: StackSpec, side: str) -> str:
     """One side of the layers in a few words."""
     words = {}
     for name, layer in stack.layer.items():
-        said = [_mixer(part, layer) for part in layer.parts if _side_of(part) == side]
-        words[name] = " + ".join(said) or "none"
+        mixers = [_mixer(part, layer) for part in layer.parts if _side_of(part) == side]
+        words[name] = " + ".join(mixers) or "none"
     return ", ".join(folded([words[name] for name in kinds_in_order(stack)]))
 
 
@@ -241,26 +241,26 @@ def _mixer(part: str, layer: LayerSpec) -> str:
 
 
 def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
-    own, its = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
+    mine_half, theirs_half = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
     stack, twin = one.description.stacks[half], other.description.stacks[half]
     prefix = f"{half}." if half else ""
-    taken: set[str] = set()
+    replaced: set[str] = set()
     together = None
     if _structure(stack) == _structure(twin):  # the same layers, whatever their names
-        names = dict(zip(its["layer"], own["layer"], strict=True))
-        its["layer"] = {names[name]: table for name, table in its["layer"].items()}
+        names = dict(zip(theirs_half["layer"], mine_half["layer"], strict=True))
+        theirs_half["layer"] = {names[name]: table for name, table in theirs_half["layer"].items()}
     else:
         changed = deepcopy(mine)
-        taken = _restructure(changed[half] if half else changed, own, its)
-        together = _Together(prefix + LAYERS, _said(own), _said(its), changed, [])
-    flat, flat_its = leaves(own), leaves(its)
+        replaced = _restructure(changed[half] if half else changed, mine_half, theirs_half)
+        together = _Together(prefix + LAYERS, _layers_in_words(mine_half), _layers_in_words(theirs_half), changed, [])
+    flat, flat_its = leaves(mine_half), leaves(theirs_half)
     changes = []
     for path in dict.fromkeys((*flat, *flat_its)):
         first = path.partition(".")[0]
         if first in ("kind", "context", "encoder", "decoder", "pattern") or flat.get(path) == flat_its.get(path):
             continue
         values = _shown(flat, stack, path), _shown(flat_its, twin, path)
-        if first not in taken:
+        if first not in replaced:
             changes.append(_Change(prefix + path, *values, ((prefix + path, flat_its.get(path)),)))
         elif together and not _usual(path.split("."), values):
             why = f"counted with {prefix}{LAYERS}"
@@ -282,39 +282,39 @@ def _structure(stack: StackSpec) -> Any:
     return tables, cycle([names.index(name) for name in kinds_in_order(stack)])
 
 
-def _restructure(target: Raw, own: Raw, its: Raw) -> set[str]:
+def _restructure(target: Raw, table: Raw, other_table: Raw) -> set[str]:
     """Gives a stack the other's layer kinds and the tables they need; the keys that this takes."""
-    taken = {"layer", "pattern"}
-    target["layer"] = deepcopy(its["layer"])
+    replaced = {"layer", "pattern"}
+    target["layer"] = deepcopy(other_table["layer"])
     target.pop("pattern", None)
-    if "pattern" in its:
-        target["pattern"] = its["pattern"]
-    if _counted(own, its):
-        target["n_layers"] = its["n_layers"]
-        taken.add("n_layers")
+    if "pattern" in other_table:
+        target["pattern"] = other_table["pattern"]
+    if _counted(table, other_table):
+        target["n_layers"] = other_table["n_layers"]
+        replaced.add("n_layers")
     for name in PART_TABLES:
-        if (name in own) != (name in its):
-            taken.add(name)
+        if (name in table) != (name in other_table):
+            replaced.add(name)
             target.pop(name, None)
-            if name in its:
-                target[name] = deepcopy(its[name])
-    return taken
+            if name in other_table:
+                target[name] = deepcopy(other_table[name])
+    return replaced
 
 
-def _counted(own: Raw, its: Raw) -> bool:
+def _counted(table: Raw, other_table: Raw) -> bool:
     """Whether a pattern does not repeat: it is that of a certain number of layers."""
-    return any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (own, its))
+    return any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (table, other_table))
 
 
 def _runs(pattern: list[str]) -> list[int]:
     return [int(item.partition("*")[0]) if "*" in item else 1 for item in pattern]
 
 
-def _said(own: Raw) -> str:
+def _layers_in_words(table: Raw) -> str:
     """The layers of a stack in a few words."""
-    if "pattern" in own:
-        return ", ".join(own["pattern"])
-    return " + ".join(own["layer"]["layer"]["parts"])
+    if "pattern" in table:
+        return ", ".join(table["pattern"])
+    return " + ".join(table["layer"]["layer"]["parts"])
 
 
 def _shown(flat: Table, stack: StackSpec, path: str) -> Any:

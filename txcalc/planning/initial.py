@@ -28,16 +28,16 @@ class InitialValues(NamedTuple):
 
 def initial(model: Model) -> list[InitialValues]:
     """Every parameter once, by what it begins with."""
-    found: dict[tuple[str, float | None], tuple[dict[str, None], int]] = {}
+    by_rule: dict[tuple[str, float | None], tuple[dict[str, None], int]] = {}
     branches = _branches(model)
     for entry in model.ledger():
         for weight in entry.leaf.weights():
             rule = _rule(entry, weight.name, branches.get(entry.steps[0].name, branches.get("", 0)))
-            names, number = found.get(rule, ({}, 0))
+            names, number = by_rule.get(rule, ({}, 0))
             names[entry.steps[-1].name] = None
-            found[rule] = names, number + weight.size * entry.times
+            by_rule[rule] = names, number + weight.size * entry.times
     return [
-        InitialValues(tuple(names), rule, number, deviation) for (rule, deviation), (names, number) in found.items()
+        InitialValues(tuple(names), rule, number, deviation) for (rule, deviation), (names, number) in by_rule.items()
     ]
 
 

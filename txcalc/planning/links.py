@@ -45,16 +45,16 @@ def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
     return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
 
 
-def relayed(group: Group, own: float, choices: float) -> Message:
-    """An all-to-all of `own` bytes of tokens, each with `choices` experts: a token is sent once to each node with any
+def relayed(group: Group, token_bytes: float, choices: float) -> Message:
+    """An all-to-all of `token_bytes` of tokens, each with `choices` experts: a token is sent once to each node with any
     of its experts, to the rank of the same number, which forwards it once to each rank of its node that needs it.
 
     Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
     """
     ranks, local = group
     nodes = ceil_div(ranks, local)
-    across = own * (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
-    inside = own * ranks * (1 - (1 - 1 / ranks) ** choices) * (local - 1) / local
+    across = token_bytes * (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
+    inside = token_bytes * ranks * (1 - (1 - 1 / ranks) ** choices) * (local - 1) / local
     return Message("all_to_all", group, inside + across, across=across)
 
 

@@ -51,8 +51,8 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
     start = size_of(model.raw, key)
     search = SizeSearch(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
     below, above = search.around(start)
-    near = [found for found in (below, above) if found is not None]
-    best = min(near, key=lambda found: abs(found.difference))
+    near = [size for size in (below, above) if size is not None]
+    best = min(near, key=lambda size: abs(size.difference))
     if best.value == start:
         return MatchedModel(model, key, budget, best, below, above)
     return MatchedModel(search.model(best.value), key, budget, best, below, above)
@@ -92,8 +92,8 @@ class SizeSearch:
         assert at is not None, "a model can be"
         if at == 0:
             return None, Near(start, 0)
-        last, found = self._beyond(start, at < 0)
-        low, high = (last, found) if at < 0 else (found, last)
+        last, beyond = self._beyond(start, at < 0)
+        low, high = (last, beyond) if at < 0 else (beyond, last)
         while low is not None and high is not None:
             middle = (low + high) // 2
             size = self.next(middle, low + 1, False) or self.next(middle + 1, high - 1, True)

@@ -183,24 +183,24 @@ class Likeness(Struct, frozen=True, dict=True):
     def changes(self, layers: int, width: int) -> Raw:
         """What makes a shape of the model: values by dotted path."""
         base: int = self.stack.d_model
-        found: Raw = {"d_model": width, "n_layers": layers}
+        values: Raw = {"d_model": width, "n_layers": layers}
         for path, value in leaves(self.base.raw).items():
             if value and _grows(path) == "heads":
-                found[path] = ceil_div(value * width, base)
+                values[path] = ceil_div(value * width, base)
             elif value and _grows(path) == "width":
                 tile = gcd(value, TILE)
-                found[path] = ceil_div(value * width, base * tile) * tile
+                values[path] = ceil_div(value * width, base * tile) * tile
         for name, layer in self.stack.layer.items():
             for section, table in layer.tables.items():
                 if _grows(f"{section}.d_head") == "head":
-                    own = (self.base.raw.get("layer") or {}).get(name, {})
-                    there = f"layer.{name}.{section}" if section in own else section
-                    found.setdefault(f"{there}.d_head", table.get("d_head"))
+                    options = (self.base.raw.get("layer") or {}).get(name, {})
+                    there = f"layer.{name}.{section}" if section in options else section
+                    values.setdefault(f"{there}.d_head", table.get("d_head"))
         if not self.repeats:
-            found["pattern"] = folded(stretched(self.order, layers))
-        raw = changed(self.base.raw, found)
+            values["pattern"] = folded(stretched(self.order, layers))
+        raw = changed(self.base.raw, values)
         sizes, _ = evaluated(raw, self.sizes)
-        return {**found, **sizes}
+        return {**values, **sizes}
 
     def built(self, layers: int, width: int) -> Raw:
         """How to build one of them."""
@@ -368,16 +368,16 @@ def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
     within 5 % (or the nearest one).
     Errors: `InputError` where not one layer of the narrowest fits.
     """
-    found = list(_depths(budget))
-    if not found:
+    candidates = list(_depths(budget))
+    if not candidates:
         least, width = budget.family.first, budget.family.step()
         layers = "not one layer" if least == 1 else f"not {least} layers"
         raise InputError("design", [f"{layers} of D = {width} fits into {budget.total:,}"])
     if budget.params is not None:
-        near = [item for item in found if abs(item[2]) * 20 <= budget.total]
-        found = near or [min(found, key=lambda item: abs(item[2]))]
-    found.sort(key=lambda item: (_aspect(item[0], item[1]), abs(item[2])))
-    shapes = [budget.shape(layers, width) for layers, width, _ in found[: 2 * most]]
+        near = [item for item in candidates if abs(item[2]) * 20 <= budget.total]
+        candidates = near or [min(candidates, key=lambda item: abs(item[2]))]
+    candidates.sort(key=lambda item: (_aspect(item[0], item[1]), abs(item[2])))
+    shapes = [budget.shape(layers, width) for layers, width, _ in candidates[: 2 * most]]
     shapes.sort(key=lambda s: (_aspect(s.layers, s.width), abs(s.spare), s.cache_per_token))
     return shapes[:most]
 

@@ -36,7 +36,7 @@ from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import length, models, names
 from txcalc.questions.phrases import accelerators
 from txcalc.sources import build
-from txcalc.sources.presets import every as every_preset, is_own
+from txcalc.sources.presets import every as every_preset, is_users
 from txcalc.units import bits_of, iec, parse_bytes
 
 MOST_REFUSALS = 3  # notes on formats that are refused
@@ -225,7 +225,7 @@ def presets(text_only: bool) -> Iterable[Model]:
     """The presets that are released, one after the other: none is kept."""
     for preset in every_preset():
         if preset[0].get("released", True):
-            model = build(*preset, written=is_own(preset))
+            model = build(*preset, written=is_users(preset))
             yield model.language() if text_only else model
 
 

@@ -85,7 +85,7 @@ def prove(
     from txcalc.verification.prove import prove as prove_unit, tracer_version
 
     structures: list[Structure] = []
-    path = theorems.own_file() if out is None else Path(out)
+    path = theorems.user_file() if out is None else Path(out)
     for i, (name, unit) in enumerate(wanted.values()):
         tell(f"{name}: {unit.name}", i / len(wanted))
         if not again and not theorems.obstacle(unit):

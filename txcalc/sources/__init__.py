@@ -105,7 +105,7 @@ def load(
     if named or path.suffix == ".toml" or (_exists(path) and path.name.lower() not in presets.names()):
         return build(*presets.read(path), changes=changes, written=True)
     preset = presets.find(str(source))
-    return build(*preset, changes=changes, written=presets.is_own(preset))
+    return build(*preset, changes=changes, written=presets.is_users(preset))
 
 
 def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:

@@ -36,17 +36,17 @@ def _explicit(stack: Table, order: Sequence[str]) -> Raw:
         kinds[name] = {"parts": layer["parts"]}
         for section, table in tables.items():
             if section in ("norm", "positions"):  # laid over the stack's
-                kinds[name][section] = {key: said for key, said in table.items() if said != stack[section].get(key)}
+                kinds[name][section] = {key: value for key, value in table.items() if value != stack[section].get(key)}
             else:
                 kinds[name][section] = _set(section, table, {**done, **tables})
     for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
         having = [kind[section] for kind in kinds.values() if section in kind]
         both = section in ATTENTIONS and any("attention" in kind for kind in kinds.values())
         if section != "parts" and not both:  # a stack's own would be every layer's
-            raw[section] = {k: v for k, v in having[0].items() if all(k in own and own[k] == v for own in having)}
-            for own in having:
+            raw[section] = {k: v for k, v in having[0].items() if all(k in kind and kind[k] == v for kind in having)}
+            for kind in having:
                 for key in raw[section]:
-                    del own[key]
+                    del kind[key]
     layers = {name: {key: table for key, table in kind.items() if table} for name, kind in kinds.items()}
     if len(layers) == 1:  # its name says nothing
         layers = {"layer": layers.popitem()[1]}

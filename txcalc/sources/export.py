@@ -42,10 +42,10 @@ def to_toml(model: Model) -> str:
     counts: Raw = {"params": params} | ({"active": active} if active != params else {})
     if params == model.description.params and model.description.published:
         counts["published"] = model.description.published
-    said = [*(f"assumed {line}" for line in model.assumptions), *model.notes]
+    comments = [*(f"assumed {line}" for line in model.assumptions), *model.notes]
     head = "".join(
         f"{fill(line, WIDTH, initial_indent='# ', subsequent_indent='# ')}\n"
-        for line in (f"{model.name}, written by txcalc export", *said)
+        for line in (f"{model.name}, written by txcalc export", *comments)
     )
     tables = {key: value for key, value in raw.items() if isinstance(value, Mapping)}
     flat = {key: value for key, value in raw.items() if key not in tables}
@@ -165,12 +165,12 @@ def same_ledger(one: Model, other: Model) -> bool:
 
 
 def _figures(model: Model) -> list[Any]:
-    found: list[Any] = []
+    figures: list[Any] = []
     for work in WORKLOADS[: 2 if model.decodes else 1]:
         ledger = model.ledger(**work)
-        found += [*(ledger.by_kind(quantity) for quantity in QUANTITIES if quantity != "bytes"), ledger.cache_terms]
-        found.append(ledger.total("bytes"))
-    return found
+        figures += [*(ledger.by_kind(quantity) for quantity in QUANTITIES if quantity != "bytes"), ledger.cache_terms]
+        figures.append(ledger.total("bytes"))
+    return figures
 
 
 def _lost(model: Model, back: Model) -> Iterator[str]:
@@ -183,7 +183,7 @@ def _lost(model: Model, back: Model) -> Iterator[str]:
 
 def _uncounted(model: Model) -> dict[str, set[str]]:
     """What changes results and no count: values by key, of all layers."""
-    found: dict[str, set[str]] = {}
+    values: dict[str, set[str]] = {}
     for stack in model.stacks:
         tables: list[Options] = [stack.norm, stack.embedding, stack.head]
         for layer in stack.layer.values():
@@ -192,5 +192,5 @@ def _uncounted(model: Model) -> dict[str, set[str]]:
             for key in ("eps", "theta", "scale", "softcap", "router_scale", "sparsity"):
                 value = EPS[table.get("form")] if key == "eps" and table.get(key, 0) is None else table.get(key)
                 if value is not None:
-                    found.setdefault(f"{table.section}.{key}", set()).add(f"{value:.6g}")
-    return found
+                    values.setdefault(f"{table.section}.{key}", set()).add(f"{value:.6g}")
+    return values

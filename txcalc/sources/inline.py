@@ -66,7 +66,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
             sums[key] = value
         else:
             values[key] = _number(key, value, faults, written if written != "W" else key)
-    said = _evaluated(values, sums, faults)
+    rounded = _evaluated(values, sums, faults)
     for one, other in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if one in words and other in words:
             faults.append(f"{one} and {other} contradict each other")
@@ -96,7 +96,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
     if faults:
         raise InputError(where, faults)
     raw, where, assumptions = _raw(source.strip(), values, words)
-    return raw, where, (*said, *assumptions)
+    return raw, where, (*rounded, *assumptions)
 
 
 def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
@@ -112,7 +112,7 @@ def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) 
         except Unreadable as error:
             faults.append(f"{key} = {shown(text)} {error}; expected {WANTED}")
             values[key] = None
-    said = []
+    rounded = []
     while ready := [
         key for key, one in waiting.items() if all(values.get(FIELDS.get(name, name)) for name in one.names)
     ]:
@@ -125,12 +125,12 @@ def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) 
             continue
         values[key] = _number(key, str(int(nearest(exact))), faults, key)
         if exact.denominator != 1 and values[key]:
-            said.append(f"{key} = {one.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
+            rounded.append(f"{key} = {one.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
     for key, one in waiting.items():
         lacking = next(name for name in one.names if not values.get(FIELDS.get(name, name)))
         faults.append(f"{key} = {one.text} needs {lacking}, which has no value here")
         values[key] = None
-    return said
+    return rounded
 
 
 def _heads(values: Table) -> Any:

@@ -30,7 +30,7 @@ def folder() -> Path:
     raise InputError("presets", [f"no folder of presets in {package} or beside it (reinstall txcalc)"])
 
 
-def own() -> Path | None:
+def user_folder() -> Path | None:
     """The folder of the user's own presets, if there is one. Errors: `InputError` where it is named and not there."""
     named = os.environ.get("TXCALC_PRESETS")
     if named:
@@ -44,7 +44,7 @@ def own() -> Path | None:
 
 def _folders() -> list[Path]:
     """Where presets of models are looked for, in order: a user's folder may be divided as txcalc's is, or not."""
-    mine = own()
+    mine = user_folder()
     return [*((mine, mine / "models") if mine else ()), folder() / "models"]
 
 
@@ -63,20 +63,20 @@ def files_in(place: Path) -> dict[str, Path]:
     return {path.stem: path for path in place.iterdir() if path.suffix == ".toml"} if place.is_dir() else {}
 
 
-Found = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
+Preset = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
-def every() -> Iterator[Found]:
+def every() -> Iterator[Preset]:
     """Every preset as `find` has it, in alphabetical order. Errors: `InputError`."""
-    return (_found(path) for _, path in sorted(_files().items()))
+    return (_preset(path) for _, path in sorted(_files().items()))
 
 
-def _found(path: Path) -> Found:
+def _preset(path: Path) -> Preset:
     note = () if path.parent.parent == folder() else (f"read from {path}",)
     return _described(path), path.stem, (), note
 
 
-def find(name: str) -> Found:
+def find(name: str) -> Preset:
     """A preset's raw description, its name, no assumptions, and a note where it is the user's own."""
     wanted = name.strip().lower()
     if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
@@ -84,7 +84,7 @@ def find(name: str) -> Found:
             for stem in dict.fromkeys((name.strip(), wanted)):
                 path = place / f"{stem}.toml"
                 if path.is_file():
-                    return _found(path)
+                    return _preset(path)
     if like := alike(wanted):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
@@ -96,8 +96,8 @@ def find(name: str) -> Found:
 def alike(name: str) -> str | None:
     """The one preset whose name differs in nothing but its punctuation: gpt-2 is gpt2."""
     letters = "".join(filter(str.isalnum, name))
-    found = [other for other in names() if "".join(filter(str.isalnum, other)) == letters]
-    return found[0] if len(found) == 1 and not set(name) & set(" \t\n") else None
+    matches = [preset for preset in names() if "".join(filter(str.isalnum, preset)) == letters]
+    return matches[0] if len(matches) == 1 and not set(name) & set(" \t\n") else None
 
 
 def nearest_to(name: str) -> str | None:
@@ -105,13 +105,13 @@ def nearest_to(name: str) -> str | None:
     from difflib import get_close_matches
 
     plain = re.sub(r"^meta-|-(instruct|it|chat|base|hf|v\d.*|\d{4})$", "", name.lower())
-    found = get_close_matches(plain, names(), n=1, cutoff=0.75)
-    return found[0] if found else None
+    matches = get_close_matches(plain, names(), n=1, cutoff=0.75)
+    return matches[0] if matches else None
 
 
-def is_own(found: Found) -> bool:
+def is_users(preset: Preset) -> bool:
     """Whether what `find` found is the user's own: no other has a note."""
-    return bool(found[3])
+    return bool(preset[3])
 
 
 def read(path: Path) -> tuple[Table, str]:
@@ -142,7 +142,7 @@ def parsed(data: bytes, where: str) -> Table:
     except RecursionError:
         raise InputError(where, ["is not valid TOML: nested too deep"]) from None
     except tomllib.TOMLDecodeError as error:
-        said = str(error)
-        raise InputError(where, [f"is not valid TOML: {said[:1].lower()}{said[1:]}"]) from None
+        message = str(error)
+        raise InputError(where, [f"is not valid TOML: {message[:1].lower()}{message[1:]}"]) from None
     except ValueError:
         raise InputError(where, ["is not valid TOML: a number has too many digits"]) from None

@@ -101,13 +101,14 @@ class Resolver:
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
         kind = kind.chosen(raw)
-        own = kind.table()
-        for key, (check, default, meaning, _, adjust, _) in (fields if own is fields else {**fields, **own}).items():
+        kind_fields = kind.table()
+        known = fields if kind_fields is fields else {**fields, **kind_fields}
+        for key, (check, default, meaning, _, adjust, _) in known.items():
             try:
                 if key in raw:
                     value = check(raw[key])
                     result[key] = adjust(value, done) if adjust else value
-                elif key not in own:  # of another form
+                elif key not in kind_fields:  # of another form
                     continue
                 elif result.faulty and kind.forms and "form" in result.faulty:  # nobody knows whether it has it
                     result.faulty.add(key)
@@ -138,12 +139,12 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
         halves = tuple(half for half in ("encoder", "decoder") if half in raw)
     stacks: dict[str, StackSpec] = {}
     for half in halves or ("",):
-        own = raw.get(half, {}) if half else {}
-        if not isinstance(own, Mapping):
-            resolver.fault(half, own, "a table")
-            own = {}
-        homes = ((f"{half}.", own), *whole) if own else whole
-        stacks[half] = _stack(resolver, merge(shared, own), homes, kind, half)
+        stack_table = raw.get(half, {}) if half else {}
+        if not isinstance(stack_table, Mapping):
+            resolver.fault(half, stack_table, "a table")
+            stack_table = {}
+        homes = ((f"{half}.", stack_table), *whole) if stack_table else whole
+        stacks[half] = _stack(resolver, merge(shared, stack_table), homes, kind, half)
     for half in ("encoder", "decoder"):
         if half in raw and not halves:
             resolver.faults.append(f'{half} is a table, expected only where kind is "encoder-decoder" or "audio"')
@@ -255,7 +256,7 @@ def _groups(resolver: Resolver, number: object, cycle: list[str]) -> list[tuple[
 def _layer(
     resolver: Resolver,
     raw: Table,
-    own: Table,
+    table: Table,
     outer: Homes,
     name: str,
     done: Raw,
@@ -264,17 +265,17 @@ def _layer(
     """One layer kind: the stack's tables with its own laid over them, for the parts it has; None if these are
     faulty."""
     path = written(outer, f"layer.{name}")
-    homes = ((f"{path}.", own), *outer)
+    homes = ((f"{path}.", table), *outer)
     known = (*PART_TABLES, "norm", "positions", "parts")
-    for key in own:
+    for key in table:
         if key not in known:
-            near = nearest(str(key), known)[:1] if isinstance(own[key], Mapping) else []
+            near = nearest(str(key), known)[:1] if isinstance(table[key], Mapping) else []
             mend = meant(near, "a layer has tables of parts, norm, positions, and parts")
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = None if "role" in stack.faulty else stack.role
     mixing = [key for key in MIXERS if key in raw and not raw.keys() & {"attention", *ATTENTIONS}]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
-    parts = own.get("parts")
+    parts = table.get("parts")
     if parts is None:
         first = mixing[:1] or ["attention", *crossing]
         second = [key for key in ("experts", "feed_forward", "channel_mix") if key in raw][:1]
@@ -286,12 +287,12 @@ def _layer(
     elif len(set(parts)) < len(parts):
         resolver.fault(f"{path}.parts", parts, "each part once")
     if role is not None:
-        _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
+        _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in table else "", f"{path}.parts", role, homes)
     tables, scope = Raw(), dict(done)
     for part in parts or ():
         section = section_of(part, raw)
         tables[section] = resolver.section(section, raw.get(section, {}), homes, scope)
-    for section in own:
+    for section in table:
         if parts and section in PART_TABLES and section not in tables:
             resolver.faults.append(f"{path}.{section} is a table that its parts ({', '.join(parts)}) do not use")
     resolver.used |= tables.keys()
@@ -305,8 +306,8 @@ def _layer(
     return layer
 
 
-def _places(resolver: Resolver, parts: list[str], raw: Table, said: str, path: str, role: str, homes: Homes) -> None:
-    """Whether each part of a layer may stand in such a stack; `said` is where its parts are listed, if they are."""
+def _places(resolver: Resolver, parts: list[str], raw: Table, listed: str, path: str, role: str, homes: Homes) -> None:
+    """Whether each part of a layer may stand in such a stack; `listed` is where its parts are listed, if they are."""
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
@@ -315,7 +316,7 @@ def _places(resolver: Resolver, parts: list[str], raw: Table, said: str, path: s
             resolver.fault(path, parts, f"no {section} beside cross-attention, which would be of another kind")
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(
-                f"{said or written(homes, section)}: {section} runs one way, expected only in a decoder"
+                f"{listed or written(homes, section)}: {section} runs one way, expected only in a decoder"
             )
         if stands == "encoder" and role not in ("encoder", "vision"):
             resolver.fault(path, parts, f"no {section}, which reads what comes later: it is an encoder's")

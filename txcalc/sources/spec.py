@@ -178,8 +178,8 @@ def _written(raw: Table) -> str:
     """Where leaves one by one stand in a description; "": nowhere."""
     for half in (raw, raw.get("encoder"), raw.get("decoder")):
         for table in (half, *(half.get("layer") or {}).values()) if isinstance(half, Mapping) else ():
-            if found := [key for key in ("around", "pieces") if isinstance(table, Mapping) and table.get(key)]:
-                return found[0]
+            if keys := [key for key in ("around", "pieces") if isinstance(table, Mapping) and table.get(key)]:
+                return keys[0]
     return ""
 
 

@@ -70,7 +70,7 @@ class Gpu(NamedTuple):
     def limit(self) -> str:
         """What does not fit, or would be the first not to."""
         room = self.memory - self.reserve - self.rest - self.weights
-        return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.held else "cache"
+        return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.gpu_caches else "cache"
 
 
 class Planner:
@@ -448,8 +448,8 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.stored.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
-    if engine.kv == "bf16" and (said := cache_published(model)):
-        yield f"the checkpoint has scales for a cache in {said}, which --kv {said} counts"
+    if engine.kv == "bf16" and (dtype := cache_published(model)):
+        yield f"the checkpoint has scales for a cache in {dtype}, which --kv {dtype} counts"
     if not multiplies(planner.accelerator, engine.weights.dtype):
         name, narrow = planner.accelerator.name, engine.weights.dtype
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
@@ -467,5 +467,5 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
         others = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
         yield f"{engine.weights.name}'s last block of each row of {parted[0]}{others} is padded, on each GPU"
-    if engine.state_bits != engine.cache_bits and any(h.is_state for r in planner.ranks(layout) for h in r.held):
+    if engine.state_bits != engine.cache_bits and any(h.is_state for r in planner.ranks(layout) for h in r.gpu_caches):
         yield f"recurrent states stay at {engine.state_bits} bits"

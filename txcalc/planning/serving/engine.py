@@ -125,9 +125,9 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     def kernel(self, form: Format, dtype: str) -> str:
         """The class of a format's kernels of products that multiply in a dtype: servers have some for MXFP4 alone."""
-        found = form.kernel(dtype)
+        kernel = form.kernel(dtype)
         alike = self.marlin or (self.memory is not None and self.memory.profile.rules.alike)
-        return "w4" if found == "mxfp4" and alike else found
+        return "w4" if kernel == "mxfp4" and alike else kernel
 
     def peak(self, accelerator: Accelerator, dtype: str, narrow: bool) -> int:
         """FLOPs per second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
@@ -221,9 +221,9 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     """What an engine reserves of the memory that it sees, unless told."""
     if memory is None:
         return Reserve()
-    of = memory.profile
-    said = f"{of}'s gpu_memory_utilization" if memory.share else f"{of} reserves none"
-    return Reserve(memory.share, 0, said)
+    profile = memory.profile
+    source = f"{profile}'s gpu_memory_utilization" if memory.share else f"{profile} reserves none"
+    return Reserve(memory.share, 0, source)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

@@ -47,8 +47,8 @@ def gives_more(accelerator: Accelerator) -> str:
 
 @cache
 def _visible(name: str, vendor: str, memory: int) -> int:
-    if found := data()["visible"].get(name):
-        return min(memory, int(found["value"] * GIB))
+    if row := data()["visible"].get(name):
+        return min(memory, int(row["value"] * GIB))
     rule = data()["visible_else"].get(vendor, {})
     for step in rule.get("shares", ()):
         if memory > parse_bytes(step["above"], "above"):
@@ -137,15 +137,15 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if rules.fixed:
             return {"step": 0}  # within the part that it keeps
         if rules.batched:
-            found = {"batch": tokens * 4 * (vocab + stack.d_model)}
+            peaks = {"batch": tokens * 4 * (vocab + stack.d_model)}
             if self.score_bytes:
-                found["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
-            return found
+                peaks["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
+            return peaks
         step = 2 * tokens * step_elements(stack)
         hidden = 2 * tokens * stack.d_model
         logits = min(self.most_sequences, tokens) * vocab * int(self.profile.numbers["logit_bytes"])
-        kept = self.workspace(ledger, form) if self.profile.numbers.get("workspace") else 0
-        return {"step": step, "sampler": logits + hidden + kept if vocab else 0}
+        workspace = self.workspace(ledger, form) if self.profile.numbers.get("workspace") else 0
+        return {"step": step, "sampler": logits + hidden + workspace if vocab else 0}
 
     def workspace(self, ledger: Iterable[Entry], form: Format) -> int:
         """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: two buffers
@@ -172,9 +172,9 @@ class EngineMemory(Struct, frozen=True, dict=True):
             whole = {e.path: e.leaf.tensors for e in walk(model.root, model.workload()) if e.leaf.tensors}
         for entry in ledger:
             for weight, uncut in zip(entry.leaf.tensors, whole.get(entry.path, entry.leaf.tensors), strict=True):
-                for held, _ in form.parts(weight, entry):
-                    if held and not held.filled and (lines := _cut(held, weight.shape, uncut.shape)):
-                        fault = f"{self.profile} loads no part of a block: {held.name}'s of {held.long} do not divide"
+                for part, _ in form.parts(weight, entry):
+                    if part and not part.filled and (lines := _cut(part, weight.shape, uncut.shape)):
+                        fault = f"{self.profile} loads no part of a block: {part.name}'s of {part.long} do not divide"
                         sizes = " × ".join(f"{size:,}" for size in weight.shape)
                         ways = f", which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else ""
                         raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
@@ -185,24 +185,24 @@ class EngineMemory(Struct, frozen=True, dict=True):
         numbers = self.profile.numbers
         staged = self._staged(layout)
         split = max(layout.tp, layout.expert_group, 1 if staged else layout.pp) > 1
-        found: dict[str, int] = {}
+        sizes: dict[str, int] = {}
         if self.profile.rules.fixed:
             tokens = self.tokens or self.profile.of_card("tokens", self.large)
             sequences = self.sequences or self.profile.of_card("graph_sequences", self.large)
             mib = 512 + Fraction(3, 2) * max(tokens, 2048) + 2 * sequences + Fraction(layout.tp * layout.pp, 8) * 1024
-            kept = ceil(mib * 2**20)
-            return {"activations and graphs": max(kept, 10 * GIB) if self.accelerator.memory > 60 * GIB else kept}
+            fixed = ceil(mib * 2**20)
+            return {"activations and graphs": max(fixed, 10 * GIB) if self.accelerator.memory > 60 * GIB else fixed}
         kind = "_split" if (self.accelerator.link or 0) > PCIE else "_bus"
         key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
-        found["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
+        sizes["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
         if self.profile.rules.turns:
-            found["rotary table"] = rotary_table(model)
+            sizes["rotary table"] = rotary_table(model)
         if graphs and numbers.get("graphs_within"):
-            found["CUDA graphs"] = graphs
+            sizes["CUDA graphs"] = graphs
         if "free_share" in numbers:
-            left = max(0, visible(self.accelerator) - taken - sum(found.values()))
-            found["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
-        return found
+            left = max(0, visible(self.accelerator) - taken - sum(sizes.values()))
+            sizes["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
+        return sizes
 
     def _staged(self, layout: Layout) -> bool:
         """Whether the version is known to open no channels between pipeline stages before it sizes the cache."""
@@ -213,16 +213,16 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if not self.profile.rules.pads or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), data()["mxfp4"]
-        held = next((f for f, _ in form.parts(weight, entry) if f), None)
-        if held is None or held.name != "mxfp4" or held.block != 32:
+        stored = next((f for f, _ in form.parts(weight, entry) if f), None)
+        if stored is None or stored.name != "mxfp4" or stored.block != 32:
             return size
-        own = "hopper" if self.hopper and not self.profile.numbers.get("marlin") else "others"
-        kind = "blackwell" if self.accelerator.name in table["blackwell"]["cards"] else own
+        generation = "hopper" if self.hopper and not self.profile.numbers.get("marlin") else "others"
+        kind = "blackwell" if self.accelerator.name in table["blackwell"]["cards"] else generation
         ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
         tall, long = (stream, ff) if entry.duty == "writes" else (ff, stream)
         rows, columns = weight.shape
         wide = Weight(weight.name, (ceil_div(rows, tall) * tall, ceil_div(columns, long) * long))
-        more: int = (held.matrix_bits(wide) - held.matrix_bits(weight)) // 8 * entry.times
+        more: int = (stored.matrix_bits(wide) - stored.matrix_bits(weight)) // 8 * entry.times
         return size + more
 
     def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
@@ -231,8 +231,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
             return
         rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
-        held = " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
-        batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + held
+        logits = " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
+        batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + logits
         stands = f", {self.profile.newest}" if self.profile.newest else ""
         yield f"as {self.profile} keeps it (modelled{stands}): {batch}"
         if self._staged(layout):
@@ -288,8 +288,8 @@ def captured_sizes(largest: int, fine: int) -> int:
 
 def rotary_table(model: Model) -> int:
     """Bytes of the cosines and sines that vLLM keeps for every position up to the model's context, in 16 bits."""
-    found = (leaf.angles for leaf in model.root.leaves())
-    sizes = {(angles[0], str(angles[1])) for angles in found if angles}
+    angles_of_leaves = (leaf.angles for leaf in model.root.leaves())
+    sizes = {(angles[0], str(angles[1])) for angles in angles_of_leaves if angles}
     return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
 
 

@@ -67,8 +67,8 @@ class EngineProfile(NamedTuple):
     @property
     def newest(self) -> str:
         """That this is the newest version known, where a later one was asked for; "": none was."""
-        own = _order(self.version)
-        later = self.asked and _order(self.asked)[: len(own)] > own
+        newest = _order(self.version)
+        later = self.asked and _order(self.asked)[: len(newest)] > newest
         return f"the newest version known: {self.asked} is later" if later else ""
 
     @property
@@ -160,7 +160,7 @@ def offloading(text: str) -> str:
     cannot."""
     if text == "none":
         return "llama.cpp"
-    if (found := profile(text)) and not found.rules.offloads:
+    if (engine := profile(text)) and not engine.rules.offloads:
         expected = "llama.cpp: the others compute all that they serve on the GPU"
         raise InputError("--ram", [Fault("--engine", text, expected)])
     return text
@@ -189,9 +189,9 @@ def _own_type(name: str) -> bool:
 
 def personal_engine() -> EngineProfile:
     """The engine of people's own machines."""
-    found = profile(data()["personal"]["engine"])
-    assert found is not None
-    return found
+    engine = profile(data()["personal"]["engine"])
+    assert engine is not None
+    return engine
 
 
 def is_personal(accelerator: Accelerator) -> bool:
@@ -211,8 +211,8 @@ def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | 
         kind = "gguf" if _own_type(each) else each.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
-            said = form.name if form.name.lower() == each else f"{form.name}, with {each}"
-            return Fault("--weights", said, f"a format that {chosen.named} has{on} ({lacking})")
+            name = form.name if form.name.lower() == each else f"{form.name}, with {each}"
+            return Fault("--weights", name, f"a format that {chosen.named} has{on} ({lacking})")
     if lacking := _lacking(chosen, plain(kv), accelerator, "kv"):
         return Fault("--kv", kv, f"a format of {chosen.named}'s cache{on} ({lacking})")
     return None
@@ -223,17 +223,19 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
     if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
         return ""
     first = _first(chosen.engine, kind, accelerator, of)
-    own = [f"{chosen.rules.title} from {first} on"] if first else []
-    found = own + [ENGINES[one].title for one in ENGINES if one != chosen.engine and _runs(one, kind, accelerator, of)]
-    if found:
-        return f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} it"
+    options = [f"{chosen.rules.title} from {first} on"] if first else []
+    engines = options + [
+        ENGINES[one].title for one in ENGINES if one != chosen.engine and _runs(one, kind, accelerator, of)
+    ]
+    if engines:
+        return f"{', '.join(engines)} {'has' if len(engines) == 1 else 'have'} it"
     formats = data()["formats"]
     if kind in formats["elsewhere"]:
         return f"{formats['elsewhere'][kind]}; --engine none counts the model alone"
     wide, known = formats["wide"], formats[chosen.engine][of]
-    own = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.asked))]
-    said = ", ".join(own).replace("gguf", "Q4_K_M (any GGUF)")
-    return f"no engine has it; {chosen.rules.title} has {said}"
+    options = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.asked))]
+    choices = ", ".join(options).replace("gguf", "Q4_K_M (any GGUF)")
+    return f"no engine has it; {chosen.rules.title} has {choices}"
 
 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
@@ -252,24 +254,24 @@ def _reached(first: str, version: str) -> bool:
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:
     """The first version of an engine that has a format on a card; None: none has. Of a card that no table names every
     generation's are taken, unless its vendor has a version of its own; of one without a vendor all."""
-    own, ages = data()["formats"][name], data()["generations"]
-    known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else own[of].get(kind, {})
+    table, ages = data()["formats"][name], data()["generations"]
+    known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else table[of].get(kind, {})
     vendor = accelerator.vendor if accelerator else ""
     if vendor and (
-        vendor not in own["vendors"] or f"{'kv-' * (of == 'kv')}{kind}" in own.get("lacks", {}).get(vendor, ())
+        vendor not in table["vendors"] or f"{'kv-' * (of == 'kv')}{kind}" in table.get("lacks", {}).get(vendor, ())
     ):
         return None
     if vendor in known:
         return str(known[vendor])
     order = list(ages)
     age = next((order.index(one) for one in order if accelerator and accelerator.name in ages[one]), len(order))
-    least = own.get("least", order[0])
-    found = [
+    least = table.get("least", order[0])
+    versions = [
         version
         for since, version in known.items()
         if since in ("", *ages) and age >= max(order.index(since or least), order.index(least))
     ]
-    return min(found, key=_order, default=None)
+    return min(versions, key=_order, default=None)
 
 
 def tower_layout(name: str) -> str:

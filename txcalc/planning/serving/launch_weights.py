@@ -47,18 +47,18 @@ class Served(NamedTuple):
 def served(plan: Plan, online: bool, streams: bool) -> Served:
     """The weights of a plan for an engine that loads checkpoints of the hub. `online`: it quantises to FP8 while it
     loads; `streams`: layer by layer, without room for all weights as published."""
-    model, held = plan.planner.model, plan.planner.engine
+    model, engine = plan.planner.model, plan.planner.engine
     published = published_format(model)
     repository = repository_of(model)
-    same = held.asked == NATIVE or (published is not None and held.weights.name == published.name)
+    same = engine.asked == NATIVE or (published is not None and engine.weights.name == published.name)
     if same:
         return Served(repository) if repository else _missing(model, "a")
     if repository and published and published.name in DTYPES:
-        if held.weights.name in DTYPES:
-            return Served(repository, dtype=DTYPES[held.weights.name])
-        if held.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
+        if engine.weights.name in DTYPES:
+            return Served(repository, dtype=DTYPES[engine.weights.name])
+        if engine.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
             return Served(repository, quantization="fp8")
-    return _missing(model, kind_of(held.asked, held.weights), published)
+    return _missing(model, kind_of(engine.asked, engine.weights), published)
 
 
 def published_format(model: Model) -> Format | None:
@@ -79,8 +79,8 @@ def repository_of(model: Model) -> str:
     """The repository of a model's weights on the hub, quoted for a shell; "" where its description names none, or was
     changed since."""
     source = str(model.description.source)
-    found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
-    return shlex.quote(found[1] or found[2]) if found and not model.changed else ""
+    match = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
+    return shlex.quote(match[1] or match[2]) if match and not model.changed else ""
 
 
 def to_fill_in(variable: str, text: str) -> str:

@@ -157,8 +157,8 @@ class LayoutTime:
         return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
 
     def _parts(self, work: Workload, busy: float, head: bool = True) -> dict[str, Cost]:
-        found: dict[str, list[Cost]] = {}
+        by_kind: dict[str, list[Cost]] = {}
         for rank in self.ranks:
             for kind, cost in rank.parts(work, head, busy).items():
-                found.setdefault(kind, []).append(cost.times(rank.stage.copies))
-        return {kind: total(costs) for kind, costs in found.items()}
+                by_kind.setdefault(kind, []).append(cost.times(rank.stage.copies))
+        return {kind: total(costs) for kind, costs in by_kind.items()}

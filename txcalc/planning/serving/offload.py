@@ -169,6 +169,6 @@ def _sparse(model: Model) -> bool:
 
 def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
     """As little in RAM as lets the rest fit: experts of ever more layers, then whole layers; all, where none does."""
-    found = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
-    found += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]
-    return found[bisect_left(found, True, key=fits, hi=len(found) - 1)]
+    offloads = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
+    offloads += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]
+    return offloads[bisect_left(offloads, True, key=fits, hi=len(offloads) - 1)]

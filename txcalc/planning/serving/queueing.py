@@ -48,8 +48,8 @@ class Loop:
         """Probability that another of the replicas that share experts prefills while this one does: its own share of
         time in prefill, or the chance that its last poll found a prompt, whichever is larger."""
         demand = self.demand
-        own = min(1.0, rate * demand.solo / max(1e-9, 1 - rate * (demand.prompt - demand.solo)))
-        return max(own, 1 - exp(-self.polled_prompts(decoding)))
+        prefill_share = min(1.0, rate * demand.solo / max(1e-9, 1 - rate * (demand.prompt - demand.solo)))
+        return max(prefill_share, 1 - exp(-self.polled_prompts(decoding)))
 
     def prompt_time(self, overlap: float) -> float:
         """Seconds of a prompt while another replica prefills with this probability."""
@@ -63,8 +63,8 @@ class Loop:
 
     def _polled_prompts(self, decoding: float) -> float:
         """Prompts that one poll for requests finds."""
-        found = self.clustering(decoding) * self.prompts_per_step(decoding) * self.poll_interval(decoding)
-        return min(found, decoding) if self.clients is None else min(found, self.clients)
+        prompts = self.clustering(decoding) * self.prompts_per_step(decoding) * self.poll_interval(decoding)
+        return min(prompts, decoding) if self.clients is None else min(prompts, self.clients)
 
     def prompts_per_step(self, decoding: float) -> float:
         """Prompts that arrive per decode step; as many answers end."""
@@ -118,9 +118,9 @@ class Loop:
             """Seconds in which one sequence of n decodes its answer."""
             step, share = demand.step(n), min(rate * self.stall_at(rate, n), 1 - CLOSE)
             even = step / (1 - share)
-            own = step + demand.prompt * (1 + 2 * rate * self.residual_step(rate, step))  # the step of its own prompt
+            first = step + demand.prompt * (1 + 2 * rate * self.residual_step(rate, step))  # the step of its own prompt
             ahead: float = share * (1 - share**steps) / (1 - share)
-            return steps * even + max(0.0, own - even) * ahead
+            return steps * even + max(0.0, first - even) * ahead
 
         counts = 1 / (1 - rate * demand.prompt)
         each = (self.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
@@ -180,9 +180,9 @@ class Loop:
         if bursts == 1 or not busy:
             return busy
 
-        def above(found: float) -> float:
-            served = (1 - found) / busy  # in the time between two requests
-            return found - exp(-(log1p(served * bursts) / bursts if bursts else served))
+        def above(chance: float) -> float:
+            served = (1 - chance) / busy  # in the time between two requests
+            return chance - exp(-(log1p(served * bursts) / bursts if bursts else served))
 
         return root(above, 0.0, 1 - CLOSE)
 
@@ -233,14 +233,15 @@ class Loop:
         shared, interval = min(1.0, others * decoding), self.poll_interval(decoding)
         step, prompt = shared * demand.step(decoding), self.prompt_time_at(decoding)
         arrivals = min(self.clustering(decoding) * self.prompts_per_step(decoding), decoding) * others
-        ahead, left, own = self.closed_queue(step, arrivals)
+        ahead, left, prompt_steps = self.closed_queue(step, arrivals)
         first = self.ahead_in_batch(max(1.0, self.clients))
-        seconds = left + ahead * (prompt + demand.chunks * step) + own * step + self.polled_ahead(decoding) * prompt
+        seconds = left + ahead * (prompt + demand.chunks * step) + prompt_steps * step
+        seconds += self.polled_ahead(decoding) * prompt
         seconds += shared * (interval - 1) / 2 * self.poll_step(decoding)
         if demand.sharing > 1:  # prefill of the other replicas alone
             away = self.rate(decoding) * (self.stall_at(self.rate(decoding), decoding) - prompt)
             seconds += away * prompt / max(1.0, demand.chunks) / 2
-        steps = ahead * demand.chunks + shared * (own + interval / 2)
+        steps = ahead * demand.chunks + shared * (prompt_steps + interval / 2)
         start = first * self.service(min(self.clients / 2, self.saturated))
         together = demand.together
         return (
@@ -305,8 +306,8 @@ class Loop:
         if busy >= 1:
             return None
         shared = 1 - exp(-decoding)  # probability that another sequence decodes
-        found = self.found_busy(others * busy)
-        wait = found * service / (1 - found) * (self.bursts + demand.spread) / (self.bursts + 1)
+        queued = self.found_busy(others * busy)
+        wait = queued * service / (1 - queued) * (self.bursts + demand.spread) / (self.bursts + 1)
         if demand.answer > 1:
             wait = self.prefill_wait(rate, shared * step, wait + shared * step / 2)
         polls = max(0.0, self.poll_interval(decoding) - 1) / 2  # while any sequence decodes

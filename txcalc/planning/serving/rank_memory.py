@@ -55,7 +55,7 @@ class RankBytes:
 
     draft         the memory of a draft model on this accelerator; None: no draft
     ram_weights   weights of the stage in host RAM
-    ram_held      leaves whose caches are in host RAM
+    ram_caches    leaves whose caches are in host RAM
     """
 
     def __init__(
@@ -80,8 +80,8 @@ class RankBytes:
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
-        self.held = [held for entry, held in caching if not (offload and offload.keeps(entry))]
-        self.ram_held = [held for entry, held in caching if offload and offload.keeps(entry)]
+        self.gpu_caches = [cache for entry, cache in caching if not (offload and offload.keeps(entry))]
+        self.ram_caches = [cache for entry, cache in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
         self._pages: dict[int, tuple[int, int]] = {}
         vocab = model.vocab_size or 0
@@ -104,22 +104,22 @@ class RankBytes:
         """One sequence's cache at a context length."""
         work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
         return Caches(
-            self._sum(lambda held: held.algorithmic(work)),
-            self._sum(lambda held: held.paged(work, block, chunk)),
-            self._sum(lambda held: held.dense(work)),
+            self._sum(lambda cache: cache.algorithmic(work)),
+            self._sum(lambda cache: cache.paged(work, block, chunk)),
+            self._sum(lambda cache: cache.dense(work)),
         )
 
     def pages(self, context: int) -> list[tuple[Held, int]]:
         """One sequence's pages in bytes, leaf by leaf."""
-        return self._paged(self.held, context)
+        return self._paged(self.gpu_caches, context)
 
-    def _paged(self, held: list[Held], context: int) -> list[tuple[Held, int]]:
+    def _paged(self, caches: list[Held], context: int) -> list[tuple[Held, int]]:
         work, engine = self.model.workload(1, context), self.engine
-        return [(one, _bytes(one.paged(work, engine.block, engine.chunk) * self._bits(one))) for one in held]
+        return [(cache, _bytes(cache.paged(work, engine.block, engine.chunk) * self._bits(cache))) for cache in caches]
 
     def ram_pages(self, context: int) -> int:
         """Bytes of one sequence's pages in host RAM."""
-        return sum(size for _, size in self._paged(self.ram_held, context)) if self.ram_held else 0
+        return sum(size for _, size in self._paged(self.ram_caches, context)) if self.ram_caches else 0
 
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the stage's weights and caches in host RAM."""
@@ -157,11 +157,11 @@ class RankBytes:
         left = usable - sum(self.rest.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 
-    def _bits(self, held: Held) -> int:
-        return self.engine.state_bits if held.is_state else self.engine.cache_bits
+    def _bits(self, cache: Held) -> int:
+        return self.engine.state_bits if cache.is_state else self.engine.cache_bits
 
     def _sum(self, elements: Callable[[Held], int]) -> int:
-        return sum(_bytes(elements(held) * self._bits(held)) for held in self.held)
+        return sum(_bytes(elements(cache) * self._bits(cache)) for cache in self.gpu_caches)
 
     def activations(self, context: int, sequences: int) -> dict[str, int]:
         """Peak bytes of activations by phase (prefill, decode, logits); the largest counts.

@@ -176,13 +176,13 @@ class RankTime:
 
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[Cost]:
         """The cost of every leaf: this is the hot loop."""
-        own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
+        sequences, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self.loads_of(work, head)
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
             started = 1.0
-            batch = own * busy if chance else own
+            batch = sequences * busy if chance else sequences
             least, compute, unpacked = copies, load.compute * batch, load.unpacked
             if chance:
                 touched = 1 - untouched(chance, load.tokens * batch, spread)
@@ -197,7 +197,7 @@ class RankTime:
                 copies *= batch
                 least = copies
             if leaf.work.in_ram:
-                yield self._in_ram(load, copies, least, compute, batch, work.tokens * own)
+                yield self._in_ram(load, copies, least, compute, batch, work.tokens * sequences)
                 continue
             moved = load.moved * batch * (fullest if chance else 1.0)
             compute += unpacked
@@ -256,8 +256,8 @@ class RankTime:
             return []
         if self._adapted is None:
             entries = walk(self.stage.root, work._replace(batch=1)).entries
-            own = [entry if self.engine.adapted(entry) else None for entry in entries]
-            pairs = pairwise([None, *own])
+            adapted = [entry if self.engine.adapted(entry) else None for entry in entries]
+            pairs = pairwise([None, *adapted])
             starts = sum(2.0 * float(one.runs) for before, one in pairs if one and not same_input(before, one))
             self._adapted = float(sum(map(self.engine.adapted, entries))), starts
         elements, starts = self._adapted
@@ -293,7 +293,7 @@ class RankTime:
         """Every leaf's weights, launches, peak and curve on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
         element, rate = self.work.element, self.accelerator.bandwidth * efficiency.memory
-        found, known = [], {}
+        leaves, known = [], {}
         for leaf in self.work.leaves:
             place = "experts" if leaf.entry.routed and not self.eager else "matmul"
             if (place, leaf.dtype) not in known:
@@ -309,8 +309,8 @@ class RankTime:
                 narrowed = curve.gathered * (1 - 1 / ep) * leaf.gathered
             elif curve.quantise and leaf.inputs and not (leaf.entry.routed or leaf.merged):
                 narrowed = curve.quantise * leaf.inputs * (element + bits_of(dtype) / 8) * float(leaf.entry.runs)
-            found.append(_Leaf(leaf, leaf.weights, self._starts(leaf) * start, reached, curve, narrowed / rate))
-        return found
+            leaves.append(_Leaf(leaf, leaf.weights, self._starts(leaf) * start, reached, curve, narrowed / rate))
+        return leaves
 
     def _starts(self, leaf: LeafWork) -> float:
         """Kernel launches, all layers; eager: one per call of a module, experts included."""

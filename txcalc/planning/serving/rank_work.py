@@ -126,10 +126,10 @@ class RankWork:
     def of(cls, stage: PipelineStage, layout: Layout, engine: EngineConfig) -> RankWork:
         """The work of a stage, computed once for all accelerators."""
         key = layout, engine.weights, engine.kv, engine.offload
-        found = stage.passes.get(key)
-        if found is None:
-            found = stage.passes[key] = cls(stage, layout, engine)
-        return found
+        work = stage.passes.get(key)
+        if work is None:
+            work = stage.passes[key] = cls(stage, layout, engine)
+        return work
 
     def loads(self, one: Workload) -> list[LeafLoad]:
         """The load of one sequence on every leaf that computes; the cache keeps at most `KEPT` workloads."""
@@ -146,7 +146,7 @@ class RankWork:
     def _leaves(self, entries: tuple[Entry, ...]) -> Iterator[LeafWork]:
         before: Entry | None = None
         form, ep, sharing = self.engine.weights, self.layout.ep, self.layout.sharing
-        held, offload = Fraction(self.layout.tp, self.layout.expert_group), self.engine.offload
+        expert_share, offload = Fraction(self.layout.tp, self.layout.expert_group), self.engine.offload
         for entry in entries:
             leaf = entry.leaf.owning
             if leaf is not entry.leaf:  # read here too, wherever it is held
@@ -158,7 +158,7 @@ class RankWork:
             if leaf.row is not None:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
             # k of E: a rank has E/ep experts, or shards of them, and the tokens that its group sends it.
-            chance = float(entry.runs / entry.times * held) if entry.routed else 0.0
+            chance = float(entry.runs / entry.times * expert_share) if entry.routed else 0.0
             d_in, d_out = leaf.matrix or (0, 0)
             merged = same_input(before, entry)
             inside = entry.routed and not leaf.matrix  # of a grouped kernel

@@ -355,8 +355,8 @@ class _Simulation:
                 heapify(self.decoding)
                 steps = self.counter - request.since
                 self.cached_tokens -= request.base + steps * self.server.tokens
-                made = min(request.answer - 1, int(steps * self.server.tokens))
-                request.prompt, request.answer = request.base - request.job.cached + made, request.answer - made
+                tokens = min(request.answer - 1, int(steps * self.server.tokens))
+                request.prompt, request.answer = request.base - request.job.cached + tokens, request.answer - tokens
             self.line.appendleft(request)
 
 

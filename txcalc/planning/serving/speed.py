@@ -105,10 +105,10 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
-        found = {point.sequences: point for point in self._timed(self.plan.best)}
+        points = {point.sequences: point for point in self._timed(self.plan.best)}
         if self.request.rate is None:
-            found[self.chosen.sequences] = self.chosen
-        return [found[n] for n in sorted(found)]
+            points[self.chosen.sequences] = self.chosen
+        return [points[n] for n in sorted(points)]
 
     @property
     def capacity(self) -> list[OperatingPoint]:
@@ -148,12 +148,12 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        found, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
+        notes, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
-            found.append(DIFFER)
+            notes.append(DIFFER)
         if run and run.gives_means:
-            found.append(f"TTFT and TPOT are means of the {len(run.run.done):,} requests that were simulated: {SEATED}")
-        return tuple(found)
+            notes.append(f"TTFT and TPOT are means of the {len(run.run.done):,} requests that were simulated: {SEATED}")
+        return tuple(notes)
 
     @property
     def prompt(self) -> int:
@@ -168,14 +168,14 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def front(self) -> list[OperatingPoint]:
         """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
-        found: list[OperatingPoint] = []
+        front: list[OperatingPoint] = []
         for _, _, point in sorted(
             ((p.steady.tpot, -p.tokens_per_s_gpu, p) for p in self.points if p.steady.tpot),
             key=lambda timed: timed[:2],
         ):
-            if not found or point.tokens_per_s_gpu > found[-1].tokens_per_s_gpu:
-                found.append(point)
-        return found
+            if not front or point.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
+                front.append(point)
+        return front
 
     @cached_property
     def cheapest(self) -> OperatingPoint | None:

@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
@@ -174,15 +175,31 @@ def measurements() -> str:
 
 
 def console(block: re.Match[str], columns: int) -> str:
-    """A console block with what its command prints now; of one that is refused, why."""
-    argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", block[1])
+    """A console block with what its command prints now; of one that is refused, why. A comment before it,
+    `<!-- show: header, Speed -->`, names the paragraphs that it shows, by the beginning of their title."""
+    choice, command = block["choice"], block["command"]
+    output = printed(command, columns, refused="\ntxcalc: " in block[0])
+    if choice is None:
+        return f"```console\n$ txcalc {command}\n{output}\n```"
+    header, *tables = output.split("\n\n")
+    shown = [
+        header if name == "header" else next(table for table in tables if table.startswith(name))
+        for name in choice.split(", ")
+    ]
+    text = "\n\n".join([*shown, "…"])
+    return f"<!-- show: {choice} -->\n```console\n$ txcalc {command}\n{text}\n```"
+
+
+@cache
+def printed(command: str, columns: int, *, refused: bool) -> str:
+    """What a command prints; on stderr, if it is refused."""
+    argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", command)
     environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
     result = CliRunner(env=environment).invoke(app, [word.strip("'\"") for word in argv])
-    refused = result.exit_code == 2 and "\ntxcalc: " in block[0]
+    refused = refused and result.exit_code == 2
     assert result.exit_code == 0 or refused, result.output
-    printed = result.stderr if refused else result.stdout
-    output = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
-    return f"```console\n$ txcalc {block[1]}\n{output}\n```"
+    text = result.stderr if refused else result.stdout
+    return "\n".join(line.rstrip() for line in text.rstrip().splitlines())
 
 
 def picture() -> str:
@@ -197,7 +214,9 @@ def picture() -> str:
     return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="txcalc"), flags=re.DOTALL)
 
 
-CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
+CONSOLE = re.compile(
+    r"(?:<!-- show: (?P<choice>[^\n]*) -->\n)?```console\n\$ txcalc (?P<command>[^\n]*)\n.*?```", re.DOTALL
+)
 GENERATED = (commands, helps, symbols, keys, families, presets, proved, accelerators, measurements, modules)
 
 
@@ -206,7 +225,7 @@ GENERATED = (commands, helps, symbols, keys, families, presets, proved, accelera
 def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
     text = page.read_text()
     for block in CONSOLE.finditer(text):
-        pytest.importorskip(NEEDS.get(block[1].split()[0], "txcalc"))
+        pytest.importorskip(NEEDS.get(block["command"].split()[0], "txcalc"))
         text = text.replace(block[0], console(block, 80))
     _same(page, text, update_golden)
 
@@ -280,3 +299,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     assert found.returncode == 0, found.stderr
     assert (tmp_path / "reference" / "commands" / "index.html").exists()
+    library = (tmp_path / "library" / "index.html").read_text()
+    assert "<blockquote>" not in library  # what `>>>` is in Markdown
+    assert library.count('class="gp"') > 30  # prompts of highlighted examples
+    assert "<td>Dtype of the KV cache.</td>" in library

@@ -25,7 +25,7 @@ from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.steady_state import closed, open_
+from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.training import Recipe, memory
 from txcalc.planning.training.step import StepTimer
 
@@ -142,7 +142,7 @@ def test_scores_that_kernels_do_not_fuse_go_through_memory() -> None:
         (core,) = (one for one in rank.loads_of(work, True) if one.kind == "attention_core")
         (ask,) = (ask for ask in rank.work.loads(work) if ask.core)
         assert ask.core
-        more = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.again
+        more = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.extra_reads
         scores = 32 * 32 * tokens * tokens * memory_.score_bytes
         assert more * card.efficiency.memory / core.curve.memory == pytest.approx(scores if tokens > 64 else 0, abs=1)
 
@@ -227,11 +227,11 @@ DEMANDS = {
 def loaded(demand: Demand, pace: float = 1.0) -> list[Steady]:
     """At four loads; where time goes by another pace, the rates that are asked for too."""
     return [
-        closed(demand, 1),
-        closed(demand, 24),
-        closed(demand, 48, 16),
-        open_(demand, 3 * pace, 1e4),
-        open_(demand, 3 * pace, 48),
+        closed_loop(demand, 1),
+        closed_loop(demand, 24),
+        closed_loop(demand, 48, 16),
+        open_loop(demand, 3 * pace, 1e4),
+        open_loop(demand, 3 * pace, 48),
     ]
 
 

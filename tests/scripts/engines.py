@@ -21,7 +21,7 @@ from txcalc.errors import TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
 from txcalc.planning.serving.engine_profiles import latency
-from txcalc.planning.serving.steady_state import closed
+from txcalc.planning.serving.steady_state import closed_loop
 
 STEPS, SEQUENCES, TOGETHER = (0.0, 2e-4, 4e-4, 8e-4, 1.2e-3), (0.0, 5e-6, 1e-5, 2e-5, 3e-5, 4e-5), (0.5, 0.7, 0.9, 1.0)
 OWN, POLLS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.16, 0.2), (0, 1, 2, 3, 5, 8, 12, 16, 20)
@@ -42,7 +42,7 @@ class Server(NamedTuple):
         demand = self.demand._replace(
             step=StepCurve(lambda n: bare(n) + step + sequence * n), together=together if self.alike else 1 / ROUNDS
         )
-        steady = closed(demand, self.clients, self.seats)
+        steady = closed_loop(demand, self.clients, self.seats)
         assert steady.tpot
         beside = min(1.0, max(0.0, 1 - 1 / max(1.0, min(self.clients, self.seats))) * steady.decoding)
         return self.row, steady.tpot / self.row.tpot, steady.ttft, beside * demand.step(steady.decoding)
@@ -57,7 +57,7 @@ def servers(engine: str) -> list[Server]:
         layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
         try:
             timing = timer(held_by(row), row.prompt, row.answer)
-            demand, seats = timing.demand(layout, row.concurrency), timing.seats(layout)
+            demand, seats = timing.demand(layout, row.concurrency), timing.cache_slots(layout)
         except TxcalcError:
             continue
 

@@ -314,7 +314,7 @@ def predict(row: Row) -> Found:
     if faults := held.sharding.faults(layout):
         raise InputError(f"layout {layout}", faults)
     timing = timer(held, row.prompt, row.answer)
-    pace, point = timing.pace(layout), timing.point(layout, row.concurrency)
+    pace, point = timing.layout_time(layout), timing.point(layout, row.concurrency)
     each = -(-row.concurrency // row.dp)
     step = pace.step(each, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
     share = row.concurrency * row.prompt / (row.answer * point.prompt_tokens_per_s_gpu * layout.gpus)

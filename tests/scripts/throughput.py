@@ -36,7 +36,7 @@ from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.simulation import Server, simulate
-from txcalc.planning.serving.steady_state import closed
+from txcalc.planning.serving.steady_state import closed_loop
 from txcalc.planning.serving.traffic import Arrival
 
 # Requests of a run, by prompt and answer.
@@ -95,7 +95,7 @@ def predict(row: Row) -> tuple[float, int, int]:
     inside, mine = min(most, sequences), ceil(REQUESTS[row.prompt, row.answer] / layout.dp)
     loads: list[tuple[float, Steady] | None] = [None]
     if layout.sharing > 1:
-        loads.append((inside, closed(timing.demand(layout), inside)))
+        loads.append((inside, closed_loop(timing.demand(layout), inside)))
     rates = []
     for others in loads:
         server = Server.of(timing, layout, inside, others)._replace(budget=tokens)

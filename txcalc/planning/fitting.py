@@ -125,21 +125,21 @@ class FormatFits:
             tensor_parallel = bool(kind and kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
             layout = self._laid(_split(self.sharding, card.number, tensor_parallel))
         except InputError as error:
-            return ModelFit.refusal(model, name, engine.asked, card.name, self.length, str(error))
+            return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
         room = card.memory - reserved(engine.reserve, engine.memory, card) - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
         short = shortage(room, ram_free)
-        bandwidth_known, seconds = not (offload and offload.asked) or (host and host.bandwidth), None
+        bandwidth_known, seconds = not (offload and offload.cuts) or (host and host.bandwidth), None
         if timed and bandwidth_known and not short and kind and ranks[0].caching:
             seconds = step(model, self.sharding, layout, kind, engine, self.length)
         return ModelFit(
             model=model.name,
             params=model.params,
             weights=name,
-            asked=engine.asked,
+            asked=engine.weights_name,
             gpu=card.name,
             layout=text,
             context=self.length,

@@ -213,7 +213,7 @@ class Sharding:
         if wrong := layout.not_numbers():
             return wrong
         faults = layout.faults() + (unserved(layout) if self.serving else [])
-        if self.offload and self.offload.asked and layout.gpus != layout.pp:
+        if self.offload and self.offload.cuts and layout.gpus != layout.pp:
             expected = "pp alone: where layers or experts lie in RAM, llama.cpp splits the others by layer"
             faults.append(Fault("layout", str(layout), expected))
         for name in () if self.has_experts else ("etp",) if self.serving else ("ep", "etp"):

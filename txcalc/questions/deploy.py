@@ -14,7 +14,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
 from txcalc.planning.serving import points, traffic
-from txcalc.planning.serving.deployment import FewestGpus, Plan, Planner, beside
+from txcalc.planning.serving.deployment import FewestGpus, Plan, Planner, with_offload
 from txcalc.planning.serving.engine import engine as engine_config, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, offloading, profile
@@ -570,7 +570,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         chunk = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
         config = engine_config(model, chunk=chunk, memory=memory, **self.engine)
         if self.offload:
-            config = beside(self.offload, model, kind, config, gpus or 1, context, self.least_users)
+            config = with_offload(self.offload, model, kind, config, gpus or 1, context, self.least_users)
         planner = Planner(model, kind, config, self._drafter(model))
         plan = self._plan(planner, context, gpus)
         serving, fewer, unknown = None, None, ""

@@ -86,7 +86,7 @@ def _latency(serving: Serving) -> Panel:
 def _roofline(serving: Serving) -> Panel:
     """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
     intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
-    plan, pace = serving.plan, serving.pace
+    plan, pace = serving.plan, serving.layout_time
     accelerator, engine = plan.planner.accelerator, plan.planner.engine
     steps: list[tuple[str, Workload]] = []
     if pace.caching:
@@ -149,7 +149,7 @@ def _load_by_gpus(serving: Serving) -> Panel:
             ).best
         except InputError:  # this number has no layout
             continue
-        if not best.fits or not serving.timer.known(best.layout):
+        if not best.fits or not serving.timer.links_known(best.layout):
             continue
         steady = serving.timer.point(best.layout, plan.concurrency, serving.request.rate, best.max_concurrency).steady
         if steady.timed:

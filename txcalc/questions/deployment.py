@@ -516,7 +516,7 @@ def unsuited(plan: Plan) -> UnsuitedReplica | None:
     replica = plan.unsuited
     if replica is None:
         return None
-    states = enumerate((replica.alone, replica.two), 1)
+    states = enumerate((replica.one_user, replica.two_users), 1)
     latencies = (ReplicaLatency(users, state.ttft, state.tpot) for users, state in states if state)
     return UnsuitedReplica.of(replica.layout, latencies=tuple(latencies))  # type: ignore[no-any-return]
 
@@ -642,7 +642,7 @@ def _within_limits(serving: Serving, at: OperatingPoint) -> bool | None:
     limits = serving.limits
     if limits.simulated:
         return not serving.unmet if at is serving.chosen else None
-    return limits.kept(at.steady) if limits else None
+    return limits.met_by(at.steady) if limits else None
 
 
 def _limit_checks(serving: Serving) -> Iterator[LimitCheck]:
@@ -710,7 +710,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         prefix_cached=serving.cached,
         answer=chosen.answer,
         rate=serving.request.rate,
-        seats=min(int(serving.seats), chosen.sequences),
+        seats=min(int(serving.cache_slots), chosen.sequences),
         ttft_last_s=chosen.last(serving.prompt) if chosen.tpot else None,
         **_point(serving, chosen, serving.simulated),
         disaggregated=_disaggregated(serving, serving.pools) if serving.pools else None,
@@ -732,7 +732,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         meets_limits=not serving.unmet,
         highest_rate=point(serving, most) if most else None,
         floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
-        libraries=serving.pace.libraries,
+        libraries=serving.layout_time.libraries,
         notes=serving.notes,
         single_request=_single_request(serving),
         checks=tuple(_limit_checks(serving)),
@@ -743,7 +743,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
 
 def _single_request(serving: Serving) -> SingleRequest:
     timer, layout = serving.timer, serving.chosen.layout
-    steady, (prompt, step) = timer.single_request(layout), timer.alone(layout)
+    steady, (prompt, step) = timer.single_request(layout), timer.single_times(layout)
     rate = 1 / steady.tpot if steady.tpot else None
     floor, bound = (step.floor, step.bound) if step and steady.tpot else (None, None)
     return SingleRequest(steady.ttft, steady.tpot, steady.e2e, rate, prompt.floor, floor, bound)
@@ -759,7 +759,7 @@ def api_comparison(
         return None
     gpus = serving.pools.gpus if serving.pools else point.layout.gpus
     rate = serving.pools.rate if serving.pools else point.steady.requests_per_s
-    answer = serving.request.answer if serving.pace.caching else 0
+    answer = serving.request.answer if serving.layout_time.caching else 0
     plan_cost, requests = MONTH_HOURS * serving.price * gpus, MONTH_HOURS * 3600 * rate
     request_cost = (serving.prompt * prices[0] + answer * prices[1]) / 1e6
 
@@ -788,7 +788,7 @@ def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, st
 def _seats_limit(serving: Serving) -> str:
     memory = serving.plan.planner.engine.memory
     at_once = memory.at_once if memory else None
-    full = at_once is not None and serving.seats >= at_once * serving.chosen.layout.dp
+    full = at_once is not None and serving.cache_slots >= at_once * serving.chosen.layout.dp
     return "max_num_seqs" if full else "cache"
 
 
@@ -817,7 +817,7 @@ def _efficiency(serving: Serving) -> dict[str, KernelShare]:
 
 def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
     """A prefill and a decode step of the chosen point by kind of part, without speculation."""
-    pace, plan, at = serving.pace, serving.plan, serving.chosen
+    pace, plan, at = serving.layout_time, serving.plan, serving.chosen
     if at.tpot is None:
         return pace.prefill_parts(serving.prompt), {}
     sequences = -(-at.running // at.layout.dp)

@@ -25,7 +25,7 @@ from txcalc.planning.formats.names import covering, format_of
 from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage, Sharding
-from txcalc.planning.serving.deployment import Planner, largest, notes_of_layout, plan
+from txcalc.planning.serving.deployment import Planner, bisect_max, notes_of_layout, plan
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
@@ -486,7 +486,7 @@ def test_a_layout_that_the_format_cannot_store_is_no_layout() -> None:
 @given(st.integers(1, 10**6), st.integers(0, 2 * 10**6))
 def test_largest_is_found_by_halving(most: int, end: int) -> None:
     expected = 0 if end < 1 else None if end >= most else end
-    assert largest(lambda n: n <= end, most) == expected
+    assert bisect_max(lambda n: n <= end, most) == expected
 
 
 def test_a_gpu_is_a_ledger_that_adds_up() -> None:

@@ -190,4 +190,4 @@ def test_heads_that_share_keys_read_them_again(name: str, leaf: str, again: int)
     passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
     loads = {passes.leaves[load.leaf].entry.path: load.core for load in passes.loads(model.workload(1, 1, 9))}
     core = loads[f"layers.0.attention.{leaf}"]
-    assert core and (core.again, core.grouped) == (again, again > 0)
+    assert core and (core.extra_reads, core.grouped) == (again, again > 0)

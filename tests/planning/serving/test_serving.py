@@ -354,7 +354,9 @@ def test_experts_of_copies_without_a_sequence_are_left_alone() -> None:
     assert alone == pytest.approx(4096 * 8 / 8 * expert / 989e12, rel=1e-9)
     assert pace("deepseek-v3", "h200", Layout(tp=8, dp=2, ep=8)).busy(1) == 1  # no copy shares another's
     found = serving("deepseek-v3", "h200", 16, 2048)
-    assert found.pace.busy(1) < 1 and found.chosen.tpot == found.pace.step(1, 2048, busy=found.pace.busy(1))
+    assert found.layout_time.busy(1) < 1 and found.chosen.tpot == found.layout_time.step(
+        1, 2048, busy=found.layout_time.busy(1)
+    )
     _, decode = by_part(found)
     assert sum(part.achievable for part in decode.values()) == pytest.approx(found.chosen.tpot.achievable, rel=1e-9)
 
@@ -574,14 +576,14 @@ def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     held = Planner(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
     timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = (
-        one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.pace(layout), 2), (timer.draft(layout), 1))
+        one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.layout_time(layout), 2), (timer.draft(layout), 1))
     )
     found = timer.token_time(layout, 4, 0.5, 8192)
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
     assert found.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
     assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
-    alone, drafted = timer.pace(layout).step(1, 1024, 2, 1 / 2), timer.draft(layout).step(1, 1024, 1, 1 / 2)
-    first = timer.alone(layout)[1]
+    alone, drafted = timer.layout_time(layout).step(1, 1024, 2, 1 / 2), timer.draft(layout).step(1, 1024, 1, 1 / 2)
+    first = timer.single_times(layout)[1]
     assert first and first.achievable == pytest.approx((alone.achievable + drafted.achievable) / 1.85)
 
 
@@ -590,7 +592,7 @@ def test_a_draft_that_shares_no_experts_has_all_its_sequences() -> None:
     model, layout = load("deepseek-v3"), Layout(dp=2, ep=2)
     held = Planner(model, hardware.load("h200"), engine(model, "fp8"), load("mixtral-8x7b"))
     timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
-    step, drafted = timer.pace(layout).step(4, 8192, 2, 0.5), timer.draft(layout).step(4, 8192, 1, 1.0)
+    step, drafted = timer.layout_time(layout).step(4, 8192, 2, 0.5), timer.draft(layout).step(4, 8192, 1, 1.0)
     found = timer.token_time(layout, 4, 0.5, 8192)
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
 
@@ -665,7 +667,7 @@ def test_the_ridge_is_the_first_batch_that_computes_longer(name: str) -> None:
     for caches, n in ((False, found.ridge.weights), (True, found.ridge.with_cache)):
         for batch, longer in ((n, True), (n and n - 1, False)):
             if batch:
-                parts = found.pace.decode_parts(batch, 512)
+                parts = found.layout_time.decode_parts(batch, 512)
                 costs = [c for kind, c in parts.items() if caches or kind != "attention_core"]
                 memory = sum(c.least_weights + caches * c.least_cache for c in costs)
                 assert (sum(c.least_compute for c in costs) >= memory) is longer
@@ -693,7 +695,7 @@ def test_one_request_alone_is_never_slower_than_under_load(seed: int) -> None:
     prompt, answer = draw.choice((20, 500, 900)), draw.choice((1, 2, 20, 100))
     timer = Timer(planner, request(prompt + answer, prompt, answer=answer), prompt + answer)
     for layout in planner.layouts(draw.choice((1, 2, 4, 8))):
-        if not planner.max_concurrency(layout, prompt + answer) or not timer.known(layout):
+        if not planner.max_concurrency(layout, prompt + answer) or not timer.links_known(layout):
             continue
         alone = timer.single_request(layout)
         if layout.sharing == 1:
@@ -726,9 +728,9 @@ def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     assert point and point.steady.tpot and point.steady.tpot <= 0.012
     timer = Timer(found.plan.planner, found.request, 4096)
     assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
-    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.kept(p.steady))
-    assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
-    assert found.limits.kept(point.steady) and not found.unmet  # one user is within it, too
+    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.met_by(p.steady))
+    assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.layout_time.prefill_rate(2048))
+    assert found.limits.met_by(point.steady) and not found.unmet  # one user is within it, too
     assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
 
 
@@ -739,7 +741,7 @@ def test_costs_are_gpu_time() -> None:
     assert point.layout.gpus == 4
     each = 1e-3 * 4 / point.steady.rate  # of a request
     assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * each / 1024)
-    whole = found.pace.prefill_rate(1024)
+    whole = found.layout_time.prefill_rate(1024)
     assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
     assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
     assert point.joules_per_token(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
@@ -1015,7 +1017,7 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
     assert found.chosen.layout == Layout(pp=8)
     whole = replace(hardware.load("rtx-4090"), memory=200 * 2**30)
     alone = LayoutTime(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.planner.engine)
-    assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
+    assert found.layout_time.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
     with pytest.raises(InputError, match="its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))
 

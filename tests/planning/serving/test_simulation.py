@@ -29,7 +29,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
-from txcalc.planning.serving.steady_state import closed, coupling, open_
+from txcalc.planning.serving.steady_state import closed_loop, coupling, open_loop
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
@@ -115,7 +115,7 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     run = ran(
         Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), Requests(Lengths(1024, 1024), Lengths(256, 256), 0, rate), 10_000
     )
-    form = open_(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 256), rate, 1024)
+    form = open_loop(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 256), rate, 1024)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.02)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.02)
     assert run.inside == pytest.approx(form.inside, rel=0.03)
@@ -131,14 +131,14 @@ def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) ->
     server, one = Server(linear(0.0, 0.0), 0.02 / 1024, 0.0, 1024, 1024, 1 << 30), Lengths(1, 1)
     rate = busy / 0.02
     run = ran(server, Requests(Lengths(1024, 1024), one, 0, rate, burstiness), 40_000)
-    form = open_(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, bursts=1 / burstiness), rate, 1024)
+    form = open_loop(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, bursts=1 / burstiness), rate, 1024)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.08)
 
 
 def test_requests_that_come_evenly_wait_least() -> None:
     """A file's times are even but for what is lost in them, and those of a gamma's may be as even as one likes."""
     waits = [
-        open_(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, spread=0.5, bursts=bursts), 25, 1024).ttft - 0.02
+        open_loop(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, spread=0.5, bursts=bursts), 25, 1024).ttft - 0.02
         for bursts in (0.0, 1e-300, 1e-18, 1e-9, 1e-3, 0.1, 1.0)
     ]
     assert waits[:4] == pytest.approx([waits[0]] * 4, rel=1e-6)
@@ -206,7 +206,7 @@ def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
     step = linear(0.006, 1e-4)
     traffic = Requests(Lengths(922, 1126), Lengths(461, 563))
     run = ran(Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), traffic, 10 * clients, clients)
-    form = closed(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512), clients)
+    form = closed_loop(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512), clients)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.04)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.2)
     assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.04)
@@ -224,7 +224,7 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     server = Server(step, 2.1e-5, 0.0, 8192, seats, 60_000, interval=interval)
     run = ran(server, traffic, 10 * clients, clients)
     demand = Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512, interval=interval)
-    form = closed(demand, clients, seats)
+    form = closed_loop(demand, clients, seats)
     assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.06)
     assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.06)
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.25)
@@ -248,7 +248,9 @@ def test_closed_loops_of_drawn_servers_are_the_closed_forms(
     traffic = Requests(Lengths(prompt, prompt), Lengths(answer - by, answer + by))
     run = ran(Server(step, token, 0.01, 8192, 4096, 1 << 40, polls=2.0), traffic, ROUNDS * clients, clients)
     seconds, width = prompt * token, (12 * traffic.answers.spread) ** 0.5
-    form = closed(Demand(step, seconds, seconds, prompt / 8192, answer, overhead=0.01, polls=2.0, width=width), clients)
+    form = closed_loop(
+        Demand(step, seconds, seconds, prompt / 8192, answer, overhead=0.01, polls=2.0, width=width), clients
+    )
     assert 0.9 < form.e2e / mean(run, "e2e") < 1.1
     assert 0.55 < form.ttft / mean(run, "ttft") < 1.35
     assert form.tpot and 0.93 < form.tpot / mean(run, "tpot") < 1.3

@@ -16,7 +16,7 @@ from txcalc import deploy, hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import LayoutCapacity, Planner, largest, taken
+from txcalc.planning.serving.deployment import LayoutCapacity, Planner, bisect_max, gpus_of
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.planning.serving.points import Slo, Timer, request
@@ -58,7 +58,7 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("held", [{}, {"tp": 2}, {"tp": 2, "pp": 3, "dp": 4}])
 def test_the_accelerators_of_ways_that_are_given(held: dict[str, int]) -> None:
-    assert taken(held) == {0: 1, 1: 2, 3: 24}[len(held)]
+    assert gpus_of(held) == {0: 1, 1: 2, 3: 24}[len(held)]
 
 
 def test_a_choice_serves_where_it_holds_one() -> None:
@@ -104,9 +104,9 @@ def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrenc
 
 def _serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float | None = None) -> bool:
     """Whether a load fits and is within the limits."""
-    if not timer.known(layout) or not timer.planner.fits(layout, timer.context, users):
+    if not timer.links_known(layout) or not timer.planner.fits(layout, timer.context, users):
         return False
-    return limits.kept(timer.steady(layout, users) if rate is None else timer.open(layout, rate))
+    return limits.met_by(timer.steady(layout, users) if rate is None else timer.open(layout, rate))
 
 
 CHAT = ("--concurrency", "200", "--prompt", "2k", "--answer", "300", "--ttft", "500ms", "--tpot", "30ms")
@@ -231,7 +231,7 @@ def test_one_replica_less_misses_a_percentile(seed: int) -> None:
         layouts = [layout for count in (gpus, gpus - 1) for layout in planner.layouts(count)] if gpus > 1 else []
         smaller = [layout for layout in layouts if layout.gpus < gpus and unit(layout) in (1, 2, 4, 8)]
         assert not any(
-            planner.fits(layout, plan.context, users) and limits.kept(bounded(timer, limits, layout, users, rate))
+            planner.fits(layout, plan.context, users) and limits.met_by(bounded(timer, limits, layout, users, rate))
             for layout in smaller
         )
 
@@ -352,7 +352,7 @@ def test_one_replica_less_is_too_few(seed: int) -> None:
     plan = arrange(planner, asked, context, users, limits=limits)
     timer, gpus = Timer(planner, asked, context), plan.best.layout.gpus
     if plan.fewest is None:
-        assert plan.unsuited and not limits.kept(plan.unsuited.two or plan.unsuited.alone)
+        assert plan.unsuited and not limits.met_by(plan.unsuited.two_users or plan.unsuited.one_user)
         layouts = [layout for n in (1, 2, 4, 8) for layout in planner.layouts(n) if layout.dp == 1]
         few = min(users, 2)
         assert not any(_serves(timer, layout, few, limits, None if rate is None else 1e-3) for layout in layouts)
@@ -372,7 +372,7 @@ def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
         found = arrange(planner, asked, 9216, 100, 16, limits=limits)
         speed = serve(found, asked, None, limits)
         every = [speed.timer.steady(c.layout, 100) for c in found.choices if c.fits]
-        kept = [steady for steady in every if limits.kept(steady)]
+        kept = [steady for steady in every if limits.met_by(steady)]
         assert len(kept) >= 1 and speed.chosen.steady.e2e == min(steady.e2e for steady in kept)
 
 
@@ -404,9 +404,9 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
         rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
         assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
-        assert best.rate < max(rates.values()) and limits.kept(best.steady) and best.steady.timed
+        assert best.rate < max(rates.values()) and limits.met_by(best.steady) and best.steady.timed
         more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
-        assert not any(steady.timed and limits.kept(steady) for steady in more)
+        assert not any(steady.timed and limits.met_by(steady) for steady in more)
     code, out, _ = run(*argv)
     assert code == 1 and "requests/s; largest load with known latencies: 4.33 requests/s on tp=2 dp=4, TTFT " in (
         out.replace("\n", " ")
@@ -543,7 +543,7 @@ def test_a_limit_that_is_just_met_is_kept() -> None:
     from txcalc.planning.serving.demand import Steady
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
-    assert Slo(0.5, 0.5).kept(point) and not Slo(0.49).kept(point) and not Slo(None, 0.49).kept(point)
+    assert Slo(0.5, 0.5).met_by(point) and not Slo(0.49).met_by(point) and not Slo(None, 0.49).met_by(point)
 
 
 def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
@@ -555,8 +555,8 @@ def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
 
 @pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])
 def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: int) -> None:
-    assert largest(lambda n: n <= most, 500, near) == most and largest(lambda n: n <= 0, 500, near) == 0
-    assert largest(lambda n: True, most, min(near, most)) is None
+    assert bisect_max(lambda n: n <= most, 500, near) == most and bisect_max(lambda n: n <= 0, 500, near) == 0
+    assert bisect_max(lambda n: True, most, min(near, most)) is None
 
 
 def test_the_highest_rate_is_rounded_down_to_three_digits() -> None:

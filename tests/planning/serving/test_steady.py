@@ -14,7 +14,7 @@ from hypothesis import example, given, strategies as st
 from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
 from txcalc.planning.serving.queueing import Loop
 from txcalc.planning.serving.simulation import Server, simulate
-from txcalc.planning.serving.steady_state import closed, open_
+from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Arrival
 
 
@@ -39,21 +39,21 @@ DEMANDS = st.builds(
 
 def test_one_user_alone() -> None:
     """Nothing in line: the prompt, and 99 steps that nobody shares."""
-    found = closed(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
+    found = closed_loop(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
     assert found.ttft == pytest.approx(0.05 + 0.3) and found.tpot == pytest.approx(0.01) and found.line == 0
     assert found.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / found.rate, rel=1e-4)
 
 
 def test_a_step_and_its_share_of_the_prompts() -> None:
     """Long answers: all users decode nearly all the time, each step pays users/(answer − 1) prompts."""
-    found = closed(Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 10_001), 64)
+    found = closed_loop(Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 10_001), 64)
     assert found.tpot == pytest.approx(0.01 + 0.064 + 64 * 0.2 / 10_000, rel=0.01)
     assert found.utilisation == pytest.approx(found.rate * 0.2)
 
 
 def test_the_wait_of_an_open_loop_is_pollaczek_and_khinchines() -> None:
     """Answers of one token: a queue of prompts alone, M/D/1."""
-    found = open_(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
+    found = open_loop(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
     assert found.lasts and found.utilisation == pytest.approx(0.5)
     assert found.ttft == pytest.approx(0.2 + 0.5 * 0.2 / (2 * 0.5)) and found.tpot is None
 
@@ -63,15 +63,15 @@ def test_a_closed_loop_starts_at_once() -> None:
     what is left of a step, and for its own."""
     demand = Demand(linear(0.001, 0), 0.01, 0.01, 1.0, 100_000)
     own = 0.01 + 2.5 * 0.001 * (1 - 1 / ROUNDS)
-    assert closed(demand, 101).ttft == pytest.approx(own + 50 * 0.011 / ROUNDS, rel=0.02)
+    assert closed_loop(demand, 101).ttft == pytest.approx(own + 50 * 0.011 / ROUNDS, rel=0.02)
     together = demand._replace(chunks=0.001)
-    assert closed(together, 101).ttft == pytest.approx(own - 0.001 + 100 * 0.01 / ROUNDS, rel=0.02)
+    assert closed_loop(together, 101).ttft == pytest.approx(own - 0.001 + 100 * 0.01 / ROUNDS, rel=0.02)
 
 
 def test_prompts_that_are_computed_first() -> None:
     """Half of all others' prompts come before one's own first token, and the other half before one's second: what a
     request takes in all is what it takes where prompts and answers mix."""
-    mixed, first = (closed(Demand(linear(0.01, 0), 0.1, 0.1, 1.0, 1001, together=t), 101) for t in (0, 1))
+    mixed, first = (closed_loop(Demand(linear(0.01, 0), 0.1, 0.1, 1.0, 1001, together=t), 101) for t in (0, 1))
     assert first.ttft == pytest.approx(0.1 + 50 * 0.11, rel=0.02) and mixed.ttft < 1.2
     assert first.tpot == pytest.approx(0.01 + 50 * 0.1 / 1000, rel=0.15)
     assert first.e2e == pytest.approx(mixed.e2e, rel=0.1)
@@ -80,22 +80,22 @@ def test_prompts_that_are_computed_first() -> None:
 def test_copies_that_share_experts_wait_for_each_other() -> None:
     """Few requests: each of eight copies' prompts, alone at 0.06 s, holds up all steps. Many: nearly all have one."""
     demand = Demand(linear(0.01, 0), 0.1, 0.06, 0.0, 1001, sharing=8, solo=0.06)
-    apart, few = (closed(one, 2) for one in (demand._replace(sharing=1, prompt=0.06), demand))
+    apart, few = (closed_loop(one, 2) for one in (demand._replace(sharing=1, prompt=0.06), demand))
     assert few.tpot and apart.tpot
     # Of two users' prompts one is another's; of sixteen fifteen are.
     assert few.tpot - 0.01 == pytest.approx(15 * (apart.tpot - 0.01), rel=0.1)  # two coincide at times
-    many = [closed(one, 2000) for one in (demand, demand._replace(sharing=1))]
+    many = [closed_loop(one, 2000) for one in (demand, demand._replace(sharing=1))]
     assert many[0].rate == pytest.approx(many[1].rate, rel=0.1) == pytest.approx(10, rel=0.2)
     # Eight prompts per step and copy: every copy computes some, though they take a third of its time.
     slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, unloaded=0.012, solo=0.012)
-    thousands = [closed(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
+    thousands = [closed_loop(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
     assert thousands[0] == pytest.approx(thousands[1], rel=0.01)
 
 
 def test_copies_that_gather_prompts() -> None:
     """A prompt waits for half of what all copies take to have one, 1 + 1/2 of what one takes, or of the interval."""
     demand = Demand(linear(0.01, 0), 0.0, 0.0, 0.01, 1001, sharing=2, gathers=True, interval=60)
-    few, many = (closed(demand, n) for n in (2, 100))
+    few, many = (closed_loop(demand, n) for n in (2, 100))
     rest = 1 - 1 / ROUNDS  # of the rounds, in which others decode
     assert few.ttft == pytest.approx(0.01 * (0.5 + 29.5 + 1) * rest, rel=0.05)
     assert many.ttft == pytest.approx(0.01 * (0.5 + (1.5 * 10 - 1) / 2 + 1) * rest, rel=0.05)
@@ -133,13 +133,13 @@ def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
 
 
 def test_too_many_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
-    over = open_(Demand(linear(0.01, 0), 0.25, 0.25, 1.0, 1), 10.0, 8.0)
+    over = open_loop(Demand(linear(0.01, 0), 0.25, 0.25, 1.0, 1), 10.0, 8.0)
     assert (over.lasts, over.rate, over.utilisation, over.decoding) == (False, 4.0, 2.5, 0.0)
 
 
 def test_those_without_a_seat_wait_in_line() -> None:
     demand = Demand(linear(0.01, 0.001), 0.02, 0.02, 0.1, 501)
-    all_, seated = closed(demand, 80, 16), closed(demand, 16)
+    all_, seated = closed_loop(demand, 80, 16), closed_loop(demand, 16)
     assert (all_.tpot, all_.rate) == (seated.tpot, seated.rate) and all_.inside == pytest.approx(80, rel=1e-4)
     server = Server(demand.step, demand.prompt / 1000, 0.0, 8192, 16, 10**6)
     run = simulate(server, iter([Arrival(0.0, 1000, 501)] * 2400), 80)
@@ -149,16 +149,16 @@ def test_those_without_a_seat_wait_in_line() -> None:
 
 def test_what_cannot_last() -> None:
     demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
-    over = open_(demand, 6, 1e6)
+    over = open_loop(demand, 6, 1e6)
     assert not over.lasts and over.utilisation == pytest.approx(1.2) and 3 < over.rate < 5
-    assert open_(demand, over.rate * 0.99, 1e6).lasts
-    assert not open_(demand, over.rate * 1.01, 1e6).lasts
-    assert over.decoding == inf and open_(demand, over.rate * 1.01, 1e6).decoding == inf  # prompts are the limit
-    few = open_(demand, 2, 2)
-    assert few.decoding == 2 < open_(demand, 2, 1e6).decoding  # seats are: more of them keep up
+    assert open_loop(demand, over.rate * 0.99, 1e6).lasts
+    assert not open_loop(demand, over.rate * 1.01, 1e6).lasts
+    assert over.decoding == inf and open_loop(demand, over.rate * 1.01, 1e6).decoding == inf  # prompts are the limit
+    few = open_loop(demand, 2, 2)
+    assert few.decoding == 2 < open_loop(demand, 2, 1e6).decoding  # seats are: more of them keep up
     assert not few.lasts and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
     # Four chunks for an answer of one step more: a quarter of a sequence that decodes fills all steps.
-    assert open_(Demand(linear(0.01, 0), 0.4, 0.4, 4.0, 2), 3, 100).rate == pytest.approx(1 / 0.44)
+    assert open_loop(Demand(linear(0.01, 0), 0.4, 0.4, 4.0, 2), 3, 100).rate == pytest.approx(1 / 0.44)
 
 
 def test_those_that_decode_are_a_birth_death_chain() -> None:
@@ -177,27 +177,27 @@ def test_prompts_that_share_a_step_are_done_together() -> None:
     """By hand at half of the time: what is left of a step and its prompts, all that came in it, and the own step."""
     demand = Demand(linear(0.01, 0), 0.02, 0.02, 1e-6, 10_001)
     left = (0.01 / 0.5 + 0.02 * 0.5 / (1 - 0.25)) / 2
-    assert open_(demand, 25, 1e6).ttft == pytest.approx(left + 25 * 2 * left * 0.02 + 0.01 + 0.02, rel=1e-3)
-    alone = open_(demand._replace(chunks=2.0), 0.01, 1e6)  # beside others a prompt of two chunks takes three steps
+    assert open_loop(demand, 25, 1e6).ttft == pytest.approx(left + 25 * 2 * left * 0.02 + 0.01 + 0.02, rel=1e-3)
+    alone = open_loop(demand._replace(chunks=2.0), 0.01, 1e6)  # beside others a prompt of two chunks takes three steps
     decodes = 1 - exp(-alone.decoding)
     assert alone.ttft == pytest.approx(0.02 + decodes * 0.035, rel=0.01)
 
 
 def test_near_its_limit_an_open_loop_has_no_means() -> None:
     demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
-    most = open_(demand, 1e9, 40).rate
-    states = [open_(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
+    most = open_loop(demand, 1e9, 40).rate
+    states = [open_loop(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
     assert [(one.lasts, one.timed) for one in states] == [(True, True), (True, False), (False, False)]
     assert states[1].tpot is None and states[1].rate == pytest.approx(most * 0.99)
     assert states[1].utilisation == pytest.approx(most * 0.99 * 0.2)
-    assert closed(demand, 8) == closed(demand._replace(bursts=100.0), 8)  # which are of an open loop alone
-    few = open_(demand._replace(bursts=100.0), most / 8, 4)  # more come at once than there are seats
+    assert closed_loop(demand, 8) == closed_loop(demand._replace(bursts=100.0), 8)  # which are of an open loop alone
+    few = open_loop(demand._replace(bursts=100.0), most / 8, 4)  # more come at once than there are seats
     assert few.lasts and not few.timed and 0.4 < few.decoding < 4
 
 
 @given(DEMANDS, st.floats(1, 2000))
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
-    found = closed(demand, clients)
+    found = closed_loop(demand, clients)
     assert found.inside == pytest.approx(clients, rel=1e-3)
     assert 0 < found.utilisation < 1 and found.ttft >= demand.unloaded * (1 - 1e-12)  # sums of doubles are rounded
     if demand.answer > 1:
@@ -278,19 +278,21 @@ def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: flo
 def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared: bool) -> None:
     """Of less than one client a copy too, as a user of several copies is; who looks rarely finds a lone one at once."""
     one = one._replace(sharing=2, solo=one.prompt / 2, gathers=True) if shared else one
-    found = closed(one, n)
+    found = closed_loop(one, n)
     assert found.ttft >= (one.overhead + one.unloaded) * (1 - 1e-9)
     assert (found.tpot or 0) >= one.step(0.0) / one.tokens * (1 - 1e-9)
     if n <= 1 and not one.together and not shared:
         rare = one._replace(interval=40)
-        assert closed(rare, n).ttft == pytest.approx(closed(rare._replace(interval=1), n).ttft, rel=1e-6)
+        assert closed_loop(rare, n).ttft == pytest.approx(closed_loop(rare._replace(interval=1), n).ttft, rel=1e-6)
 
 
 @pytest.mark.parametrize("bursts", [0.0, 1e-3, 0.5])
 def test_even_requests_far_apart_find_nobody(bursts: float) -> None:
     """The chance that one does is below every number there is: as at random, but for what these meet of each other."""
     demand = Demand(linear(0.01, 1e-4), 0.5, 0.7, 0.5, 100, bursts=bursts)
-    assert open_(demand, 1e-6, 256).ttft == pytest.approx(open_(demand._replace(bursts=1.0), 1e-6, 256).ttft, rel=1e-4)
+    assert open_loop(demand, 1e-6, 256).ttft == pytest.approx(
+        open_loop(demand._replace(bursts=1.0), 1e-6, 256).ttft, rel=1e-4
+    )
 
 
 def line(n: float, room: float, varied: float) -> float:
@@ -309,7 +311,7 @@ def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) 
     one = whole._replace(
         answer=1, sharing=2, solo=whole.prompt
     )  # copies, none of which has another's steps to wait for
-    found = open_(one, busy / one.prompt, 100)
+    found = open_loop(one, busy / one.prompt, 100)
     late = found.ttft - one.overhead - one.unloaded
     held = late / one.prompt * (one.bursts + 1) / (one.bursts + one.spread)  # found/(1 − found)
     finds = held / (1 + held)
@@ -395,7 +397,7 @@ def test_a_population_is_its_chain_s(one: Demand, busy: float, most: float) -> N
 
 @given(DEMANDS, st.floats(1, 1000), st.floats(1.05, 3))
 def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: float, more: float) -> None:
-    few, many = closed(demand, clients), closed(demand, clients * more)
+    few, many = closed_loop(demand, clients), closed_loop(demand, clients * more)
     assert many.e2e >= few.e2e * (1 - 1e-4)
     if demand.chunks < 0.5:  # else chunks share so many steps that more users may yield less
         slower = demand.step(many.decoding) / demand.step(few.decoding)
@@ -405,9 +407,9 @@ def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: flo
 @given(DEMANDS, st.floats(0.001, 0.9), st.floats(1.01, 2))
 def test_an_open_loop(demand: Demand, share: float, more: float) -> None:
     """Lasts or not, the rate that does is one; at a higher rate nothing is quicker."""
-    over = open_(demand, 1e9, 1e4)
+    over = open_loop(demand, 1e9, 1e4)
     assert not over.lasts
-    found, later = (open_(demand, rate, 1e4) for rate in (over.rate * share, over.rate * min(0.99, share * more)))
+    found, later = (open_loop(demand, rate, 1e4) for rate in (over.rate * share, over.rate * min(0.99, share * more)))
     assert found.lasts and later.lasts
     assert found.rate == pytest.approx(over.rate * share)
     assert found.utilisation == pytest.approx(found.rate * demand.prompt) and found.utilisation < 1
@@ -491,9 +493,9 @@ def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each
     )  # half of the steps' prompts hold them apart
     assert Loop(often, None).clustering(0.0) == 1 == Loop(often._replace(width=1.0), 64).clustering(9.0)
     rare = often._replace(interval=30)
-    few, many = (closed(rare, n).ttft - closed(often, n).ttft for n in (2, 64))
+    few, many = (closed_loop(rare, n).ttft - closed_loop(often, n).ttft for n in (2, 64))
     assert few == pytest.approx(14.5 * 0.01, rel=0.1)  # no other comes in 30 of 1,000 steps
-    decoding = closed(rare, 64).decoding * 63 / 64
+    decoding = closed_loop(rare, 64).decoding * 63 / 64
     steps = 14.5 * (0.01 + decoding / 1000 * 0.2)  # of an interval, with the prompts that its steps share
     assert many == pytest.approx(steps + 2.0 * decoding * 30 / 1000 / 2 * 0.2, rel=0.1)
 
@@ -509,4 +511,7 @@ def test_prompts_found_together_wait_for_half_of_the_others() -> None:
 def test_passes_of_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
     """Of more than that, no more; of fewer, as many as come."""
     demand = Demand(lambda n: 0.0, 0.25, 0.25, 1.0, 1)
-    assert [(open_(demand, rate, 8).lasts, open_(demand, rate, 8).rate) for rate in (3, 5)] == [(True, 3), (False, 4)]
+    assert [(open_loop(demand, rate, 8).lasts, open_loop(demand, rate, 8).rate) for rate in (3, 5)] == [
+        (True, 3),
+        (False, 4),
+    ]

@@ -183,13 +183,13 @@ class Planner:
 
     def max_concurrency(self, layout: Layout, context: int) -> int:
         """The most sequences at a context; 0: not one."""
-        most = largest(lambda n: self.fits(layout, context, n * layout.dp), MOST_SEQUENCES)
+        most = bisect_max(lambda n: self.fits(layout, context, n * layout.dp), MOST_SEQUENCES)
         return (MOST_SEQUENCES if most is None else most) * layout.dp
 
     def max_context(self, layout: Layout, concurrency: int, near: int = 1) -> int | None:
         """The longest context of `concurrency` sequences; `near` is a first guess. 0: none fits; None: memory does
         not limit it."""
-        return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
+        return bisect_max(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
 
     def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
         """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
@@ -213,8 +213,8 @@ class Planner:
         return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
 
-def beside(
-    asked: OffloadRequest,
+def with_offload(
+    request: OffloadRequest,
     model: Model,
     accelerator: Accelerator,
     engine: EngineConfig,
@@ -234,10 +234,10 @@ def beside(
         planner = of(offload)
         return not planner.sharding.faults(layout) and planner.fullest(layout, context, concurrency).free >= 0
 
-    return of(asked.of(model, fits)).engine
+    return of(request.of(model, fits)).engine
 
 
-def largest(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None:
+def bisect_max(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None:
     """The largest n ≥ 1 that fits, if fitting is monotonic; 0: none; None: `most` fits. The search begins above
     `near`."""
     low = next((n for n in sorted({near, 1}, reverse=True) if fits(n)), 0)
@@ -299,13 +299,13 @@ class FewestGpus(Struct, frozen=True):
 class Unsuited(NamedTuple):
     """A replica that misses a limit with as few users as are worth one: the closest to the limits.
 
-    alone   its steady state with one user (the latencies that the limits bound)
-    two     with two; None: one is too many already
+    one_user    its steady state with one user (the latencies that the limits bound)
+    two_users   its steady state with two users; None: one is too many already
     """
 
     layout: Layout
-    alone: Steady
-    two: Steady | None
+    one_user: Steady
+    two_users: Steady | None
 
 
 class Plan(Struct, frozen=True, eq=False):
@@ -349,11 +349,11 @@ def plan(
     fixed = fixed or {}
     check(context, concurrency, gpus, fixed)
     least = planner.min_gpus(context, concurrency, fixed)
-    number = gpus or least or taken(fixed)
-    return planned(planner, context, concurrency, choices(planner, number, context, concurrency, fixed), least)
+    number = gpus or least or gpus_of(fixed)
+    return plan_of(planner, context, concurrency, choices(planner, number, context, concurrency, fixed), least)
 
 
-def taken(fixed: Mapping[str, int]) -> int:
+def gpus_of(fixed: Mapping[str, int]) -> int:
     """The accelerators of a layout with the given degrees, the others being 1."""
     return fixed.get("tp", 1) * fixed.get("pp", 1) * fixed.get("dp", 1)
 
@@ -402,7 +402,7 @@ def choices(
     return sorted(capacities, key=order)
 
 
-def planned(
+def plan_of(
     planner: Planner,
     context: int,
     concurrency: int,
@@ -419,7 +419,7 @@ def planned(
 
 def _reasons(sharding: Sharding, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of `gpus` accelerators."""
-    given = taken(fixed)
+    given = gpus_of(fixed)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
     if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:

@@ -49,12 +49,12 @@ class Pools(Throughput):
         return self.prefill.layout.gpus + self.decode.layout.gpus
 
     def met(self, limits: Slo) -> bool:
-        return limits.kept(self.steady)
+        return limits.met_by(self.steady)
 
 
 def pools(
     planner: Planner,
-    asked: Request,
+    request: Request,
     context: int,
     concurrency: int,
     counts: list[int],
@@ -68,7 +68,7 @@ def pools(
 
     Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
     """
-    if not planner.model.decodes or asked.answer == 1:
+    if not planner.model.decodes or request.answer == 1:
         raise InputError("--disaggregate", [f"{planner.model.name} decodes nothing here: there is one pool"])
     counts = [gpus for gpus in counts if gpus >= 2]
     if not counts or not 1 <= (1 if prefill is None else prefill) < counts[0]:
@@ -77,11 +77,11 @@ def pools(
             "--disaggregate",
             [Fault("--disaggregate", "auto" if prefill is None else prefill, expected, "--gpu NAME:16")],
         )
-    timer, kept, first = Timer(planner, asked, context), limits or Slo(), None
+    timer, limits, first = Timer(planner, request, context), limits or Slo(), None
     for gpus in counts:
-        best = _best(timer, concurrency, gpus, prefill, kept, fixed)
+        best = _best(timer, concurrency, gpus, prefill, limits, fixed)
         first = first or best
-        if best and best.met(kept):
+        if best and best.met(limits):
             return best
     if first is None:
         within = "".join(f" with {name} = {number}" for name, number in (fixed or {}).items())
@@ -133,7 +133,7 @@ def _fitting(
             break
         most = planner.max_concurrency(layout, context)
         number = max(concurrency if timer.request.rate is None else min(concurrency, most), layout.dp)
-        if timer.known(layout) and number <= most:
+        if timer.links_known(layout) and number <= most:
             choices.append(LayoutCapacity(layout, planner.fullest(layout, context, number), most))
     return choices
 

@@ -82,10 +82,10 @@ def series(term: Callable[[int], Cost], number: int) -> Cost:
         n, half, quarter = high - low, (low + high) // 2, (3 * low + high) // 4
         if n < 4:
             return total(term(i) for i in range(low, high + 1))
-        first, asked, middle, last = term(low), term(quarter), term(half), term(high)
+        first, fourth, middle, last = term(low), term(quarter), term(half), term(high)
         sums: list[float] = []
         m, i = half - low, quarter - low
-        for a, d, b, c in zip(first, asked, middle, last, strict=True):
+        for a, d, b, c in zip(first, fourth, middle, last, strict=True):
             # a + s·i + t·i·(i − m), through (0, a), (m, b), (n, c)
             s = (b - a) / m
             t = (c - a - s * n) / (n * (n - m))

@@ -59,19 +59,19 @@ def parse_reserve(text: str) -> Reserve:
 class EngineConfig(Struct, frozen=True, dict=True):
     """How an engine keeps weights and caches.
 
-    weights   their format for the model that is served
-    asked     the format's name as the user gave it, which a draft model gets too
-    memory    what the engine itself takes on the accelerator; None: no engine is named, and only the reserve counts
-    kv        dtype of the cache
-    block     tokens of a page of the cache
-    chunk     tokens that a step of prefill computes at most, of all sequences together
-    kernels   the engine whose measured kernels are used; "": those that engines have in common
-    prefix    tokens that all sequences begin with: their whole pages are held once
-    offload   the part of the model in RAM; None: nothing
-    interval  decode steps between two polls for new requests
-    gathers   copies that share experts poll when all have a request, and at the latest after this number of steps
-    marlin    MXFP4 experts are multiplied by the kernels of any four bits (Marlin)
-    adapters  LoRA adapters that are held for requests to choose from; rank: that of each
+    weights       format of the weights of the model that is served
+    weights_name  the format's name as the user gave it; a draft model uses it too
+    memory        the engine's memory on the accelerator; None: no engine is named, and only the reserve counts
+    kv            dtype of the cache
+    block         tokens of a page of the cache
+    chunk         most tokens of a prefill step, all sequences together
+    kernels       the engine whose measured kernels are used; "": kernels that engines have in common
+    prefix        tokens that all sequences begin with: their whole pages are stored once
+    offload       the part of the model in RAM; None: nothing
+    interval      decode steps between two polls for new requests
+    gathers       copies that share experts poll when all have a request, at the latest after `interval` steps
+    marlin        Marlin, the kernels for any four bits, multiplies MXFP4 experts
+    adapters      LoRA adapters in memory, of rank `rank`; each request uses one
     """
 
     weights: Format
@@ -79,7 +79,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     block: int = 16
     chunk: int = 8192
     reserve: Reserve = field(default_factory=Reserve)
-    asked: str = NATIVE
+    weights_name: str = NATIVE
     memory: EngineMemory | None = None
     kernels: str = ""
     prefix: int = 0
@@ -97,7 +97,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     def of(self, model: Model) -> EngineConfig:
         """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""
-        return replace(self, weights=weights_of(model, self.asked), memory=None, offload=None, adapters=0)
+        return replace(self, weights=weights_of(model, self.weights_name), memory=None, offload=None, adapters=0)
 
     def adapted(self, entry: Entry) -> int:
         """Elements of one adapter beside all of an entry's weights: two factors of every linear layer of a block but
@@ -126,8 +126,8 @@ class EngineConfig(Struct, frozen=True, dict=True):
     def kernel(self, form: Format, dtype: str) -> str:
         """The class of a format's kernels of products that multiply in a dtype: servers have some for MXFP4 alone."""
         kernel = form.kernel(dtype)
-        alike = self.marlin or (self.memory is not None and self.memory.profile.rules.alike)
-        return "w4" if kernel == "mxfp4" and alike else kernel
+        shared = self.marlin or (self.memory is not None and self.memory.profile.rules.shared_kernels)
+        return "w4" if kernel == "mxfp4" and shared else kernel
 
     def peak(self, accelerator: Accelerator, dtype: str, narrow: bool) -> int:
         """FLOPs per second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
@@ -190,8 +190,10 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv, "--kv")
-    form, kept = weights_of(model, weights), reserve or Reserve()
-    plain = EngineConfig(form, kv, block, chunk, kept, weights, None, "", prefix, offload, *adapters, interval, gathers)
+    form, reserved = weights_of(model, weights), reserve or Reserve()
+    plain = EngineConfig(
+        form, kv, block, chunk, reserved, weights, None, "", prefix, offload, *adapters, interval, gathers
+    )
     return plain if memory is None else with_engine(plain, model, memory, reserve)
 
 

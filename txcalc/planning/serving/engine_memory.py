@@ -136,7 +136,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         tokens, stack, rules = self.most_tokens, root.stacks[-1], self.profile.rules
         if rules.fixed:
             return {"step": 0}  # within the part that it keeps
-        if rules.batched:
+        if rules.batch_logits:
             peaks = {"batch": tokens * 4 * (vocab + stack.d_model)}
             if self.score_bytes:
                 peaks["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
@@ -195,7 +195,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         kind = "_split" if (self.accelerator.link or 0) > PCIE else "_bus"
         key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
         sizes["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
-        if self.profile.rules.turns:
+        if self.profile.rules.keeps_rope_cache:
             sizes["rotary table"] = rotary_table(model)
         if graphs and numbers.get("graphs_within"):
             sizes["CUDA graphs"] = graphs
@@ -210,7 +210,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
-        if not self.profile.rules.pads or not entry.routed or entry.leaf.matrix is None:
+        if not self.profile.rules.pads_mxfp4 or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), data()["mxfp4"]
         stored = next((f for f, _ in form.parts(weight, entry) if f), None)
@@ -231,7 +231,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
             yield f"{self.profile} profiles a decoder: nothing of it is counted for {model.name}"
             return
         rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
-        logits = " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
+        logits = " with all its logits" if rules.batch_logits else f", {self.most_sequences:,} sequences' logits"
         batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + logits
         stands = f", {self.profile.newest}" if self.profile.newest else ""
         yield f"as {self.profile} keeps it (modelled{stands}): {batch}"

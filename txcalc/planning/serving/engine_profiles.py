@@ -16,38 +16,41 @@ from txcalc.units import parse_bytes
 class EngineRules(NamedTuple):
     """What an engine does in every version of it.
 
-    share     of what CUDA reports, what it leaves alone unless told, or a version has another (`left_alone`); its CUDA
-              graphs lie there, captured after the cache was sized, unless a version counts them (`graphs_within`)
-    fixed     activations and graphs live in a part of a fixed size
-    batched   it holds the logits of a whole batch, in fp32, and no step is profiled
-    turns     it keeps the cosines and sines of every position
-    pads      it pads MXFP4 experts to what its kernels take
-    divides   it loads no rows that end within a group, nor shards that do within a tile (vllm-project/vllm issues 17569
-              and 21695; sgl-project/sglang issues 3345 and 26107)
-    offloads  it computes what the host holds there: the table of tokens, layers, experts
-    stages    it splits a model over GPUs by layers, linked or not
-    alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
-    streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
+    share             of the memory that CUDA reports, the part that the engine leaves free by default; a version may
+                      have another (`left_alone`). CUDA graphs lie in it, for they are captured after the cache is
+                      sized, unless a version counts them (`graphs_within`)
+    fixed             activations and graphs have a part of fixed size
+    batch_logits      it holds the logits of a whole batch, in fp32, and profiles no step
+    keeps_rope_cache  it keeps the cosines and sines of every position
+    pads_mxfp4        it pads MXFP4 experts to the sizes that its kernels take
+    divides           it loads no rows that end within a group, and no shards that end within a tile (vllm-project/vllm
+                      issues 17569 and 21695; sgl-project/sglang issues 3345 and 26107)
+    offloads          the host computes what its RAM holds: the token table, layers, experts
+    stages            it splits a model over GPUs by layers, linked or not
+    shared_kernels    one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
+    streams           shared experts run beside the routed ones in decode, on a second stream
     """
 
     title: str
     share: Fraction = Fraction(0)
     fixed: bool = False
-    batched: bool = False
-    turns: bool = False
-    pads: bool = False
+    batch_logits: bool = False
+    keeps_rope_cache: bool = False
+    pads_mxfp4: bool = False
     divides: bool = False
     offloads: bool = False
     stages: bool = False
-    alike: bool = False
+    shared_kernels: bool = False
     streams: bool = True
 
 
 ENGINES = {
-    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True, divides=True),
+    "vllm": EngineRules("vLLM", share=Fraction(1, 10), keeps_rope_cache=True, pads_mxfp4=True, divides=True),
     "sglang": EngineRules("SGLang", fixed=True, divides=True),
     "trtllm": EngineRules("TensorRT-LLM"),
-    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, stages=True, alike=True, streams=False),
+    "llama.cpp": EngineRules(
+        "llama.cpp", batch_logits=True, offloads=True, stages=True, shared_kernels=True, streams=False
+    ),
 }
 
 
@@ -58,18 +61,18 @@ class EngineProfile(NamedTuple):
     version: str
     source: str
     numbers: Mapping[str, Any]
-    asked: str = ""  # the version that was asked for, which may be a later one; "": the newest
+    user_version: str = ""  # the version that was asked for, which may be a later one; "": the newest
 
     @property
     def named(self) -> str:
-        return f"{self.rules.title} {self.asked}".strip()
+        return f"{self.rules.title} {self.user_version}".strip()
 
     @property
     def newest(self) -> str:
         """That this is the newest version known, where a later one was asked for; "": none was."""
         newest = _order(self.version)
-        later = self.asked and _order(self.asked)[: len(newest)] > newest
-        return f"the newest version known: {self.asked} is later" if later else ""
+        later = self.user_version and _order(self.user_version)[: len(newest)] > newest
+        return f"the newest version known: {self.user_version} is later" if later else ""
 
     @property
     def rules(self) -> EngineRules:
@@ -220,7 +223,7 @@ def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | 
 
 def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, of: str) -> str:
     """Which engines support a format that one's version does not, or what it supports there; "" where it does."""
-    if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
+    if _runs(chosen.engine, kind, accelerator, of, chosen.user_version):
         return ""
     first = _first(chosen.engine, kind, accelerator, of)
     options = [f"{chosen.rules.title} from {first} on"] if first else []
@@ -233,7 +236,7 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
     if kind in formats["elsewhere"]:
         return f"{formats['elsewhere'][kind]}; --engine none counts the model alone"
     wide, known = formats["wide"], formats[chosen.engine][of]
-    options = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.asked))]
+    options = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.user_version))]
     choices = ", ".join(options).replace("gguf", "Q4_K_M (any GGUF)")
     return f"no engine has it; {chosen.rules.title} has {choices}"
 
@@ -247,8 +250,8 @@ def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weig
 
 def _reached(first: str, version: str) -> bool:
     """Whether a version, the last of those that begin so, is the first or a later one: 0.6.6 is one of 0.6."""
-    asked = _order(version) if version else ()
-    return _order(first)[: len(asked)] <= asked
+    prefix = _order(version) if version else ()
+    return _order(first)[: len(prefix)] <= prefix
 
 
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:

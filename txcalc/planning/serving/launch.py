@@ -59,7 +59,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     layout, config = plan.best.layout, plan.planner.engine
     guess = request.speculation if request else None
     chosen = _checked(plan, engine)
-    comments = [f"# the flags are those of {style.version}, the plan is of {chosen}"] if chosen.asked else []
+    comments = [f"# the flags are those of {style.version}, the plan is of {chosen}"] if chosen.user_version else []
     if guess and plan.planner.draft is None:
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of the text so far")
     if config.adapters:
@@ -112,7 +112,7 @@ def _checked(plan: Plan, engine: str) -> EngineProfile:
 def _streamed(plan: Plan) -> Served:
     """vLLM quantises layer by layer: as of the version whose flags are known here."""
     memory = plan.planner.engine.memory
-    return served(plan, online=True, streams=not (memory and memory.profile.asked))
+    return served(plan, online=True, streams=not (memory and memory.profile.user_version))
 
 
 def _whole(plan: Plan) -> Served:

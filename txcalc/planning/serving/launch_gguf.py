@@ -53,7 +53,7 @@ def _read(plan: Plan) -> str:
     model = plan.planner.model
     file = model.checkpoint.stored if model.checkpoint else None
     known = file and file.form == "gguf" and not file.partial
-    return file.where if file and known and plan.planner.engine.asked == NATIVE and not model.changed else ""
+    return file.where if file and known and plan.planner.engine.weights_name == NATIVE and not model.changed else ""
 
 
 def _type(plan: Plan) -> str:
@@ -93,7 +93,7 @@ def modelfile(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) ->
         "--adapters": engine.adapters,
         "--n-cpu-moe": engine.offload and engine.offload.experts > engine.offload.layers,
     }
-    if flags := [flag for flag, asked in lacking.items() if asked]:
+    if flags := [flag for flag, wanted in lacking.items() if wanted]:
         raise InputError("--emit", [f"a Modelfile has nothing for {', '.join(flags)} (--emit llama.cpp)"])
     start = {"OLLAMA_NUM_PARALLEL": str(slots), "OLLAMA_FLASH_ATTENTION": "1"}
     if word := _cache(plan, CACHES_OF_OLLAMA, "Ollama"):

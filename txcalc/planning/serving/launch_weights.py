@@ -50,7 +50,7 @@ def served(plan: Plan, online: bool, streams: bool) -> Served:
     model, engine = plan.planner.model, plan.planner.engine
     published = published_format(model)
     repository = repository_of(model)
-    same = engine.asked == NATIVE or (published is not None and engine.weights.name == published.name)
+    same = engine.weights_name == NATIVE or (published is not None and engine.weights.name == published.name)
     if same:
         return Served(repository) if repository else _missing(model, "a")
     if repository and published and published.name in DTYPES:
@@ -58,7 +58,7 @@ def served(plan: Plan, online: bool, streams: bool) -> Served:
             return Served(repository, dtype=DTYPES[engine.weights.name])
         if engine.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
             return Served(repository, quantization="fp8")
-    return _missing(model, kind_of(engine.asked, engine.weights), published)
+    return _missing(model, kind_of(engine.weights_name, engine.weights), published)
 
 
 def published_format(model: Model) -> Format | None:
@@ -69,9 +69,9 @@ def published_format(model: Model) -> Format | None:
         return None
 
 
-def kind_of(asked: str, form: Format) -> str:
+def kind_of(name: str, form: Format) -> str:
     """The kind of a checkpoint, with its article: by the quantiser that was asked for, or by its format."""
-    method = asked.strip().upper()
+    method = name.strip().upper()
     return {"AWQ": "an AWQ", "GPTQ": "a GPTQ"}.get(method) or KINDS.get(form.name, f"a {form.name}")
 
 
@@ -99,13 +99,13 @@ def _plain(text: str) -> str:
 
 def _missing(model: Model, kind: str, published: Format | None = None) -> Served:
     text = f"{kind} checkpoint of {name_of(model)}"
-    beside = f", which is published in {published.name}" if published and not model.changed else ""
-    return Served(to_fill_in("CHECKPOINT", text), comment=f"set CHECKPOINT to {_plain(text)}{_plain(beside)}")
+    published_as = f", which is published in {published.name}" if published and not model.changed else ""
+    return Served(to_fill_in("CHECKPOINT", text), comment=f"set CHECKPOINT to {_plain(text)}{_plain(published_as)}")
 
 
 def _loads_wide(plan: Plan, published: Format) -> bool:
     """Whether each GPU of the layout holds its share of the weights as published."""
     planner = plan.planner
-    config = replace(planner.engine, weights=published, asked=NATIVE)
+    config = replace(planner.engine, weights=published, weights_name=NATIVE)
     ranks = Planner(planner.model, planner.accelerator, config).ranks(plan.best.layout)
     return all(rank.weights_bytes <= planner.usable for rank in ranks)

@@ -107,12 +107,12 @@ class LayoutTime:
         last = self._stages(work(number - 1), busy)
         slowest = self._slowest(prompt, cached, 1, busy)
         whole = work(0)._replace(tokens=prompt - cached) if number > 1 else work(0)  # of an encoder-decoder: its source
-        alone = self._stages(whole, busy)
+        single = self._stages(whole, busy)
         floors = [c.floor for c in last]
         return BoundedTime(
-            max(c.floor for c in alone) + sum(floors) - max(floors),
+            max(c.floor for c in single) + sum(floors) - max(floors),
             slowest.achievable + self._waits(prompt, cached, busy),
-            total(alone).floor_bound,
+            total(single).floor_bound,
             slowest.bound,
         )
 

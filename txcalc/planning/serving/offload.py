@@ -55,13 +55,8 @@ class Offload(Struct, frozen=True):
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Where the layers are cut: no group of equal layers lies on both sides."""
+        """Layer numbers at which a group of equal layers ends; empty: nothing but the table of tokens is in RAM."""
         return tuple(sorted({self.layers, self.experts} - {0}))
-
-    @property
-    def asked(self) -> bool:
-        """Whether more is there than the table."""
-        return bool(self.cuts)
 
     def holds(self, entry: Entry) -> bool:
         """Whether a leaf's weights are in RAM."""
@@ -76,7 +71,7 @@ class Offload(Struct, frozen=True):
 
     def notes(self) -> Iterator[str]:
         """What of a figure rests on what is not known of the host."""
-        if not self.asked or self.host is None:
+        if not self.cuts or self.host is None:
             return
         yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie says another rate)"
         if self.host.peak is None:

@@ -21,7 +21,7 @@ from txcalc.planning.serving.deployment import MOST_SEQUENCES, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.engine_profiles import latency
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.steady_state import closed, open_
+from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Lengths, Requests
 
 CONTEXT = 8192  # tokens, the default of a plan
@@ -104,11 +104,11 @@ class Request(Struct, frozen=True):
         tokens = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
         return min(tokens // block * block, self.prompt - 1)
 
-    def on(self, pace: LayoutTime, context: int) -> tuple[int, int]:
+    def on(self, times: LayoutTime, context: int) -> tuple[int, int]:
         """Tokens of a prompt and those in the prefix cache; for a model that does not decode, positions of a pass."""
-        if not pace.caching:
-            return pace.model.workload(1, self.prompt if self.prompt_given else context).tokens, 0
-        return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
+        if not times.caching:
+            return times.model.workload(1, self.prompt if self.prompt_given else context).tokens, 0
+        return self.prompt, 0 if times.encodes else self.cached(times.engine.block)
 
 
 def grown(
@@ -210,7 +210,7 @@ class Slo(NamedTuple):
         """Whether a percentile is bounded, which only a simulation gives."""
         return self.ttft_percentile is not None or self.tpot_percentile is not None
 
-    def kept(self, steady: Steady) -> bool:
+    def met_by(self, steady: Steady) -> bool:
         """Whether the bounded latencies (`speed.bounded`) are within the limits; those of an overload are not."""
         slow = self.ttft is not None and steady.ttft > self.ttft
         late = self.tpot is not None and (not steady.timed or (steady.tpot is not None and steady.tpot > self.tpot))
@@ -270,30 +270,30 @@ class OperatingPoint(Throughput):
 class Timer:
     """Computes the points of a deployment, and caches what points of one layout share."""
 
-    def __init__(self, planner: Planner, asked: Request, context: int) -> None:
-        self.planner, self.request, self.context = planner, asked, context
-        self._paces: dict[Layout, LayoutTime] = {}
+    def __init__(self, planner: Planner, request: Request, context: int) -> None:
+        self.planner, self.request, self.context = planner, request, context
+        self._layout_times: dict[Layout, LayoutTime] = {}
         self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
         self._drafts: dict[Layout, LayoutTime] = {}
-        self._seats: dict[Layout, float] = {}
+        self._cache_slots: dict[Layout, float] = {}
         self.simulations: dict[tuple[Layout, int, float | None], Any] = {}  # of `speed.simulation`
 
-    def pace(self, layout: Layout) -> LayoutTime:
+    def layout_time(self, layout: Layout) -> LayoutTime:
         """The times of one replica."""
         replica = self._copy(layout)
-        if replica not in self._paces:
+        if replica not in self._layout_times:
             planner = self.planner
-            self._paces[replica] = LayoutTime(
+            self._layout_times[replica] = LayoutTime(
                 planner.model, planner.sharding, replica, planner.accelerator, planner.engine
             )
-        return self._paces[replica]
+        return self._layout_times[replica]
 
     def _copy(self, layout: Layout) -> Layout:
         """The layout to time: that of one replica, unless replicas share experts."""
         return layout.alone if layout.sharing == 1 else layout
 
-    def known(self, layout: Layout) -> bool:
+    def links_known(self, layout: Layout) -> bool:
         """Whether the bandwidths of the links that the layout uses are known; stages within a node need none."""
         card = self.planner.accelerator
         groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
@@ -306,11 +306,11 @@ class Timer:
     ) -> OperatingPoint:
         """A closed loop of `sequences`, or an open one at `rate` requests per second; at most `most` sequences fit at
         the full context."""
-        pace = self.pace(layout)
+        times = self.layout_time(layout)
         ttft, prefill_rate = self._prefill(layout)
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.request.answer
-        if not pace.caching:
+        if not times.caching:
             return OperatingPoint(
                 layout=layout, sequences=sequences, ttft=ttft, tpot=None, decode_tokens_per_s_gpu=0.0,
                 prompt_tokens_per_s_gpu=per_gpu, answer=1, steady=steady, running=sequences,
@@ -326,7 +326,7 @@ class Timer:
     def steady(self, layout: Layout, clients: int) -> Steady:
         """The steady state of a closed loop of `clients`, spread evenly over the replicas."""
         copies = min(layout.dp, clients)
-        state = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
+        state = closed_loop(self.demand(layout, clients), clients / copies, self.cache_slots(layout))
         return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
 
     @property
@@ -335,19 +335,19 @@ class Timer:
         memory = self.planner.engine.memory
         return (memory.at_once if memory else None) or MOST_SEQUENCES
 
-    def seats(self, layout: Layout) -> float:
+    def cache_slots(self, layout: Layout) -> float:
         """Sequences of mean length that fit in one replica's cache, at most as many as its engine runs."""
-        if layout not in self._seats:
+        if layout not in self._cache_slots:
             length = min(self.request.mean_length, self.context)
-            seats = min(self.at_once, self.planner.max_concurrency(layout, length) // layout.dp)
-            self._seats[layout] = max(1.0, float(seats))
-        return self._seats[layout]
+            slots = min(self.at_once, self.planner.max_concurrency(layout, length) // layout.dp)
+            self._cache_slots[layout] = max(1.0, float(slots))
+        return self._cache_slots[layout]
 
     def open(self, layout: Layout, rate: float) -> Steady:
         """The steady state of an open loop of `rate` requests per second, spread evenly over the replicas, each limited
         to the sequences that fit in its cache."""
         copies = layout.dp
-        state = open_(self.demand(layout), rate / copies, self.seats(layout))
+        state = open_loop(self.demand(layout), rate / copies, self.cache_slots(layout))
         return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
 
     def single_request(self, layout: Layout) -> Steady:
@@ -358,19 +358,19 @@ class Timer:
         e2e = ttft + further * (tpot or 0.0)
         return Steady(ttft, tpot, e2e, 1 / e2e, demand.prompt / e2e, (e2e - ttft) / e2e)
 
-    def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
+    def single_times(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
-        pace = self.pace(layout)
-        step = self.token_time(layout, 1, pace.busy(1), self.request.prompt) if pace.caching else None
+        times = self.layout_time(layout)
+        step = self.token_time(layout, 1, times.busy(1), self.request.prompt) if times.caching else None
         return self._prefill(layout)[0], step
 
     def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
         """A prompt alone, and prompt tokens per second of one replica."""
         replica = self._copy(layout)
         if replica not in self._prefills:
-            pace = self.pace(replica)
-            prompt, cached = self.request.on(pace, self.context)
-            self._prefills[replica] = pace.prefill(prompt, cached), pace.prefill_rate(prompt, cached)
+            times = self.layout_time(replica)
+            prompt, cached = self.request.on(times, self.context)
+            self._prefills[replica] = times.prefill(prompt, cached), times.prefill_rate(prompt, cached)
         return self._prefills[replica]
 
     def prompt(self, layout: Layout) -> BoundedTime:
@@ -379,16 +379,16 @@ class Timer:
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
         """A decode step of `sequences` at the full context, divided by its expected tokens per sequence."""
-        return self.token_time(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
+        return self.token_time(layout, ceil_div(sequences, layout.dp), self.layout_time(layout).busy(sequences))
 
     def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
         """The demand on one replica if `sequences` are spread over all."""
-        pace = self.pace(layout)
-        busy = pace.busy(sequences) if sequences < layout.dp else 1.0
+        times = self.layout_time(layout)
+        busy = times.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)
         if (layout, busy) not in self._demands:
-            alone, rate = self._prefill(layout)
-            prompt, cached = self.request.on(pace, self.context)
+            unloaded, rate = self._prefill(layout)
+            prompt, cached = self.request.on(times, self.context)
             length = min(self.request.mean_length, self.context)
             guess = self.request.speculation
             expected = guess.expected if guess else 1.0
@@ -404,29 +404,29 @@ class Timer:
             self._demands[layout, busy] = Demand(
                 StepCurve(step),
                 prompt / rate,
-                alone.achievable,
-                (prompt - cached) / self.planner.engine.chunk if pace.caching and not pace.encodes else 1.0,
-                self.request.answer if pace.caching else 1,
+                unloaded.achievable,
+                (prompt - cached) / self.planner.engine.chunk if times.caching and not times.encodes else 1.0,
+                self.request.answer if times.caching else 1,
                 expected,
                 latencies.own_s,
                 latencies.steps,
                 self.request.spread,
                 self.request.bursts,
                 1 / ROUNDS if self.request.answers else latencies.together,
-                self.planner.engine.interval if pace.sharing > 1 or not self.planner.engine.gathers else 1,
+                self.planner.engine.interval if times.sharing > 1 or not self.planner.engine.gathers else 1,
                 self.request.width,
-                pace.sharing,
-                prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,
-                self.planner.engine.gathers and pace.sharing > 1,
+                times.sharing,
+                prompt / times.prefill_rate(prompt, cached, 1 / times.sharing) if times.sharing > 1 else 0.0,
+                self.planner.engine.gathers and times.sharing > 1,
             )
         return self._demands[layout, busy]
 
     def token_time(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
         """A decode step divided by its expected tokens per sequence."""
-        pace, guess, context = self.pace(layout), self.request.speculation, context or self.context
+        times, guess, context = self.layout_time(layout), self.request.speculation, context or self.context
         if guess is None:
-            return pace.step(sequences, context, busy=busy)
-        step = pace.step(sequences, context, guess.tokens + 1, busy)
+            return times.step(sequences, context, busy=busy)
+        step = times.step(sequences, context, guess.tokens + 1, busy)
         floor, achievable = step.floor, step.achievable
         if self.planner.draft:
             drafting = self.draft(layout)

@@ -160,10 +160,10 @@ class Loop:
             return max((1 + 2 * share) * self.residual_step(rate, step), queue) + step
         busy, least = rate * service, floor(demand.chunks) if step else ceil(demand.chunks) - 1
         chunk = demand.prompt / demand.chunks
-        alone = (1 - exp(-rate * (step / 2 + least * (step + chunk)))) * (1 + least - demand.chunks)
-        behind = (1 - exp(-rate * (queue + service))) / 2
+        first = (1 - exp(-rate * (step / 2 + least * (step + chunk)))) * (1 + least - demand.chunks)
+        later = (1 - exp(-rate * (queue + service))) / 2
         steps = (1 - busy) * (least + 1) + busy * (demand.chunks + 0.5)
-        return queue + steps * step + ((1 - busy) * alone + busy * behind) * chunk
+        return queue + steps * step + ((1 - busy) * first + busy * later) * chunk
 
     def stall_at(self, rate: float, decoding: float) -> float:
         """`stall` at a rate and a mean decode batch."""
@@ -215,9 +215,9 @@ class Loop:
         if chunks >= 1:
             ahead = busy * _periodic(n, max(0.0, 1 - busy), varied)
             least = floor(chunks)
-            alone = (1 - exp(-arrivals * (0.5 + least))) * (1 + least - chunks)  # others in the last step
-            behind = (1 - exp(-arrivals * chunks * (ahead + 1))) / 2
-            left = (1 - busy) * step / 2 + ((1 - busy) * alone + busy * behind) * demand.prompt / chunks
+            first = (1 - exp(-arrivals * (0.5 + least))) * (1 + least - chunks)  # others in the last step
+            later = (1 - exp(-arrivals * chunks * (ahead + 1))) / 2
+            left = (1 - busy) * step / 2 + ((1 - busy) * first + busy * later) * demand.prompt / chunks
             return ahead, left, (1 - busy) * (least + 1) + busy * (chunks + 0.5)
         whole = step + arrivals * demand.prompt
         left = (whole + arrivals * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
@@ -291,10 +291,10 @@ class Loop:
         # An answer's time includes a round's prompts without its own, and half of those that are computed together.
         decodes = answer * tpot - decoding * prompt * (1 - others * (1 - demand.together / 2))
         e2e = clients / arrivals * tpot * demand.tokens + self.overhead * (1 - others)
-        alone, bare = prompt + self.overhead, answer * demand.step(decoding) / demand.tokens
-        e2e = max(e2e, alone + bare)
+        unloaded, bare = prompt + self.overhead, answer * demand.step(decoding) / demand.tokens
+        e2e = max(e2e, unloaded + bare)
         off = (e2e - ttft - decodes) / (ttft**2 + decodes**2)
-        ttft = min(max(ttft + off * ttft**2, alone), e2e - bare)
+        ttft = min(max(ttft + off * ttft**2, unloaded), e2e - bare)
         decodes, rate = e2e - ttft, clients / e2e
         return Steady(ttft, decodes / answer, e2e, rate, rate * demand.prompt, rate * decodes)
 

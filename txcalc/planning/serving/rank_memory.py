@@ -95,9 +95,9 @@ class RankBytes:
         self.profiled = (
             memory.activations(stage.root, vocab if has_head else 0, ledger, engine.weights) if memory else {}
         )
-        taken = self.weights_bytes + max(self.profiled.values(), default=0)
+        occupied = self.weights_bytes + max(self.profiled.values(), default=0)
         graphs = memory.graphs(model, ledger, stage.root.stacks[-1]) if memory else 0
-        self.rest = memory.rest(model, layout or Layout(), taken, graphs) if memory else {}
+        self.rest = memory.rest(model, layout or Layout(), occupied, graphs) if memory else {}
         self.graphs = 0 if "CUDA graphs" in self.rest else graphs  # outside the engine's memory budget
 
     def caches(self, context: int) -> Caches:

@@ -130,7 +130,7 @@ class RankTime:
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
         self.eager, self.issue = eager, self.efficiency.host_s if issued else 0.0
         offload = engine.offload
-        self.offload = offload if offload and offload.asked else None
+        self.offload = offload if offload and offload.cuts else None
         if self.offload and (self.offload.host is None or self.offload.host.bandwidth is None):
             raise InputError("--ram", ["its bandwidth is not given, and what lies in it is read at that: 64GB@80GB/s"])
         for axis, group in self.groups.items():
@@ -168,9 +168,9 @@ class RankTime:
     def loads_of(self, work: Workload, head: bool) -> list[_Load]:
         one = work._replace(batch=1)
         if one not in self._loads:
-            asked = self.work.loads(one)
+            loads_of_rank = self.work.loads(one)
             self._leaves = self._leaves or self._leaf_times()
-            self._loads[one] = [self._load(ask, self._leaves[ask.leaf]) for ask in asked]
+            self._loads[one] = [self._load(ask, self._leaves[ask.leaf]) for ask in loads_of_rank]
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
 
@@ -178,7 +178,7 @@ class RankTime:
         """The cost of every leaf: this is the hot loop."""
         sequences, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self.loads_of(work, head)
-        fullest, beside = self._fullest(), work.decoding and self.engine.streams
+        fullest, overlapped = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
             started = 1.0
@@ -202,15 +202,15 @@ class RankTime:
             moved = load.moved * batch * (fullest if chance else 1.0)
             compute += unpacked
             memory = (leaf.weights * copies + moved) / bandwidth / curve.memory
-            taken = curve.blended(memory, compute) + load.narrowed * batch
+            seconds = curve.blended(memory, compute) + load.narrowed * batch
             bound_by_compute = compute > memory
             yield Cost(
                 least_compute=load.least * batch,
                 least_weights=leaf.weights * least / bandwidth,
                 least_cache=load.cache * batch / bandwidth,
-                compute=taken if bound_by_compute else 0.0,
-                memory=0.0 if bound_by_compute else taken,
-                launch=0.0 if beside and load.kind == "shared_experts" else load.start * started,
+                compute=seconds if bound_by_compute else 0.0,
+                memory=0.0 if bound_by_compute else seconds,
+                launch=0.0 if overlapped and load.kind == "shared_experts" else load.start * started,
                 host=load.host * started,
             )
 
@@ -342,7 +342,7 @@ class RankTime:
             each = self.engine.memory.score_bytes if self.engine.memory else 0
             scores = core.scores * each * ask.runs / self.efficiency.memory * curve.memory
             flops, starts = core.dense if scores else flops, ask.runs
-            scores += ask.cache * curve.apart * core.again
+            scores += ask.cache * curve.apart * core.extra_reads
         elif not flops:
             curve = self._rest
         elif curve.unpack and ask.tokens <= 1:

@@ -58,7 +58,7 @@ class CoreWork(NamedTuple):
     dense    FLOPs, masked pairs included
     decodes  whether a decode kernel (few queries) computes it
     grouped  whether several query heads share a key/value head
-    again    additional reads of the cache by kernels in which every query head reads it
+    extra_reads  additional reads of the cache by kernels in which every query head reads it
     """
 
     name: str
@@ -68,7 +68,7 @@ class CoreWork(NamedTuple):
     dense: float
     decodes: bool
     grouped: bool
-    again: float
+    extra_reads: float
 
 
 class LeafLoad(NamedTuple):
@@ -168,7 +168,7 @@ class RankWork:
             # Two products of a layer share passes over 2-byte elements.
             gathered = sharing * self.stage.root.stacks[-1].d_model * entry.layers if gathers else 0
             row = 2.0 * d_in * d_out if entry.routed else 0.0
-            in_ram = offload is not None and bool(offload.asked) and offload.holds(entry)
+            in_ram = offload is not None and bool(offload.cuts) and offload.holds(entry)
             yield LeafWork(
                 entry=entry,
                 weights=float(size),
@@ -222,7 +222,7 @@ class RankWork:
         few = float(work.tokens) <= MOST_QUERIES
         score, number = flops_per_score(entry.operations), 0.0 if few else float(scores(entry.operations))
         heads = entry.leaf.attended
-        again = float(heads.heads / heads.groups) - 1 if heads else 0.0
+        extra_reads = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)
         return CoreWork(
             name=name,
@@ -232,7 +232,7 @@ class RankWork:
             dense=float(entry.flops),
             decodes=decodes,
             grouped=grouped,
-            again=again,
+            extra_reads=extra_reads,
         )
 
     def sends(self, one: Workload) -> list[SentWork]:

@@ -72,7 +72,7 @@ class Server(NamedTuple):
         traffic = timer.request.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
-        computed = max(1, timer.request.prompt - timer.request.on(timer.pace(layout), timer.context)[1])
+        computed = max(1, timer.request.prompt - timer.request.on(timer.layout_time(layout), timer.context)[1])
         return cls(
             lambda n: demand.step(n) + n * away,
             others.prompt / computed,

@@ -33,8 +33,8 @@ from txcalc.planning.serving.deployment import (
     Unsuited,
     check,
     choices,
-    planned,
-    taken,
+    gpus_of,
+    plan_of,
 )
 from txcalc.planning.serving.points import Request, Slo, Timer
 from txcalc.planning.serving.speed import bounded
@@ -52,7 +52,7 @@ def sizes(node: int | None, ways: int) -> list[int]:
 
 def rentable(least: int, fixed: Mapping[str, int], node: int | None = None) -> list[int]:
     """Numbers of accelerators to try, ascending; multiples of the layout that is given, where none of `sizes` is."""
-    ways = taken(fixed)
+    ways = gpus_of(fixed)
     counts = sizes(node, ways)
     if not counts or ways > min(node or NODE, NODE):
         counts = list(range(ways, MOST_GPUS + 1, ways))
@@ -62,7 +62,7 @@ def rentable(least: int, fixed: Mapping[str, int], node: int | None = None) -> l
 def units(node: int | None, fixed: Mapping[str, int]) -> list[int]:
     """Numbers of accelerators that one replica may take, ascending: `sizes`, and what the given tp and pp take, though
     no cloud rents it so."""
-    ways = taken({axis: degree for axis, degree in fixed.items() if axis != "dp"})
+    ways = gpus_of({axis: degree for axis, degree in fixed.items() if axis != "dp"})
     return sorted({ways, *sizes(node, ways)})
 
 
@@ -73,7 +73,7 @@ def unit(layout: Layout) -> int:
 
 def arrange(
     planner: Planner,
-    asked: Request,
+    request: Request,
     context: int,
     concurrency: int = 1,
     gpus: int | None = None,
@@ -87,14 +87,14 @@ def arrange(
     """
     fixed = fixed or {}
     check(context, concurrency, gpus, fixed)
-    sizing = _Sizing(planner, asked, context, concurrency, limits or Slo(), fixed)
+    sizing = _Sizing(planner, request, context, concurrency, limits or Slo(), fixed)
     least = planner.min_gpus(context, concurrency, fixed)
     fewest = sizing.fewest(least) if least else None
     layouts = sizing.ranked(gpus) if gpus else sizing.smallest(fewest, least) if least else None
     if layouts is None:
-        layouts = choices(planner, gpus or least or taken(fixed), context, concurrency, fixed)
+        layouts = choices(planner, gpus or least or gpus_of(fixed), context, concurrency, fixed)
     best = layouts[0]
-    if sizing.timed and best.fits and asked.rate is not None:
+    if sizing.timed and best.fits and request.rate is not None:
         steady = sizing.load(best.layout)
         full = best.max_concurrency if steady.lasts else concurrency
         inside = min(ceil(steady.inside), best.max_concurrency) if steady.timed else full
@@ -106,20 +106,20 @@ def arrange(
                 (choice for choice in resized if choice.layout in order), key=lambda choice: order[choice.layout]
             )
             concurrency = most
-    plan = planned(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
+    plan = plan_of(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
     return replace(plan, fixed=fixed, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
 
 
 def fewer_users(
-    plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Slo | None = None
+    plan: Plan, request: Request, fixed: Mapping[str, int] | None = None, limits: Slo | None = None
 ) -> Plan | None:
     """For a plan that does not fit, the plan for the most users that fit on as many accelerators; None: not one
     does."""
     most = max(choice.max_concurrency for choice in plan.choices)
     if not most:
         return None
-    alone = replace(asked, rate=None)
-    return arrange(plan.planner, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
+    closed = replace(request, rate=None)
+    return arrange(plan.planner, closed, plan.context, most, plan.best.layout.gpus, fixed, limits)
 
 
 class _Sizing:
@@ -128,14 +128,14 @@ class _Sizing:
     def __init__(
         self,
         planner: Planner,
-        asked: Request,
+        request: Request,
         context: int,
         concurrency: int,
         limits: Slo,
         fixed: Mapping[str, int],
     ) -> None:
-        self.planner, self.asked, self.context, self.concurrency = planner, asked, context, concurrency
-        self.timer, self.limits, self.fixed = Timer(planner, asked, context), limits, fixed
+        self.planner, self.request, self.context, self.concurrency = planner, request, context, concurrency
+        self.timer, self.limits, self.fixed = Timer(planner, request, context), limits, fixed
         self.timed = True
         self.units = units(planner.accelerator.node, fixed)
         self._loads: dict[Layout, Steady] = {}
@@ -144,13 +144,13 @@ class _Sizing:
     def load(self, layout: Layout) -> Steady:
         """Its latencies that the limits bound. Errors: `InputError` where it cannot be timed."""
         if layout not in self._loads:
-            self._loads[layout] = bounded(self.timer, self.limits, layout, self.concurrency, self.asked.rate)
+            self._loads[layout] = bounded(self.timer, self.limits, layout, self.concurrency, self.request.rate)
         return self._loads[layout]
 
     @property
     def bounded(self) -> bool:
         """Whether the time at the load decides on the number."""
-        return self.timed and bool(self.limits or self.asked.rate)
+        return self.timed and bool(self.limits or self.request.rate)
 
     def fewest(self, least: int) -> FewestGpus | None:
         """The fewest that serve the load within the limits, of at least as many as hold it; None: none do."""
@@ -172,7 +172,7 @@ class _Sizing:
         it; None: there are none."""
         if fewest:
             return self._of(fewest.rented) or self.ranked(fewest.rented)
-        load = replace(self.asked, rate=None)
+        load = replace(self.request, rate=None)
         in_memory = _Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
         if in_memory is None:
             return None
@@ -182,16 +182,16 @@ class _Sizing:
     def unsuited(self) -> Unsuited | None:
         """The replica that comes closest to the limits with the fewest users that are worth one, if none is within
         them."""
-        if not self.limits or not self._lightest or any(map(self.limits.kept, self._lightest.values())):
+        if not self.limits or not self._lightest or any(map(self.limits.met_by, self._lightest.values())):
             return None
 
         def excess(layout: Layout) -> float:
             return self.limits.excess(self._lightest[layout])
 
         layout = min(self._lightest, key=excess)
-        alone = bounded(self.timer, self.limits, layout, 1)
-        two = bounded(self.timer, self.limits, layout, 2) if self.limits.kept(alone) else None
-        return Unsuited(layout, alone, two)
+        one_user = bounded(self.timer, self.limits, layout, 1)
+        two_users = bounded(self.timer, self.limits, layout, 2) if self.limits.met_by(one_user) else None
+        return Unsuited(layout, one_user, two_users)
 
     def _rented(self, least: int) -> tuple[int, int] | None:
         """The fewest replicas, and the accelerators of each; None: none serve the load within the limits."""
@@ -224,13 +224,13 @@ class _Sizing:
         hold = ceil_div(self.concurrency, self.planner.max_concurrency(replica, self.context))
         if replica.ep > 1 and "ep" not in self.fixed:  # replicas of their own experts are not planned
             most = min(most, 1)
-        if self.bounded and self.asked.rate is None:
+        if self.bounded and self.request.rate is None:
             most = min(most, max(hold, ceil_div(self.concurrency, users)))
         if given is not None:
             hold, most = max(hold, given), min(most, given)
         if hold > most:
             return None
-        if users > 1 and self.limits and not self._kept_lightly(replica, hold, users):
+        if users > 1 and self.limits and not self._meets_limits_at_light_load(replica, hold, users):
             return None
 
         def enough(count: int) -> bool:
@@ -250,22 +250,22 @@ class _Sizing:
             low, high = (low, middle) if enough(middle) else (middle, high)
         return high
 
-    def _kept_lightly(self, replica: Layout, hold: int, users: int) -> bool:
+    def _meets_limits_at_light_load(self, replica: Layout, hold: int, users: int) -> bool:
         """Whether it is within the limits with these users, or as few as memory allows; at a rate with one request."""
         if not self.timed:
             return True
-        if not self.timer.known(replica):
+        if not self.timer.links_known(replica):
             return False
         if replica not in self._lightest:
-            users = 1 if self.asked.rate else min(users, ceil_div(self.concurrency, hold))
+            users = 1 if self.request.rate else min(users, ceil_div(self.concurrency, hold))
             self._lightest[replica] = bounded(self.timer, self.limits, replica, users)
-        return self.limits.kept(self._lightest[replica])
+        return self.limits.met_by(self._lightest[replica])
 
     def _serves(self, layout: Layout) -> bool:
         """Whether the load fits and is served within the limits."""
         if not self.planner.fits(layout, self.context, self.concurrency):
             return False
-        return not self.bounded or (self.timer.known(layout) and self.limits.kept(self.load(layout)))
+        return not self.bounded or (self.timer.links_known(layout) and self.limits.met_by(self.load(layout)))
 
     def _enough(self, number: int, replicas: int) -> bool:
         """Whether as many replicas serve the load on a number that may not be rented."""
@@ -290,7 +290,7 @@ class _Sizing:
 
     def _worth(self, layout: Layout, users: int) -> bool:
         """Whether every copy has as many users, if memory allows."""
-        if not self.bounded or self.asked.rate is not None:
+        if not self.bounded or self.request.rate is not None:
             return True
         each = self.planner.max_concurrency(layout, self.context) // layout.dp
         return layout.dp <= ceil_div(self.concurrency, max(1, min(users, each)))
@@ -320,7 +320,7 @@ class _Sizing:
         return [best, *(choice for choice in order if choice is not best)]
 
     def _rank(self, choice: LayoutCapacity) -> tuple[bool, bool, float, float]:
-        if not (choice.serves and self.timer.known(choice.layout)):
+        if not (choice.serves and self.timer.links_known(choice.layout)):
             return not choice.fits, True, inf, 0.0
-        steady = bounded(self.timer, Slo(), choice.layout, self.concurrency, self.asked.rate)
-        return not choice.fits, not self.limits.kept(steady), steady.e2e, -steady.rate
+        steady = bounded(self.timer, Slo(), choice.layout, self.concurrency, self.request.rate)
+        return not choice.fits, not self.limits.met_by(steady), steady.e2e, -steady.rate

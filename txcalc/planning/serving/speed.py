@@ -19,7 +19,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import ROUNDS, Steady
-from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, largest
+from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, bisect_max
 from txcalc.planning.serving.durations import total
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import OperatingPoint, Request, Slo, Timer
@@ -89,8 +89,8 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return self.timer.request
 
     @property
-    def pace(self) -> LayoutTime:
-        return self.timer.pace(self.chosen.layout)
+    def layout_time(self) -> LayoutTime:
+        return self.timer.layout_time(self.chosen.layout)
 
     def with_simulation(self) -> Serving:
         """With the chosen load simulated, if it is sustainable, and its means where they have no closed form."""
@@ -126,7 +126,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def timed_choices(self) -> list[LayoutCapacity]:
         """Layouts that can be timed, best first."""
-        return [choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.known(choice.layout)]
+        return [choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.links_known(choice.layout)]
 
     @cached_property
     def points(self) -> list[OperatingPoint]:
@@ -138,13 +138,13 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def ridge(self) -> RidgeBatch | None:
-        return _ridge(self.pace, self.plan.context) if self.pace.caching else None
+        return _ridge(self.layout_time, self.plan.context) if self.layout_time.caching else None
 
     @property
-    def seats(self) -> float:
+    def cache_slots(self) -> float:
         """Sequences of mean length that the cache holds at once, over all replicas."""
         layout = self.chosen.layout
-        return self.timer.seats(layout) * layout.dp
+        return self.timer.cache_slots(layout) * layout.dp
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -158,12 +158,12 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def prompt(self) -> int:
         """Tokens of a prompt, or positions of a pass."""
-        return self.request.on(self.pace, self.plan.context)[0]
+        return self.request.on(self.layout_time, self.plan.context)[0]
 
     @property
     def cached(self) -> int:
         """Cached tokens of a prompt."""
-        return self.request.on(self.pace, self.plan.context)[1]
+        return self.request.on(self.layout_time, self.plan.context)[1]
 
     @property
     def front(self) -> list[OperatingPoint]:
@@ -182,26 +182,26 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         if self.limits.simulated:
             layout, users = most_users(self.timer, self.timed_choices, self.limits)
             return self.timer.point(layout, users) if users else None
-        within = [point for point in self.points if point.tpot and self.limits.kept(point.steady)]
+        within = [point for point in self.points if point.tpot and self.limits.met_by(point.steady)]
         return min(within, key=lambda p: p.gpu_seconds, default=None)
 
     @cached_property
     def busiest(self) -> OperatingPoint | None:
         """If a rate is too high, the highest rate within the limits, on the layout with the highest throughput; None:
         the load is no rate, or there is no such rate."""
-        asked, best = self.request.rate, None
-        if asked is None or self.pools or not self.unmet:
+        target, best = self.request.rate, None
+        if target is None or self.pools or not self.unmet:
             return None
         for choice in self.plan.choices[:MOST_LAYOUTS]:
             layout = choice.layout
-            if not (choice.serves and self.timer.known(layout)):
+            if not (choice.serves and self.timer.links_known(layout)):
                 continue
 
             def kept(rate: float, layout: Layout = layout) -> bool:
                 timed = self.timer.open(layout, rate).timed
-                return timed and self.limits.kept(bounded(self.timer, self.limits, layout, 1, rate))
+                return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate))
 
-            if rate := most_rate(kept, best.rate if best else 0.0, asked):
+            if rate := most_rate(kept, best.rate if best else 0.0, target):
                 inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
@@ -209,15 +209,15 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def floors(self) -> Slo:
         """The lower bounds of TTFT and TPOT of one sequence on any layout of these accelerators."""
-        copies = [choice.layout for choice in self.plan.choices if self.timer.known(choice.layout)]
-        figures = [self.timer.alone(layout) for layout in copies]
+        copies = [choice.layout for choice in self.plan.choices if self.timer.links_known(choice.layout)]
+        figures = [self.timer.single_times(layout) for layout in copies]
         steps = [step.floor for _, step in figures if step]
         return Slo(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
 
     @property
     def unmet(self) -> bool:
         """Whether the load cannot be sustained, or a limit is missed."""
-        return not self.limits.kept(self.bounded)
+        return not self.limits.met_by(self.bounded)
 
     @cached_property
     def bounded(self) -> Steady:
@@ -281,7 +281,7 @@ def check_budget(price: float | None = None, ttft: float | None = None, tpot: fl
         raise InputError("deploy", faults)
 
 
-def serve(plan: Plan, asked: Request, price: float | None = None, limits: Slo | None = None) -> Serving:
+def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo | None = None) -> Serving:
     """The speed of a plan, at a price per GPU-hour, within limits.
 
     Errors: `InputError` for an invalid price or limit, an unknown peak or link that is needed, or a plan that holds no
@@ -291,8 +291,8 @@ def serve(plan: Plan, asked: Request, price: float | None = None, limits: Slo | 
     check_budget(price, limits.ttft, limits.tpot)
     if not plan.best.serves:
         raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
-    timer, best = Timer(plan.planner, asked, plan.context), plan.best.layout
-    chosen = timer.point(best, plan.concurrency, asked.rate, plan.best.max_concurrency)
+    timer, best = Timer(plan.planner, request, plan.context), plan.best.layout
+    chosen = timer.point(best, plan.concurrency, request.rate, plan.best.max_concurrency)
     serving = Serving(plan, timer, price, limits, chosen)
     return serving.with_simulation() if limits.simulated else serving
 
@@ -301,14 +301,14 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
     """The most sequences per replica that fit within the limits: the cheapest batch, since it amortises weight reads
     most; 0: none, or no limits."""
     layout = choice.layout
-    if not limits or not timer.pace(layout).caching or not choice.max_concurrency:
+    if not limits or not timer.layout_time(layout).caching or not choice.max_concurrency:
         return 0
     most = min(choice.max_concurrency // layout.dp, MOST_BATCH)
 
     def kept(n: int) -> bool:
-        return n <= most and limits.kept(bounded(timer, limits, layout, n * layout.dp))
+        return n <= most and limits.met_by(bounded(timer, limits, layout, n * layout.dp))
 
-    last = largest(kept, most + 1)
+    last = bisect_max(kept, most + 1)
     return most if last is None else last
 
 
@@ -333,10 +333,10 @@ def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> 
 
 
 def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
-    pace, request = timer.pace(chosen.layout), timer.request
-    if not pace.caching:
+    times, request = timer.layout_time(chosen.layout), timer.request
+    if not times.caching:
         yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"
-    elif not pace.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:
+    elif not times.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:
         filled = f"prompts of {plan.context:,} leave no room in a context of {plan.context:,}"
         yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
     accelerator = plan.planner.accelerator
@@ -348,7 +348,7 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known (--link)"
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"
-    if any(not timer.known(choice.layout) for choice in plan.choices):
+    if any(not timer.links_known(choice.layout) for choice in plan.choices):
         yield "layouts that need a link are not timed: that of the accelerator is not known (--link 32GB/s)"
 
 
@@ -359,16 +359,16 @@ def sizes(most: int, copies: int, also: int = 0) -> list[int]:
     return [n * copies for n in sorted({*doubled, each, also}) if n]
 
 
-def _ridge(pace: LayoutTime, context: int) -> RidgeBatch:
+def _ridge(times: LayoutTime, context: int) -> RidgeBatch:
     """Compute and cache reads grow with the batch; weight reads do not (experts: ever more slowly)."""
 
     def from_(caches: bool) -> int | None:
         def reads_longer(n: int) -> bool:
-            parts = pace.decode_parts(n, context)
+            parts = times.decode_parts(n, context)
             cost = total(part for kind, part in parts.items() if caches or kind != "attention_core")
             return cost.least_compute < cost.least_weights + caches * cost.least_cache
 
-        last = largest(reads_longer, MOST_SEQUENCES)
+        last = bisect_max(reads_longer, MOST_SEQUENCES)
         return None if last is None else last + 1
 
     return RidgeBatch(from_(False), from_(True))

@@ -49,12 +49,12 @@ MANY = 1e6  # sequences: a rate that this decode batch does not reach, none does
 FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 random models, cards and lengths)
 
 
-def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
-    """A closed loop of `clients`. At most `seats` of their sequences fit in the cache; the others wait."""
-    if clients > seats:
-        seated = closed(demand, seats)
-        line = (clients - seats) / seated.rate  # Little's law
-        return seated._replace(ttft=seated.ttft + line, e2e=seated.e2e + line, line=line)
+def closed_loop(demand: Demand, clients: float, slots: float = inf) -> Steady:
+    """A closed loop of `clients`. At most `slots` of their sequences fit in the cache; the others wait."""
+    if clients > slots:
+        full = closed_loop(demand, slots)
+        line = (clients - slots) / full.rate  # Little's law
+        return full._replace(ttft=full.ttft + line, e2e=full.e2e + line, line=line)
     loop = Loop(demand, clients)
     if demand.answer > 1:
         return loop.closed_state(root(lambda n: loop.clients_for(n) - clients, 0.0, min(clients, loop.saturated)))
@@ -69,24 +69,24 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
     return state._replace(ttft=state.ttft + waiting, e2e=state.e2e + waiting)
 
 
-def open_(demand: Demand, rate: float, most: float) -> Steady:
+def open_loop(demand: Demand, rate: float, most: float) -> Steady:
     """An open loop of `rate` requests per second. At most `most` sequences decode at once; the others wait."""
     loop = Loop(demand, None)
     if demand.answer == 1:
         return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
 
-    def behind(decoding: float) -> float:
+    def rate_excess(decoding: float) -> float:
         return loop.rate(decoding) - rate
 
     def stuck(decoding: float) -> float:
         return 1.0 if loop.state(loop.rate(decoding), decoding) is None else -1.0
 
-    if behind(most) >= 0 and loop.state(rate, root(behind, 0.0, most)):
+    if rate_excess(most) >= 0 and loop.state(rate, root(rate_excess, 0.0, most)):
         decoding, full = loop.population(rate, most)
         steady = loop.state(rate, decoding)
         return steady if steady and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
     limit = root(stuck, 0.0, most)
-    more = behind(most) < 0 <= behind(max(most, MANY))  # a larger cache would suffice
+    more = rate_excess(most) < 0 <= rate_excess(max(most, MANY))  # a larger cache would suffice
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
 

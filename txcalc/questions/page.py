@@ -23,7 +23,7 @@ from txcalc.model import Model
 from txcalc.planning.serving.deployment import Gpu, Plan, Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.launch import command
-from txcalc.planning.serving.points import OperatingPoint, request
+from txcalc.planning.serving.points import OperatingPoint, Request, request
 from txcalc.planning.serving.sizing import arrange
 from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
@@ -290,7 +290,7 @@ def serving_plans(
                 except InputError as error:
                     points.append(RefusedPoint(str(error)))
                     continue
-                points.append(_grid_point(plan, speed, texts))
+                points.append(_grid_point(plan, speed, load, texts))
                 if speed and not front:
                     front = tuple(map(FrontPoint.of, speed.front))
             fronts.append(front)
@@ -318,7 +318,7 @@ def prompt_of(context: int, share: Fraction) -> int:
     return max(1, int(share * context))
 
 
-def _grid_point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> GridPoint:
+def _grid_point(plan: Plan, speed: Serving | None, load: Request, texts: dict[str, int]) -> GridPoint:
     best, planner = plan.best, plan.planner
     return GridPoint(
         layout=str(best.layout),
@@ -332,16 +332,16 @@ def _grid_point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> Gri
         weights=planner.engine.weights.name,
         memory=tuple(map(StageBytes.of, planner.gpus(best.layout, plan.context, plan.concurrency))),
         speed=GridSpeed.of(speed.chosen) if speed else None,
-        commands=tuple(texts.setdefault(text, len(texts)) for text in _commands(plan)),
+        commands=tuple(texts.setdefault(text, len(texts)) for text in _commands(plan, load)),
         notes=tuple(texts.setdefault(text, len(texts)) for text in plan.notes),
     )
 
 
-def _commands(plan: Plan) -> Iterator[str]:
+def _commands(plan: Plan, load: Request) -> Iterator[str]:
     """Each engine's command, or the reason why it has none."""
     for name in ENGINES:
         try:
-            yield command(plan, name)
+            yield command(plan, name, request=load)
         except InputError as error:
             yield f"# {error}"
 

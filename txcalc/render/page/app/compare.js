@@ -14,26 +14,26 @@ const Pick = ({ label, value, options, set }) =>
   html`<label class="pick">${label} <select value=${value} onChange=${(e) => set(e.target.value)}>${options.map(([key, title]) => html`<option value=${key}>${title}</option>`)}</select></label>`;
 
 function Compare() {
-  const at = MODELS.map((model) => evaluate(model, state.chosen[model.index]));
-  const seen = MODELS.filter((model) => !state.hidden.includes(model.index) && !at[model.index].refused);
+  const at = MODELS.map((model) => current(model));
+  const seen = MODELS.filter((model) => !state.hidden.includes(model.index));
   const refused = MODELS.filter((model) => at[model.index].refused);
   return html`<div class="content">
     <fieldset class="choice"><legend>Models, at the sizes set under Learn</legend>${MODELS.map(
       (model) => html`<label>
       <input type="checkbox" checked=${!state.hidden.includes(model.index)} onChange=${() => update({ hidden: state.hidden.includes(model.index) ? state.hidden.filter((i) => i !== model.index) : [...state.hidden, model.index] })} />
-      <span class="swatch" style=${{ background: colour(model.index) }}></span>${label(model)}</label>`,
+      <span class="swatch" style=${{ background: colour(model.index) }}></span>${label(model, at)}</label>`,
     )}</fieldset>
-    ${refused.map((model) => html`<p class="refused" role="alert">${model.name}: ${at[model.index].refused}.</p>`)}
+    ${refused.map((model) => html`<p class="refused" role="alert" data-refused="1">${model.name}: these sizes are not valid: ${at[model.index].refused}. Its figures are of the last valid sizes.</p>`)}
     <${Table} seen=${seen} at=${at} />
-    <${Curves} seen=${seen} />
+    <${Curves} seen=${seen} at=${at} />
     <${Scatter} seen=${seen} at=${at} />
     <${Lines} />
   </div>`;
 }
 
 // A model's name, with its changed sizes.
-function label(model) {
-  const own = Object.entries(state.chosen[model.index]).map(([letter, value]) => `${letter} = ${group(value)}`);
+function label(model, at) {
+  const own = Object.entries(at[model.index].chosen).map(([letter, value]) => `${letter} = ${group(value)}`);
   return `${model.name}${own.length ? ` (${own.join(", ")})` : ""}`;
 }
 
@@ -50,16 +50,16 @@ function Table({ seen, at }) {
     }),
   ]);
   const exact = rows.map((row) => [row[0], ...row.slice(1).map((cell) => cell.value)]);
-  const table = { title: "At the sizes set under Learn", head: ["quantity", ...seen.map(label)], rows };
+  const table = { title: "At the sizes set under Learn", head: ["quantity", ...seen.map((model) => label(model, at))], rows };
   return html`<section aria-label="Table"><h2>Side by side</h2><${Cells} table=${table} /><${Files} name="models" table=${{ ...table, rows: exact }} /></section>`;
 }
 
-function Curves({ seen }) {
+function Curves({ seen, at }) {
   const name = state.over,
     own = seen.filter((model) => !model.fixed_length);
   const lines = own.map((model) =>
     LENGTHS.map((tokens) => {
-      const found = evaluate(model, { ...state.chosen[model.index], T: tokens }, false);
+      const found = evaluate(model, { ...at[model.index].chosen, T: tokens }, false);
       return found.totals ? quantity(found, name) : null;
     }),
   );
@@ -76,7 +76,7 @@ function Curves({ seen }) {
       axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick },
     },
     series: own.map((model, i) => ({
-      name: label(model),
+      name: label(model, at),
       type: "line",
       showSymbol: false,
       color: colour(model.index),
@@ -86,7 +86,7 @@ function Curves({ seen }) {
   };
   const table = {
     title: titleOf(name),
-    head: ["tokens", ...own.map(label)],
+    head: ["tokens", ...own.map((model) => label(model, at))],
     rows: LENGTHS.map((tokens, j) => [
       group(tokens),
       ...lines.map((line, i) =>
@@ -125,7 +125,7 @@ function Scatter({ seen, at }) {
     xAxis: axis(state.x, 30),
     yAxis: axis(state.y, 66),
     series: seen.map((model, i) => ({
-      name: label(model),
+      name: label(model, at),
       type: "scatter",
       symbol: sign(model.index),
       symbolSize: 14,
@@ -137,7 +137,7 @@ function Scatter({ seen, at }) {
   const table = {
     title: "Points",
     head: ["model", titleOf(state.x), titleOf(state.y)],
-    rows: seen.map((model, i) => [label(model), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]),
+    rows: seen.map((model, i) => [label(model, at), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]),
   };
   return html`<section aria-label="Two quantities"><h2>One against another</h2>
     <${Pick} label="Across" value=${state.x} options=${QUANTITIES} set=${(x) => update({ x })} /> <${Pick} label="Up" value=${state.y} options=${QUANTITIES} set=${(y) => update({ y })} />
@@ -173,8 +173,8 @@ const SAME = [
 
 function Lines() {
   const model = MODELS[state.model],
-    chosen = state.chosen[model.index],
-    base = evaluate(model, chosen, false);
+    base = current(model, false),
+    chosen = base.chosen;
   const has = (letter) => model.sliders.some((s) => s.letter === letter);
   const x = has(state.lineX) ? state.lineX : model.sliders.find((s) => s.symbol === "D").letter;
   const y =
@@ -182,17 +182,14 @@ function Lines() {
       ? state.lineY
       : model.sliders.find((s) => s.letter !== x && s.keys.length).letter;
   const choices = model.sliders.filter((s) => s.keys.length).map((s) => [s.letter, `${s.letter}: ${s.meaning}`]);
-  const now = base.totals?.[state.same];
+  const now = base.totals[state.same];
   const slider = model.sliders.find((s) => s.letter === x);
-  const found =
-    now === undefined
-      ? []
-      : stops(slider, base.letters[x])
-          .filter((n) => n * 8 >= Number(base.letters[x]))
-          .flatMap((value) => {
-            const pair = under(model, { ...chosen, [x]: value }, y, state.same, now);
-            return pair ? [[value, ...pair]] : [];
-          });
+  const found = stops(slider, base.letters[x])
+    .filter((n) => n * 8 >= Number(base.letters[x]))
+    .flatMap((value) => {
+      const pair = under(model, { ...chosen, [x]: value }, y, state.same, now);
+      return pair ? [[value, ...pair]] : [];
+    });
   const title = `Equal ${SAME.find(([key]) => key === state.same)[1]}: ${model.name}, ${y} over ${x}`;
   const option = {
     tooltip: { trigger: "item", formatter: ({ data }) => `${x} = ${group(data[0])}, ${y} = ${group(data[1])}` },
@@ -207,12 +204,12 @@ function Lines() {
         symbol: "diamond",
         symbolSize: 16,
         color: colour(1),
-        data: now === undefined ? [] : [[Number(base.letters[x]), Number(base.letters[y])]],
+        data: [[Number(base.letters[x]), Number(base.letters[y])]],
       },
     ],
   };
   const table = {
-    title: `${title}: the largest ${y} that is not above ${now === undefined ? "" : group(now)}`,
+    title: `${title}: the largest ${y} that is not above ${group(now)}`,
     head: [x, y, state.same, "below it"],
     rows: found.map(([a, b, value]) => [
       group(a),

@@ -51,7 +51,7 @@ function evaluate(model, chosen, parts = true) {
   const refused = unmet(model.conditions, model.run.checks, values);
   if (refused) return { refused, letters: known };
   try {
-    const found = { letters: known, positions: model.positions, totals: named(model.totals, model.run.totals(...values)) };
+    const found = { chosen, letters: known, positions: model.positions, totals: named(model.totals, model.run.totals(...values)) };
     if (parts) {
       const leaves = model.run.leaves(...values);
       found.parts = model.parts.map((part, i) => ({
@@ -69,6 +69,14 @@ function evaluate(model, chosen, parts = true) {
     if (error instanceof RangeError) return { refused: error.message, letters: known };
     throw error;
   }
+}
+
+const isModel = (model, chosen) => !evaluate(model, chosen, false).refused;
+
+// A model at its current sizes. Where these are refused: at the last valid ones, with the reason.
+function current(model, parts = true) {
+  const found = evaluate(model, state.chosen[model.index], parts);
+  return found.refused ? { ...evaluate(model, state.valid[model.index], parts), refused: found.refused } : found;
 }
 
 // For each part with its own theorems: the one that holds at these sizes, or the reason why the first does not.
@@ -310,6 +318,7 @@ const start = () => ({
   view: VIEWS[0][0],
   model: 0,
   chosen: MODELS.map(() => ({})),
+  valid: MODELS.map(() => ({})), // the last sizes that were not refused
   parts: "params",
   hidden: [],
   over: "per_token",
@@ -411,5 +420,6 @@ const refuse = (name, text, wanted) =>
 const choose = (index, change) => {
   const own = { ...state.chosen[index], ...change };
   for (const letter of Object.keys(own)) if (own[letter] === undefined) delete own[letter];
-  update({ chosen: state.chosen.map((each, i) => (i === index ? own : each)) });
+  const valid = isModel(MODELS[index], state.chosen[index]) ? state.chosen[index] : state.valid[index];
+  update({ chosen: state.chosen.map((each, i) => (i === index ? own : each)), valid: state.valid.map((each, i) => (i === index ? valid : each)) });
 };

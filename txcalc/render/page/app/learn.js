@@ -1,6 +1,6 @@
 // A model at chosen sizes: sliders, parts, rules of thumb, crossovers, cache, and the theorems behind them.
 
-// A slider's values: all small ones, then eight per octave, and the model's own.
+// A slider's values: all small ones, then eight per octave; the model's own, its divisors and multiples.
 function stops(slider, value) {
   const own = Number(value),
     top = Math.max(own * 8, { T: 1 << 20, T_src: 1 << 17, B: 1024, L: 128 }[slider.symbol] ?? 64);
@@ -9,29 +9,39 @@ function stops(slider, value) {
   const grain = ["T", "T_src", "B", "W"].includes(slider.symbol) ? 2 : 8;
   for (let unit = 16 / grain; unit * grain <= top; unit *= 2)
     for (let m = grain; m < 2 * grain; m++) if (unit * m <= top) found.add(unit * m);
+  for (let n = 1; n <= 8; n++) {
+    if (own * n <= top) found.add(own * n);
+    if (own % n === 0) found.add(own / n);
+  }
   return [...found].sort((a, b) => a - b);
+}
+
+// The value for a slider that is moved from one stop to another: where the sizes would be refused, the next valid stop
+// further on, or else the nearest one back.
+function snap(model, slider, all, from, to) {
+  const valid = (i) => isModel(model, { ...state.chosen[model.index], [slider.letter]: all[i] });
+  const step = to < from ? -1 : 1;
+  for (let i = to; i in all; i += step) if (valid(i)) return all[i];
+  for (let i = to - step; i in all; i -= step) if (valid(i)) return all[i];
+  return all[to];
 }
 
 function Slider({ model, slider, found }) {
   const chosen = state.chosen[model.index][slider.letter];
-  const now = found.letters?.[slider.letter] ?? chosen ?? slider.value ?? 1;
-  const base = slider.value ?? (chosen ? now : now),
-    all = stops(slider, base);
+  const now = chosen ?? found.letters[slider.letter],
+    all = stops(slider, slider.value ?? now);
   const at = all.reduce((best, n, i) => (Math.abs(n - Number(now)) < Math.abs(all[best] - Number(now)) ? i : best), 0);
   const id = `s-${slider.letter}`,
     set = (value) => choose(model.index, { [slider.letter]: value });
   return html`<div class="slider">
     <label for=${id}><b><${Letter} name=${slider.letter} /></b> <span>${slider.meaning}</span></label>
-    <input type="range" id=${`${id}-range`} min="0" max=${all.length - 1} value=${at} aria-label=${`${slider.letter}: ${slider.meaning}`} aria-valuetext=${group(now)} onInput=${(e) => set(all[+e.target.value])} />
+    ${chosen !== undefined && html`<button class="reset" onClick=${() => set(undefined)} aria-label=${`Reset ${slider.letter}`}>reset</button>`}
+    <input type="range" id=${`${id}-range`} min="0" max=${all.length - 1} value=${at} aria-label=${`${slider.letter}: ${slider.meaning}`} aria-valuetext=${group(now)} onInput=${(e) => set(snap(model, slider, all, at, +e.target.value))} />
     <input type="number" id=${id} min="1" max=${MOST} step="1" value=${String(now)} onChange=${(e) => {
       const n = whole(e.target.value, 1, MOST);
       n === null ? refuse(slider.letter, e.target.value, `a whole number from 1 to ${group(MOST)}`) : set(n);
     }} />
-    ${
-      chosen === undefined
-        ? html`<span class="follows">${slider.value === null ? `follows: ${slider.rule}` : ""}</span>`
-        : html`<button class="reset" onClick=${() => set(undefined)} aria-label=${`Reset ${slider.letter}`}>reset</button>`
-    }
+    ${slider.value === null && html`<span class="follows">default: ${slider.rule}</span>`}
   </div>`;
 }
 
@@ -59,7 +69,7 @@ const Card = ({ name, title, value, text, how, unit }) => html`<div class="card"
 
 function Learn() {
   const model = MODELS[state.model],
-    found = evaluate(model, state.chosen[state.model]);
+    found = current(model);
   return html`<div class="split">
     <aside aria-label="Sizes">
       ${MODELS.length > 1 && html`<label class="pick">Model <select value=${state.model} onChange=${(e) => update({ model: +e.target.value })}>${MODELS.map((m) => html`<option value=${m.index}>${m.name}</option>`)}</select></label>`}
@@ -71,8 +81,9 @@ function Learn() {
     </aside>
     <div class="content">
       <p class="summary">As loaded: ${model.summary.map((line) => html`<span>${line}</span>`)}</p>
-      ${found.letters && html`<p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(found.letters[s.letter])}`).join(", ")}</p>`}
-      ${found.refused ? html`<p class="refused" role="alert" data-refused="1">No such model: ${found.refused}.</p>` : html`<${Answers} model=${model} found=${found} />`}
+      <p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(found.letters[s.letter])}`).join(", ")}</p>
+      ${found.refused && html`<p class="refused" role="alert" data-refused="1">These sizes are not valid: ${found.refused}. The figures below are of the last valid sizes.</p>`}
+      <div class=${`content wide ${found.refused ? "stale" : ""}`}><${Answers} model=${model} found=${found} /></div>
     </div>
   </div>`;
 }
@@ -224,7 +235,7 @@ const GROUPS = [
 ];
 
 function Crossing({ model, found }) {
-  const chosen = state.chosen[model.index];
+  const chosen = found.chosen;
   const points = LENGTHS.map((tokens) => [tokens, evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals]);
   const sum = (totals, kinds) => kinds.reduce((all, kind) => all + (totals[`flops ${kind}`] ?? 0n), 0n);
   const groups = GROUPS.filter(([, kinds]) => points.some(([, totals]) => sum(totals, kinds)));
@@ -273,7 +284,7 @@ function Crossing({ model, found }) {
 }
 
 function Growing({ model, found }) {
-  const chosen = state.chosen[model.index];
+  const chosen = found.chosen;
   const points = LENGTHS.map((tokens) => [
     tokens,
     bytes(evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals.cache),
@@ -362,7 +373,7 @@ function command(model, found) {
   const said = [],
     counts = new Map();
   for (const slider of model.sliders) {
-    const value = state.chosen[model.index][slider.letter];
+    const value = found.chosen[slider.letter];
     for (const key of slider.keys) {
       const at = key.indexOf("layer:");
       if (at >= 0) {

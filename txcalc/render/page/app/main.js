@@ -66,6 +66,8 @@ function elements(node) {
 window.txcalc = {
   models: MODELS,
   evaluate,
+  stops,
+  snap,
   crossovers,
   rules,
   address,

@@ -5,6 +5,7 @@ The browser's tests need Playwright and a Chromium (`apt install chromium`), and
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import random
@@ -32,7 +33,7 @@ from txcalc.evidence.known import all_known
 from txcalc.explorer import Explorer, explore
 from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.planning.crossover import crossovers, lengths
+from txcalc.planning.crossover import crossovers, ends, lengths
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
@@ -309,14 +310,16 @@ GROUPS = {
 }
 
 
-def along(model: Model, work: dict[str, Any], name: str) -> int:
-    """A number of a curve: the cache or a group's FLOPs at another length."""
+def along(model: Model, work: dict[str, Any], name: str) -> Fraction:
+    """A number of a curve: the cache, or a group's FLOPs per token, at another length."""
     what, _, tokens = name.rpartition(" at ")
+    what, _, dense = what.partition(", ")
     ledger = model.ledger(**{**work, "batch": 1, "tokens": int(tokens)})
     if what == "cache":
-        return 2 * ledger.total("cache")
-    kinds = ledger.by_kind("flops")
-    return sum(kinds.get(kind, 0) for kind in GROUPS[what])
+        return Fraction(2 * ledger.total("cache"))
+    windows = any(ends(model)) and not dense
+    kinds = ledger.by_kind("flops_masked" if windows else "flops")
+    return Fraction(sum(kinds.get(kind, 0) for kind in GROUPS[what]), int(tokens))
 
 
 def overtaking(model: Model, work: dict[str, Any]) -> dict[str, int]:
@@ -356,10 +359,17 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
         model, work = found
         ledger = model.ledger(**work)
         shown = {name: int(value) for name, value, _ in got["figures"]}
-        curves = [name for name in shown if " at " in name]
+        halves = {name: (value, text) for name, value, text in got["real"] if " at " in name}  # no whole numbers
+        curves = [name for name in (*shown, *halves) if " at " in name]
         some = curves[:: 1 + len(curves) // 20] if i < thorough else draw.sample(curves, min(2, len(curves)))
         true = figures(model, ledger, DTYPES[at["dtype"]], DTYPES[at["held"]])
-        true |= {name: along(model, work, name) for name in some}
+        for name in some:
+            number = along(model, work, name)
+            if number.denominator == 1:
+                true[name] = int(number)
+            else:
+                value, text = halves[name]
+                assert float(value) == float(number) and is_rounded(text, number), (chosen, name)
         if i < thorough:
             crossed = overtaking(model, work)
             assert crossed == {name: shown[name] for name in shown if name.startswith("crossover ")}, chosen
@@ -371,7 +381,8 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
         for name, _, text in got["figures"]:
             exact = text == f"{shown[name]:,}"
             assert exact or is_rounded(text, Fraction(shown[name], per.get(name, 1))), (chosen, name, text)
-        check_reals(got["real"], reals(model, ledger, asked, at), lambda name: 1e-12)
+        others = [each for each in got["real"] if each[0] not in halves]
+        check_reals(others, reals(model, ledger, asked, at), lambda name: 1e-12)
         for worked in got["worked"] if i < 20 else ():
             left, _, right = worked.rpartition(" = ")
             assert arithmetic(left) == int(right.replace(",", "")), worked
@@ -646,6 +657,14 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
             assert content.startswith(start), kind
             if kind == "SVG":
                 ElementTree.fromstring(content)
+        for button in page.query_selector_all("figure button[aria-label$='as CSV']"):
+            with page.expect_download() as saved:
+                button.click()
+            head, *rows = csv.reader(Path(saved.value.path()).read_text().splitlines())
+            columns = dict(zip(head, zip(*rows, strict=True), strict=True))
+            numbers = {name: column for name, column in columns.items() if name not in ("model", "layout")}
+            assert all(float(value) >= 0 for column in numbers.values() for value in column if value) and numbers
+            assert len([name for name in numbers if re.search(r" \((FLOPs/token|parameters|share)\)$", name)]) >= 2
         for button in page.query_selector_all("button[aria-label$='as LaTeX']"):
             with page.expect_download() as saved:
                 button.click()
@@ -658,8 +677,9 @@ def of_compared(ledger: Ledger, tokens: int) -> dict[str, Fraction]:
         name: ledger.total(name) for name in ("flops", "flops_masked", "saved", "params", "active")
     }
     found |= {"cache": 2 * ledger.total("cache"), "cache_growth": 2 * ledger.cache_terms.growth}
-    per_token = Fraction(found["flops"], ledger.work.batch * tokens)
-    return {**found, "training": training_flops(ledger), "per_token": per_token}
+    per = {"per_token": "flops", "per_token_masked": "flops_masked"}
+    found |= {name: Fraction(found[quantity], ledger.work.batch * tokens) for name, quantity in per.items()}
+    return {**found, "training": training_flops(ledger)}
 
 
 @pytest.mark.browser
@@ -668,7 +688,7 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
     states: list[Any] = []
     for n in range(90):
         chosen = settings(explorers[n % 9], 1, seed=n)[0]
-        x, y = random.Random(n).sample(("flops", "saved", "params", "per_token", "cache", "training"), 2)
+        x, y = random.Random(n).sample(("flops", "saved", "params", "per_token", "per_token_masked", "cache"), 2)
         own = [chosen if i == n % 9 else {} for i in range(9)]
         states.append({"view": "compare", "chosen": own, "x": x, "y": y, "model": n % 9, "same": "active"})
     with Tab(browser, file) as page:
@@ -676,7 +696,8 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
     answered = 0
     for n, (state, got) in enumerate(zip(states, shown, strict=True)):
         index = n % 9
-        numbers = {name: (value, text) for name, value, text in got["figures"] if name.endswith(f" of {index}")}
+        figures_ = (*got["figures"], *got["real"])
+        numbers = {name: (value, text) for name, value, text in figures_ if name.endswith(f" of {index}")}
         found = changed(explorers[index], state["chosen"][index])
         assert (found is None) == got["refused"]
         if found is None:
@@ -687,7 +708,8 @@ def test_compared_numbers_are_the_librarys_at_any_sizes(browser: Any, file: Path
         assert numbers.keys() == {f"{name} of {index}" for name in true}
         for name, number in true.items():
             value, text = numbers[f"{name} of {index}"]
-            assert int(value) == int(number) and (text == f"{int(value):,}" or is_rounded(text, Fraction(number))), name
+            assert float(value) == float(number) if "." in value else int(value) == number, name
+            assert is_rounded(text, Fraction(number)), name
         answered += 1
     assert answered > 40
 

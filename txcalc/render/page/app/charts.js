@@ -30,12 +30,17 @@ function save(name, type, content) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-const plain = (cell) => (cell && typeof cell === "object" ? cell.value : cell);
+// A heading: its text, in files with the unit of its column.
+const heading = (head) => head.title ?? head;
+const withUnit = (head) => (head.unit ? `${head.title} (${head.unit})` : heading(head));
+// A number in a table that is no figure of the model: grouped for people, plain in files.
+const count = (n) => ({ text: group(n), value: n, plain: true });
+const valueOf = (cell) => (cell && typeof cell === "object" ? cell.value : cell);
 const csvCell = (cell) => {
-  const text = String(plain(cell) ?? "");
+  const text = String(valueOf(cell) ?? "");
   return /[",\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 };
-const asCsv = (table) => [table.head, ...table.rows].map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
+const asCsv = (table) => [table.head.map(withUnit), ...table.rows].map((row) => row.map(csvCell).join(",")).join("\n") + "\n";
 const TEX = {
   "\\": "\\textbackslash{}",
   "%": "\\%",
@@ -55,9 +60,9 @@ const TEX = {
   "−": "$-$",
 };
 const texCell = (cell) =>
-  String((cell?.real ? cell.text : plain(cell)) ?? cell?.text ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
+  String((cell?.real ? cell.value && +cell.value.toPrecision(6) : valueOf(cell)) ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
 function asLatex(table) {
-  const lines = [table.head, ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
+  const lines = [table.head.map(withUnit), ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
   const [start, end] = [`\\begin{tabular}{l${"r".repeat(table.head.length - 1)}}`, "\\end{tabular}\n"];
   const rules = ["\\toprule", lines[0], "\\midrule", ...lines.slice(1), "\\bottomrule"];
   return ["% \\usepackage{booktabs}", start, ...rules, end].join("\n");
@@ -95,12 +100,12 @@ const Files = ({ name, table, picture }) => html`<span class="files">
 
 const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${table.title}><table class=${table.head.length > 8 ? "many" : ""}>
   <caption>${table.title}</caption>
-  <thead><tr>${table.head.map((name) => html`<th scope="col" class=${["formula", "by"].includes(name) ? "text" : ""}>${name}</th>`)}</tr></thead>
+  <thead><tr>${table.head.map((head) => html`<th scope="col" class=${["formula", "by"].includes(head) ? "text" : ""}>${heading(head)}</th>`)}</tr></thead>
   <tbody>${table.rows.map(
     (row) =>
       html`<tr>${row.map((cell, i) => {
         const shown =
-          cell && typeof cell === "object" && cell.value !== undefined
+          cell && typeof cell === "object" && cell.value !== undefined && !cell.plain
             ? html`<${Figure} ...${cell} />`
             : (cell?.text ?? cell);
         return i ? html`<td class=${cell?.style ?? ""}>${shown}</td>` : html`<th scope="row">${typeof shown === "string" ? shown.replace(/[._](?=\w)/g, "$&\u200b") : shown}</th>`;
@@ -108,7 +113,7 @@ const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" 
   )}</tbody>
 </table></div>`;
 
-// A chart of an ECharts option; `table` has its data, for screen readers and downloads.
+// A chart of an ECharts option; `table` has the same data, for screen readers and files.
 function Chart({ name, title, note, option, table, height = 340 }) {
   const place = useRef(null),
     drawn = useRef(null);

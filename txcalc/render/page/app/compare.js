@@ -4,7 +4,9 @@
 function quantity(found, name) {
   const t = found.totals,
     L = found.letters;
-  if (name === "per_token") return [t.flops, L.B * (L.T ?? found.positions)];
+  const tokens = L.B * (L.T ?? found.positions);
+  if (name === "per_token") return [t.flops, tokens];
+  if (name === "per_token_masked") return [t.flops_masked, tokens];
   if (name === "cache" || name === "cache_growth") return [bytes(t[name]), 1n];
   return [t[name], 1n];
 }
@@ -42,16 +44,16 @@ function Table({ seen, at }) {
     title,
     ...seen.map((model) => {
       const [value, among] = quantity(at[model.index], name);
-      return {
-        name: `${name} of ${model.index}`,
-        value: among === 1n ? value : value / among,
-        text: `${inWords(name)(value, among)}`,
-      };
+      return { ...quotient(`${name} of ${model.index}`, value, among), text: inWords(name)(value, among) };
     }),
   ]);
-  const exact = rows.map((row) => [row[0], ...row.slice(1).map((cell) => cell.value)]);
-  const table = { title: "At the sizes set under Learn", head: ["quantity", ...seen.map((model) => label(model, at))], rows };
-  return html`<section aria-label="Table"><h2>Side by side</h2><${Cells} table=${table} /><${Files} name="models" table=${{ ...table, rows: exact }} /></section>`;
+  const names = seen.map((model) => label(model, at));
+  const table = { title: "At the sizes set under Learn", head: ["quantity", ...names], rows };
+  const files = {
+    head: ["quantity", "unit", ...names],
+    rows: rows.map(([title, ...cells], i) => [title, UNITS[QUANTITIES[i][0]], ...cells]),
+  };
+  return html`<section aria-label="Table"><h2>Side by side</h2><${Cells} table=${table} /><${Files} name="models" table=${files} /></section>`;
 }
 
 function Curves({ seen, at }) {
@@ -86,18 +88,10 @@ function Curves({ seen, at }) {
   };
   const table = {
     title: titleOf(name),
-    head: ["tokens", ...own.map((model) => label(model, at))],
+    head: ["tokens", ...own.map((model) => ({ title: label(model, at), unit: UNITS[name] }))],
     rows: LENGTHS.map((tokens, j) => [
-      group(tokens),
-      ...lines.map((line, i) =>
-        line[j]
-          ? {
-              name: `${name} of ${own[i].index} at ${tokens}`,
-              value: line[j][0] / line[j][1],
-              text: group(line[j][0] / line[j][1]),
-            }
-          : "",
-      ),
+      count(tokens),
+      ...lines.map((line, i) => (line[j] ? quotient(`${name} of ${own[i].index} at ${tokens}`, ...line[j]) : "")),
     ]),
   };
   return html`<section aria-label="Over the length"><h2>Over the length</h2>
@@ -133,10 +127,11 @@ function Scatter({ seen, at }) {
       data: [[number(points[i][0]), number(points[i][1])]],
     })),
   };
-  const cell = (model, axis, [value, among]) => ({ name: `${axis} of ${model.index}`, value: value / among });
+  const cell = (model, axis, pair) => quotient(`${axis} of ${model.index}`, ...pair);
+  const column = (name) => ({ title: titleOf(name), unit: UNITS[name] });
   const table = {
     title: "Points",
-    head: ["model", titleOf(state.x), titleOf(state.y)],
+    head: ["model", column(state.x), column(state.y)],
     rows: seen.map((model, i) => [label(model, at), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]),
   };
   return html`<section aria-label="Two quantities"><h2>One against another</h2>
@@ -210,9 +205,9 @@ function Lines() {
   };
   const table = {
     title: `${title}: the largest ${y} that is not above ${group(now)}`,
-    head: [x, y, state.same, "below it"],
+    head: [x, y, { title: state.same, unit: UNITS[state.same] }, { title: "below it", unit: "share" }],
     rows: found.map(([a, b, value]) => [
-      group(a),
+      count(a),
       { name: `equal ${y} at ${a}`, value: b },
       { name: `equal ${state.same} at ${a}`, value },
       percent(`below at ${a}`, now - value, now),

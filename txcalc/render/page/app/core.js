@@ -243,7 +243,7 @@ function error({ formula, gives, truth, among }) {
 
 const group = (n) =>
   String(n)
-    .replace(/\B(?=(\d{3})+$)/g, ",")
+    .replace(/\B(?=(\d{3})+(\.|$))/g, ",")
     .replace(/^-/, "−");
 
 function rounded(number, among, base, names, digits) {
@@ -291,6 +291,12 @@ const seconds = (s) => {
   return rounded(BigInt(Math.round(s * 1e15)), 1000000n, 1000n, ["ns", "µs", "ms", "s"], 3);
 };
 
+// A cell of a quotient: an integer where it is one.
+const quotient = (name, value, among) =>
+  value % among
+    ? { name, value: Number(value) / Number(among), text: group(fixed(value, among, 1)), real: true }
+    : { name, value: value / among };
+
 // A figure of the page: its exact value for programs, its text for people. `real`: not an integer.
 const Figure = ({ name, value, text, real }) =>
   html`<data value=${String(value)} ...${{ [real ? "data-real" : "data-figure"]: name }}>${text ?? group(value)}</data>`;
@@ -307,13 +313,29 @@ const QUANTITIES = [
   ["flops", "FLOPs of a forward pass, dense"],
   ["flops_masked", "FLOPs of a forward pass, masked"],
   ["per_token", "FLOPs per token, dense"],
-  ["cache", "cache, bytes of one sequence"],
-  ["saved", "saved activations, elements"],
+  ["per_token_masked", "FLOPs per token, masked"],
+  ["cache", "KV cache of one sequence"],
+  ["saved", "saved activations"],
   ["params", "parameters"],
   ["active", "active parameters"],
-  ["cache_growth", "cache per further token, bytes"],
+  ["cache_growth", "KV cache per token"],
   ["training", "FLOPs of a training step"],
 ];
+const UNITS = {
+  flops: "FLOPs",
+  flops_masked: "FLOPs",
+  per_token: "FLOPs/token",
+  per_token_masked: "FLOPs/token",
+  cache: "bytes",
+  saved: "elements",
+  params: "parameters",
+  active: "parameters",
+  cache_growth: "bytes/token",
+  training: "FLOPs",
+};
+// A model whose attention does not see the whole context computes the masked FLOPs.
+const hasWindows = (model) => model.totals.some((name) => /^(end|chunk) /.test(name));
+const PER_TOKEN = MODELS.some(hasWindows) ? "per_token_masked" : "per_token";
 const start = () => ({
   view: VIEWS[0][0],
   model: 0,
@@ -321,9 +343,9 @@ const start = () => ({
   valid: MODELS.map(() => ({})), // the last sizes that were not refused
   parts: "params",
   hidden: [],
-  over: "per_token",
+  over: PER_TOKEN,
   x: "params",
-  y: "per_token",
+  y: PER_TOKEN,
   same: "params",
   lineX: "D",
   lineY: "L",

@@ -193,7 +193,11 @@ function Parts({ model, found }) {
     ],
   };
   const table = { title: "Parts", head: ["part", "copies", "formula", "exact", "share"], rows };
-  const files = { ...table, rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3].value, row[4].text]) };
+  const files = {
+    title: "Parts",
+    head: ["part", "copies", "formula", { title: spoken(what), unit: UNITS[what === "cache" ? "saved" : what] }, "share"],
+    rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3], row[4]]),
+  };
   return html`<section aria-label="Parts"><h2>Where they are</h2>
     <div class="choice" role="radiogroup" aria-label="Of what">${[
       ["params", "Parameters"],
@@ -234,25 +238,37 @@ const GROUPS = [
   ["head", ["head"]],
 ];
 
+// FLOPs per token by group, masked where the model has windows, with the dense scores and values beside them.
 function Crossing({ model, found }) {
   const chosen = found.chosen;
   const points = LENGTHS.map((tokens) => [tokens, evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals]);
-  const sum = (totals, kinds) => kinds.reduce((all, kind) => all + (totals[`flops ${kind}`] ?? 0n), 0n);
-  const groups = GROUPS.filter(([, kinds]) => points.some(([, totals]) => sum(totals, kinds)));
+  const masked = hasWindows(model),
+    attention = masked ? "masked" : "dense";
+  const sum = (totals, kinds, quantity) => kinds.reduce((all, kind) => all + (totals[`${quantity} ${kind}`] ?? 0n), 0n);
+  const groups = GROUPS.map(([name, kinds]) => [name, kinds, masked ? "flops_masked" : "flops"])
+    .concat(masked ? [[`${GROUPS[0][0]}, dense`, GROUPS[0][1], "flops"]] : [])
+    .filter(([, ...what]) => points.some(([, totals]) => sum(totals, ...what)));
   const crossed = crossovers(model, chosen);
-  const mark = crossed.find((each) => each.attention === "dense" && each.rule === DATA.rules[0].name)?.tokens;
+  const from = (attention) => crossed.find((c) => c.attention === attention && c.rule === DATA.rules[0].name)?.tokens;
+  const mark = from(attention);
+  const words = (tokens) => (tokens === null ? "at no length" : `from ${group(tokens)} tokens on`);
+  const note =
+    mark === undefined || groups[0][0] !== GROUPS[0][0]
+      ? ""
+      : `Scores and values need at least the FLOPs of the feed-forward ${words(mark)}${masked ? `, masked; dense, ${words(from("dense"))}` : ""}.`;
   const option = {
     tooltip: { trigger: "axis", valueFormatter: tick },
     legend: {},
     grid: {},
     xAxis: overLengths("tokens T"),
     yAxis: { type: "log", name: "FLOPs per token", nameGap: 50, axisLabel: { formatter: tick } },
-    series: groups.map(([name, kinds], i) => ({
+    series: groups.map(([name, ...what], i) => ({
       name,
       type: "line",
       showSymbol: false,
-      color: colour(i),
-      data: points.map(([tokens, totals]) => [Number(tokens), Number(sum(totals, kinds)) / Number(tokens) || null]),
+      color: name.endsWith(", dense") ? colour(0) : colour(i),
+      lineStyle: { type: name.endsWith(", dense") ? "dashed" : "solid" },
+      data: points.map(([tokens, totals]) => [Number(tokens), Number(sum(totals, ...what)) / Number(tokens) || null]),
       markLine:
         i || !mark
           ? undefined
@@ -265,11 +281,11 @@ function Crossing({ model, found }) {
     })),
   };
   const table = {
-    title: "FLOPs of one prefill",
-    head: ["tokens", ...groups.map(([name]) => name)],
+    title: `FLOPs per token of one prefill, ${attention}`,
+    head: ["tokens", ...groups.map(([title]) => ({ title, unit: "FLOPs/token" }))],
     rows: points.map(([tokens, totals]) => [
-      group(tokens),
-      ...groups.map(([name, kinds]) => ({ name: `${name} at ${tokens}`, value: sum(totals, kinds) })),
+      count(tokens),
+      ...groups.map(([name, ...what]) => quotient(`${name} at ${tokens}`, sum(totals, ...what), tokens)),
     ]),
   };
   const names = [...new Set(crossed.map((each) => each.rule))];
@@ -278,7 +294,7 @@ function Crossing({ model, found }) {
     return each.tokens === null ? "never" : { name: `crossover ${name} ${attention}`, value: each.tokens };
   };
   return html`<section aria-label="Crossover"><h2>Where attention overtakes the rest</h2>
-    <${Chart} name=${`${model.name}-crossover`} title="FLOPs per token of one prefill, dense" note=${mark ? `The scores and values outweigh the feed-forward from ${group(mark)} tokens on.` : ""} option=${option} table=${table} />
+    <${Chart} name=${`${model.name}-crossover`} title=${table.title} note=${note} option=${option} table=${table} />
     ${names.length > 0 && html`<${Cells} table=${{ title: "The least length at which it holds", head: ["rule", "dense", "masked"], rows: names.map((name) => [name, at(name, "dense"), at(name, "masked")]) }} />`}
   </section>`;
 }
@@ -322,9 +338,9 @@ function Growing({ model, found }) {
     ],
   };
   const table = {
-    title: "Cache of one sequence in bf16, bytes",
-    head: ["tokens", "bytes"],
-    rows: points.map(([tokens, held]) => [group(tokens), { name: `cache at ${tokens}`, value: held }]),
+    title: "KV cache of one sequence in bf16",
+    head: ["tokens", { title: "KV cache", unit: "bytes" }, { title: "weights", unit: "bytes" }],
+    rows: points.map(([tokens, held]) => [count(tokens), { name: `cache at ${tokens}`, value: held }, { text: group(weights), value: weights, plain: true }]),
   };
   return html`<section aria-label="Cache"><h2>How the cache grows</h2><${Chart} name=${`${model.name}-cache`} title="Cache of one sequence, bf16" option=${option} table=${table} /></section>`;
 }

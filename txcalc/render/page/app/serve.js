@@ -170,7 +170,9 @@ function Front({ plan, at, point, price, model }) {
     cell(`front ttft ${i}`, each.ttft_s, seconds(each.ttft_s)),
     cell(`front tpot ${i}`, each.tpot_s, seconds(each.tpot_s)),
     cell(`front served ${i}`, each.tokens_per_s_gpu),
-    price === null ? "" : cell(`front cost ${i}`, millionOutput(price, each.tokens_per_s_gpu)),
+    ...(price === null ? [] : [cell(`front cost ${i}`, millionOutput(price, each.tokens_per_s_gpu))]),
   ]);
-  return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head: ["layout", "users", "TTFT", "TPOT", "tokens/s per GPU", "cost of 1M out"], rows }} /></section>`;
+  const head = ["layout", "users", { title: "TTFT", unit: "s" }, { title: "TPOT", unit: "s" }, "tokens/s per GPU"];
+  if (price !== null) head.push("cost of 1M output tokens");
+  return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head, rows }} /></section>`;
 }

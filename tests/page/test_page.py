@@ -364,12 +364,12 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
         some = curves[:: 1 + len(curves) // 20] if i < thorough else draw.sample(curves, min(2, len(curves)))
         true = figures(model, ledger, DTYPES[at["dtype"]], DTYPES[at["held"]])
         for name in some:
-            number = along(model, work, name)
-            if number.denominator == 1:
-                true[name] = int(number)
+            point = along(model, work, name)
+            if point.denominator == 1:
+                true[name] = int(point)
             else:
-                value, text = halves[name]
-                assert float(value) == float(number) and is_rounded(text, number), (chosen, name)
+                quotient, text = halves[name]
+                assert float(quotient) == float(point) and is_rounded(text, point), (chosen, name)
         if i < thorough:
             crossed = overtaking(model, work)
             assert crossed == {name: shown[name] for name in shown if name.startswith("crossover ")}, chosen

@@ -33,7 +33,6 @@ from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.training import Recipe, rank_of
 from txcalc.planning.training.collectives import KINDS, collectives
-from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
@@ -372,7 +371,7 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
     want[RECOMPUTED] = _count_recomputed(model, recipe, result.rank)
     if recipe.layout.pp == 1 and recipe.accumulation == 1:
         pieces = Pipeline(model, recipe).of_stage(0)
-        for kind, sent in collectives(pieces, recipe, width_of(model), result.rank % recipe.layout.tp).items():
+        for kind, sent in collectives(pieces, recipe, result.rank % recipe.layout.tp).items():
             want[kind], want[f"{kind} bytes"] = sent
         if recipe.layout.cp > 1:
             want.update(context.exchanged_bytes(pieces[0], recipe))

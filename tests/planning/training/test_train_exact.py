@@ -866,12 +866,13 @@ def test_exchanges_of_a_step_and_when_they_are(
     assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
 
 
-def test_ranks_of_an_expert_gather_its_tokens_and_scatter_its_results() -> None:
-    """In four layers, forward and backward: two experts' inputs of 32 tokens of each of two ranks, and no exchange."""
-    recipe = Recipe(Layout(dp=2, etp=2), tokens=32, framework="megatron")
+@pytest.mark.parametrize(("framework", "copies"), [("fsdp2", 2), ("megatron", 1)])  # Megatron-LM sends a token once
+def test_ranks_of_an_expert_gather_its_tokens_and_scatter_its_results(framework: str, copies: int) -> None:
+    """In four layers, forward and backward: inputs of 32 tokens of each of two ranks, and no exchange."""
+    recipe = Recipe(Layout(dp=2, etp=2), tokens=32, framework=framework)
     pieces = Pipeline(load(DECODER + " E=8 k=2"), recipe).pieces
-    bytes_sent = 4 * 2 * 2 * 2 * 32 * 64 * 2
-    assert collectives(pieces, recipe, 64) == {kind: (8, bytes_sent) for kind in ("all_gather", "reduce_scatter")}
+    bytes_sent = 4 * 2 * copies * 2 * 32 * 64 * 2
+    assert collectives(pieces, recipe) == {kind: (8, bytes_sent) for kind in ("all_gather", "reduce_scatter")}
 
 
 def test_gathered_logits_are_sent_forward_alone() -> None:
@@ -1158,7 +1159,7 @@ def test_a_rank_of_two_sends_half_of_every_message(layout: Layout) -> None:
     pieces = Pipeline(model, recipe).pieces
     machine = Machine.of(replace(card(), link=1))
     sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
-    message = {kind: one.bytes for kind, one in collectives(pieces, recipe, 64).items()}
+    message = {kind: one.bytes for kind, one in collectives(pieces, recipe).items()}
     share = {"all_reduce": 1.0, "all_to_all": (layout.ep - 1) / layout.ep}
     assert sent == {kind: size * share.get(kind, 0.5) for kind, size in message.items()}
 
@@ -1222,7 +1223,7 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
     backward sums their gradients, of which each rank takes those of its heads."""
     model = load(DECODER, {"attention.qk_norm": "width"})
     recipe = Recipe(Layout(tp=2), 3, tokens=32, recompute=recompute)
-    found = collectives(Pipeline(model, recipe).pieces, recipe, 64)
+    found = collectives(Pipeline(model, recipe).pieces, recipe)
     assert found["all_gather"] == (2 * times, times * ROWS * (64 + 32) * 2)
     assert found["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
 
@@ -1234,7 +1235,7 @@ def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int
     for bias in (False, True):
         model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1", {"experts.bias": bias})
         recipe = Recipe(layout, 3, tokens=32)
-        found.append(collectives(Pipeline(model, recipe).pieces, recipe, 64).get("all_reduce", Sent(0, 0)))
+        found.append(collectives(Pipeline(model, recipe).pieces, recipe).get("all_reduce", Sent(0, 0)))
     without, with_ = found
     assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 2 * 64 * 2)
 
@@ -1447,7 +1448,7 @@ def test_a_frozen_table_s_gradient_is_not_gathered(sp: int, kind: str) -> None:
         ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"lora.rank": 4}),
     ):
         own = replace(recipe, frozen="bf16") if "lora.rank" in changes else recipe
-        found.append(collectives(Pipeline(load(source, changes), own).of_stage(0), own, 64)[kind])
+        found.append(collectives(Pipeline(load(source, changes), own).of_stage(0), own)[kind])
     plain, learned, frozen = found
     less = (sp - 1, (sp - 1) * 32 * 64 * 2)
     assert plain == learned and (plain.times - frozen.times, plain.bytes - frozen.bytes) == less
@@ -1475,7 +1476,7 @@ def test_gradients_are_of_what_learns() -> None:
     """Of adapters' matrices, of each layer, whose rows two ranks share."""
     model, recipe = load(FOUR_LAYERS, {"lora.rank": 4}), Recipe(Layout(fsdp=2), tokens=32, frozen="bf16")
     adapters = [weight for entry in model.ledger() if entry.kind == "adapters" for weight in entry.leaf.weights()]
-    found = collectives(Pipeline(model, recipe).of_stage(0), recipe, 64)["reduce_scatter"]
+    found = collectives(Pipeline(model, recipe).of_stage(0), recipe)["reduce_scatter"]
     assert found == (4, 4 * sum(weight.size for weight in adapters) * 4)
 
 

@@ -277,7 +277,7 @@ def test_keys_and_values_of_the_whole_sequence_are_gathered(
     model, sent = load(name, changes), []
     for context in ("ring", "allgather"):
         recipe = Recipe(Layout(cp=2), tokens=64, recompute=recompute, context=context)
-        sent.append(collectives(Pipeline(model, recipe).pieces, recipe, 64))
+        sent.append(collectives(Pipeline(model, recipe).pieces, recipe))
     for kind, times in (("all_gather", 2 * gathers), ("reduce_scatter", 2)):
         ring, gathered = (found.get(kind, Sent(0, 0)) for found in sent)
         assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (2 * times, times * 64 * widths * 2)
@@ -293,7 +293,7 @@ def test_gradients_are_there_throughout_where_they_are_accumulated() -> None:
 def test_what_copies_reduce_is_sent_once_a_step() -> None:
     """By no piece of a micro-batch."""
     model, recipe = load(LLAMA), Recipe(Layout(dp=4))
-    assert collectives(Pipeline(model, recipe).pieces, recipe, 64) == {}
+    assert collectives(Pipeline(model, recipe).pieces, recipe) == {}
 
 
 def test_a_moment_holds_what_is_said_of_it() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry
@@ -125,8 +124,8 @@ class Sent(NamedTuple):
     bytes: int
 
 
-def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: int = 0) -> dict[str, Sent]:
-    """Collectives by kind of tp's rank number `rank`, for one micro-batch through `pieces`; `width` is d_model."""
+def collectives(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> dict[str, Sent]:
+    """Collectives by kind of tp's rank number `rank`, for one micro-batch through `pieces`."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
 
@@ -135,11 +134,12 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
         sizes[kind] += times * size
 
     for piece in pieces:
-        if recipe.layout.tp > 1:
-            _tensor_parallel(piece, recipe, width, add)
+        _activations(piece, recipe, add)
+        for leaf in piece.leaves if recipe.loss_parallel else ():
+            if leaf.entry.kind == "head" and leaf.widened and leaf.entry.work:
+                add("all_reduce", LOSS_REDUCTIONS, leaf.entry.work.positions * 4)
         if recipe.layout.cp > 1 and recipe.context == "allgather":
             _keys(piece, recipe, add)
-        _of_experts(piece, recipe, width, add)
         for part in partial_gradients(piece, recipe):
             add("all_reduce", part.copies, part.elements * recipe.compute_bytes)
         if recipe.shards > 1:
@@ -147,54 +147,27 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
 
 
-def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
-    """With sequence parallelism a branch's input is all-gathered and its output reduce-scattered, the reverse in
-    backward; without it, the output and the input's gradient are all-reduced."""
-    rows = piece.work.positions
-    stream = rows * width * recipe.compute_bytes
-    pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
+def _activations(piece: StagePiece, recipe: Recipe, add: Add) -> None:
+    """The collectives of activations: forward, backward, and those that recomputation repeats. In torch each of two
+    parallel branches has its own, and a token is sent to experts once per selected expert."""
     numbers = recomputed(piece, recipe)
-    last = {leaf.layers: i for i, leaf in enumerate(piece.leaves) if numbers and leaf_bytes(leaf, recipe)}
-    unstyled = without_tp_style(piece) if numbers else set()
-    ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves) if leaf.branch in unstyled}  # joined as a whole
-    entrances, exits = _crossings(piece, recipe.layout.sp > 1)
-    sent = {leaf.branch for leaf in piece.leaves if leaf.dispatched}
-
-    for number, leaf in enumerate(piece.leaves):
-        times, repeated, kinds = 0, None, pair
-        copies, more = len(leaf.layers) or 1, len(numbers.intersection(leaf.layers))
-        if number in entrances:
-            times, repeated = copies, pair[0] if recipe.layout.sp > 1 else None
-        elif number in exits:
-            times, repeated = (
-                copies,
-                pair[-1] if ends.get(leaf.branch, number) < last.get(leaf.layers, number) else None,
-            )
-            if leaf.entry.leaf.row is not None and not leaf.learns:  # a frozen table: no gradient goes further back
-                kinds = pair[-1:]
-        elif leaf.entry.kind == "head" and leaf.widened:
-            times = copies
-        # A head may read fewer positions than the blocks: a classifier reads one per image.
-        own = leaf.entry.work.positions if times and number not in entrances | exits and leaf.entry.work else rows
-        module, wide = leaf.entry.leaf, width
-        if not leaf.layers and times:
-            wide = module.matrix[0] if module.matrix else module.row or width
-        if recipe.layout.sp > 1 and any(leaf.summed_whole(join.entry) for join in piece.collectives):
-            add("all_reduce", 1, own * wide * recipe.compute_bytes)
-            kinds, wide = pair[: int(leaf.learns)], width  # backward gathers the gradients of the ranks' positions
-        for kind in kinds if times else ():
-            add(kind, times, own * wide * recipe.compute_bytes)
-        if times and repeated:  # recomputation repeats forward's collective, up to the last leaf that saves something
-            add(repeated, more, stream)
-        if leaf.entry.kind == "head" and leaf.widened:
-            _loss(leaf, recipe, own, add)
+    positions = {leaf.entry.path: i for i, leaf in enumerate(piece.leaves)}
+    ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves)}
+    last_saved = {leaf.layers: i for i, leaf in enumerate(piece.leaves) if numbers and leaf_bytes(leaf, recipe)}
     for join in piece.collectives:
-        inside = join.layers and len(join.entry.steps) > len(join.branch)  # within a branch
-        if inside and join.branch not in sent:
-            for transfer in join.entry.transfers:
-                copies, size = len(join.layers), int(transfer.message) * join.width(recipe.compute_bytes)
-                add(transfer.kind, copies + len(numbers.intersection(join.layers)), size)
-                add(TWIN.get(transfer.kind, transfer.kind), copies, size)
+        forward, backward = join.passes
+        copies, repeats = len(join.layers) or 1, len(numbers.intersection(join.layers))
+        branches = len({product.branch for product in join.products}) or 1
+        # Results of routed experts are gathered when the branch's other experts are done too.
+        position = positions[join.source.entry.path] if join.source else 0
+        position = ends[join.branch] if join.entry.duty == "shares" else position
+        # Recomputation ends with the last tensor that backward needs: what tp sums behind it is not repeated.
+        last = position >= last_saved.get(join.layers, position)
+        for transfer in join.entry.transfers:
+            recomputed_times = repeats * (branches - (last and transfer.axis.name == "tp"))
+            size = int(transfer.message * (transfer.choices or 1)) * join.width(recipe.compute_bytes)
+            add(transfer.kind, forward * (copies * branches + recomputed_times), size)
+            add(TWIN.get(transfer.kind, transfer.kind), backward * copies * branches, size)
 
 
 def _outward(leaf: RankLeaf) -> bool:
@@ -202,22 +175,6 @@ def _outward(leaf: RankLeaf) -> bool:
     of relative biases is split by heads instead)."""
     axes, module = [axis for _, _, axis in leaf.axes()], leaf.entry.leaf
     return (axes[:1] == [1] and module.role != "table") or (module.row is not None and axes == [0])
-
-
-def _crossings(piece: StagePiece, sharded: bool) -> tuple[set[int], set[int]]:
-    """Indices of the leaves where each branch enters and leaves the tensor-parallel region: its input is gathered
-    before the first, its output summed after the last. `apart`: whether sequence parallelism shards the positions.
-    Where tokens are sent to their experts, only shared experts cross the region, and only with sequence parallelism."""
-    first, last = dict[Any, int](), dict[Any, int]()
-    for number, leaf in enumerate(piece.leaves):
-        expert = leaf.entry.routed and leaf.entry.leaf.matrix is not None
-        if leaf.dispatched and (leaf.entry.routed or not leaf.split or not sharded):
-            continue
-        if expert or (_inside_a_branch(leaf) and leaf.column and next(leaf.axes())[2] == 0):
-            first.setdefault(leaf.branch, number)
-        if expert or _outward(leaf):
-            last[leaf.branch or number] = number  # outside of all, every table by itself
-    return set(first.values()), set(last.values())
 
 
 def without_tp_style(piece: StagePiece) -> set[tuple[Any, ...]]:
@@ -242,43 +199,6 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
         for kind, repeats in (("all_gather", len(numbers.intersection(leaf.layers))), ("reduce_scatter", 0)):
             for width in (attended.d_qk, attended.d_v):
                 add(kind, len(leaf.layers) + repeats, rows * attended.groups * width)
-
-
-def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
-    """Expert parallelism: two all-to-alls (dispatch and combine) per pass, one copy of a token per selected expert.
-    With etp the ranks of an expert gather its tokens and reduce-scatter its results. Without sequence parallelism the
-    ranks of tp each dispatch a share of the same tokens, and gather the results."""
-    layout, numbers = recipe.layout, recomputed(piece, recipe)
-    branches = set[Any]()
-
-    for held in piece.leaves:
-        if not held.entry.routed:
-            continue
-        if not held.dispatched or held.branch in branches or held.entry.leaf.matrix is None:
-            continue
-        branches.add(held.branch)
-        copies, more = len(held.layers), len(numbers.intersection(held.layers))
-        arrived = int(piece.work.positions * held.entry.leaf.matrix[0] * Fraction(held.entry.runs) / copies)
-        arrived *= recipe.compute_bytes
-        if layout.ep > 1:
-            add("all_to_all", 4 * copies + 2 * more, arrived // layout.expert_ways)
-        for kind in ("all_gather", "reduce_scatter") if layout.expert_ways > 1 else ():
-            add(kind, 2 * copies + more, arrived)
-        if layout.tp > 1 and layout.sp == 1:
-            stream = piece.work.positions * width * recipe.compute_bytes
-            beside = any(leaf.dispatched and leaf.split and not leaf.entry.routed for leaf in piece.leaves)
-            add("all_reduce", copies, stream)
-            add("all_gather", copies * (2 if beside else 1), stream)
-            add("reduce_scatter", copies if beside else 0, stream)
-
-
-def _loss(held: RankLeaf, recipe: Recipe, rows: int, add: Add) -> None:
-    if recipe.loss_parallel:
-        add("all_reduce", LOSS_REDUCTIONS, rows * 4)
-    else:
-        ways = recipe.layout.tp
-        columns = ceil_div(held.whole.matrix[1], ways) * ways  # type: ignore[index]
-        add("all_gather", 1, rows * columns * recipe.compute_bytes)
 
 
 def _inside_a_branch(leaf: RankLeaf) -> bool:

@@ -175,7 +175,7 @@ def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) ->
     saved = [kept(piece, recipe, width) for piece in pieces]
     want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.recomputed for one in saved)
     want["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
-    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
+    for kind, sent in collectives(pieces, recipe, rank.column).items():
         want[kind], want[f"{kind} bytes"] = sent
     return want
 

@@ -38,6 +38,7 @@ class RankLeaf(NamedTuple):
     sequence     with cp: its entry for whole sequences, whose work the ranks share evenly
     products     for a collective: the split products that read what it gathers or produce what it reduces
     passes       for a collective: how many times it runs per forward and per backward
+    source       for a collective: the leaf before it
     """
 
     entry: Entry
@@ -49,6 +50,7 @@ class RankLeaf(NamedTuple):
     sequence: Entry | None = None
     products: tuple[RankLeaf, ...] = ()
     passes: tuple[int, int] = (1, 1)
+    source: RankLeaf | None = None
 
     def times(self, sequences: int) -> RankLeaf:
         """The same for micro-batches of as many sequences, from those of one."""
@@ -423,7 +425,9 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
         again = own.duty not in ("logits", "shares")
         if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:
             again = before.learns and "all_reduce" not in kinds
-        yield RankLeaf(own, own.leaf, False, layer_numbers(own), products=products, passes=(1, int(again)))
+        yield RankLeaf(
+            own, own.leaf, False, layer_numbers(own), products=products, passes=(1, int(again)), source=before
+        )
         if own.duty == "shares":
             yield summed(own, own.leaf.width, layer_numbers(own))  # type: ignore[attr-defined]
         if layout.sp > 1 and before is not None and before.summed_whole(own):

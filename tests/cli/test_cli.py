@@ -87,6 +87,12 @@ def test_help_lists_every_command_in_order() -> None:
     assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
 
 
+@pytest.mark.parametrize("words", ["vaswani", "Attention Is All You Need"])
+def test_presets_are_known_by_their_papers(words: str) -> None:
+    out = run("presets", words)[1]
+    assert "transformer-base" in out and "gpt2" not in out
+
+
 def test_version() -> None:
     assert run("--version") == (0, f"txcalc {__version__}\n", "")
 

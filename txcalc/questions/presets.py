@@ -78,7 +78,7 @@ class Presets(Result, tag_field="schema", tag="txcalc/presets/1", kw_only=True):
 
 @o.question("txcalc presets 'llama*'")
 def presets(
-    pattern: Annotated[str, o.Argument("Part of a name or family; * and ? are wildcards.")] = "*",
+    pattern: Annotated[str, o.Argument("Part of a name, a family or a source (vaswani); * and ? are wildcards.")] = "*",
     *,
     hardware: Annotated[bool, o.Option("List accelerators instead of models.", aliases=("--gpus",))] = False,
 ) -> Presets:
@@ -99,7 +99,10 @@ def presets(
     models = [
         model
         for model in map(load, names())
-        if fnmatchcase(model.name, wanted) or fnmatchcase(model.description.family.lower(), wanted)
+        if any(
+            fnmatchcase(text.lower(), wanted)
+            for text in (model.name, model.description.family, model.description.source)
+        )
     ]
     if not models:
         raise UnknownName("presets", "preset", pattern, names(), "txcalc presets lists them all")

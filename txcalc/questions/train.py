@@ -58,7 +58,7 @@ HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (de
 OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
 MEASURED = o.Option("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
-BUDGET = o.Option("How many training tokens this much money buys: 1M.", "N", parse=parse_count)
+BUDGET = o.Option("How many tokens this much money trains: 1M. Alone: the run has so many.", "N", parse=parse_count)
 
 
 class RecipeOptions(o.Options):

@@ -719,6 +719,14 @@ def test_a_small_run_is_said_in_minutes_and_with_its_cost() -> None:
     assert re.search(r"GPU-hours +0\.447", run(*plan, "--global-batch", "16", "--train-tokens", "10M", "--detail")[1])
 
 
+def test_a_budget_alone_is_the_length_of_the_run() -> None:
+    plan = ("train", "gpt2", "--gpu", "h100:8@2.5", "--layout", "dp=8", "--json")
+    run_of_budget = json.loads(run(*plan, "--budget", "1000")[1])["run"]
+    assert run_of_budget["cost"] == pytest.approx(1000, rel=1e-6)  # a whole number of tokens
+    same = json.loads(run(*plan, "--train-tokens", str(run_of_budget["train_tokens"]))[1])["run"]
+    assert same["days"] == run_of_budget["days"]
+
+
 def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
     plan = ("train", "gemma-2-9b", "--gpu", "h100-sxm:16", "--layout", "fsdp=16", "--tokens", "12k")
     data = json.loads(run(*plan, "--recompute", "blocks", "--json")[1])

@@ -98,7 +98,7 @@ def train(
     terms: Terms | None = None,
     rank: int | None = None,
 ) -> Training:
-    """The whole answer; `tokens`: of the run, if any; `rank`: one to show as well.
+    """The whole answer; `tokens`: of the run (None: those that a budget pays for); `rank`: one to show as well.
 
     Errors: `InputError` with every reason why the recipe is impossible.
     """
@@ -123,7 +123,7 @@ def train(
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()
     whole = None
-    if tokens and rate_of:
+    if rate_of and (tokens := tokens or terms.tokens(rate_of)):
         whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms, recipe.tokens)
     space = machine.accelerator.memory
     limits = (

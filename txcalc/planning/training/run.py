@@ -69,6 +69,12 @@ class Terms(NamedTuple):
     deadline: float | None = None
     budget: float | None = None
 
+    def tokens(self, tokens_s: float) -> int | None:
+        """Tokens that the budget pays for at `tokens_s` per accelerator; None without a budget."""
+        if self.budget is None or self.price is None:
+            return None
+        return int(self.budget / self.price * 3600 * tokens_s)
+
     def checked(self) -> Terms:
         """Errors: `InputError` with every fault."""
         faults: list[Fault | str] = []
@@ -99,13 +105,13 @@ def tokens_of(
     model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None, length: int = 1
 ) -> int | None:
     """The tokens of a run: given, or from a budget of FLOPs; `length`: of a sequence. Errors: `InputError`, also for a
-    deadline or a budget without a run."""
+    deadline without a run."""
     if tokens is not None and compute is not None:
         raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
     if tokens == 0:
         raise InputError("train", [Fault("--train-tokens", 0, "a number above 0")])
-    if tokens is compute is None and terms and (terms.deadline, terms.budget) != (None, None):
-        raise InputError("train", ["--deadline and --budget are of a run: --train-tokens or --compute says which"])
+    if tokens is compute is None and terms and terms.deadline is not None and terms.budget is None:
+        raise InputError("train", ["--deadline is of a run: --train-tokens, --compute or --budget says which"])
     if compute is None:
         return tokens
     least = flops_per_token(model, length)
@@ -132,8 +138,8 @@ def run(
         replica_gpus = gpus // copies
         needed = Fraction(hours) / Fraction(24 * terms.deadline * replica_gpus)
         deadline = DeadlineGpus(terms.deadline, replica_gpus * max(1, ceil_div(needed.numerator, needed.denominator)))
-    if terms.budget is not None and terms.price is not None:
-        budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
+    if (affordable := terms.tokens(tokens_s)) is not None and terms.budget is not None:
+        budget = RunBudget(terms.budget, affordable)
     return TrainingRun(
         train_tokens=tokens,
         compute=int(flops_per_token(model, length) * tokens),

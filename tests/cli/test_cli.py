@@ -26,6 +26,7 @@ from paths import GOLDEN, ROOT
 
 from txcalc import COMMANDS, __released__, __version__, load
 from txcalc.cli import Commands
+from txcalc.cli.build import question_of
 from txcalc.sources.presets import folder
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
@@ -85,6 +86,17 @@ def test_help_lists_every_command_in_order() -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", ["show", "deploy", "train"])
+def test_a_long_help_begins_with_what_people_use_first(command: str) -> None:
+    """And each further example runs."""
+    question = question_of(command)
+    common, _, advanced = run(command, "-h")[1].partition("\nOptions:\n")[2].partition("\nAdvanced, ")
+    assert re.findall(r"^  (--[\w-]+)", common, re.M) == list(question.first) and "--format" in advanced
+    for example in question.examples:
+        code, _, err = run(*shlex.split(example.partition(": txcalc ")[2]))
+        assert code == 0, err
 
 
 @pytest.mark.parametrize("words", ["vaswani", "Attention Is All You Need"])

@@ -106,9 +106,10 @@ def build(name: str) -> Any:
         printed(answer, form, place)
 
     vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
-    run.__annotations__, run.__doc__ = {}, f"{help_of(function)}\n\nExample: {question.example}"
+    paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
+    run.__annotations__, run.__doc__ = {}, "\n\n".join(paragraphs)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=_class(declared, module.get("COMMAND", Command)))(run)
+    app.command(name, cls=_class(declared, module.get("COMMAND", Command), question.first))(run)
     return get_command(app)
 
 
@@ -176,12 +177,12 @@ def flag_of(keyword: o.Keyword) -> str:
     return option.flag or f"--{keyword.name.rstrip('_').replace('_', '-')}"
 
 
-def _class(declared: Sequence[o.Keyword], base: type[Command]) -> type[Command]:
-    """A command class that knows the groups of the options and their earlier names."""
+def _class(declared: Sequence[o.Keyword], base: type[Command], first: tuple[str, ...]) -> type[Command]:
+    """A command class that knows the groups of the options, their earlier names, and those to list first."""
     flags = [(flag_of(each), each.option) for each in declared if isinstance(each.option, o.Option)]
     groups = {flag.partition("/")[0]: option.group for flag, option in flags} | {"--help": "Output"}
     renamed = {alias: flag for flag, option in flags for alias in option.aliases if alias.startswith("-")}
-    return type("QuestionCommand", (base,), {"groups": groups, "renamed": renamed})
+    return type("QuestionCommand", (base,), {"groups": groups, "renamed": renamed, "first": first})
 
 
 def _parameter(keyword: o.Keyword) -> Parameter:

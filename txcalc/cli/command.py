@@ -37,6 +37,7 @@ class Command(TyperCommand):
 
     groups: Mapping[str, str] = {}  # section of each option
     renamed: Mapping[str, str] = {}  # earlier names of options
+    first: tuple[str, ...] = ()  # options that people use first
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
@@ -103,9 +104,13 @@ class Command(TyperCommand):
         return f"{new}{equals}{value}"
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in GROUPS}}
-        for param in self.get_params(ctx):
-            group = self.groups.get(param.opts[0], "Output")
+        titles = {group: f"Advanced, {group.lower()}" if self.first else group for group in GROUPS}
+        names = ["Arguments", "Options", *titles.values()]
+        sections: dict[str, list[tuple[str, str]]] = {name: [] for name in names}
+        params = self.get_params(ctx)
+        for param in sorted(params, key=lambda param: (*self.first, param.opts[0]).index(param.opts[0])):
+            name = param.opts[0]
+            group = "Options" if name in self.first else titles[self.groups.get(name, "Output")]
             if record := param.get_help_record(ctx):
                 unbroken = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
                 sections["Arguments" if param.param_type_name == "argument" else group].append((record[0], unbroken))

@@ -340,6 +340,24 @@ def _row(at: Point) -> dict[str, Any]:
     "txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms",
     takes=("--set", "--ignore"),
     draws=True,
+    first=(
+        "--gpu",
+        "--weights",
+        "--context",
+        "--prompt",
+        "--answer",
+        "--concurrency",
+        "--rate",
+        "--ttft",
+        "--tpot",
+        "--price",
+    ),
+    examples=(
+        "The fewest GPUs for a load: txcalc deploy llama-3.1-8b --gpu h100@2.5 --gpu l40s@1 --rate 5/s --prompt 2k "
+        "--answer 300 --ttft p95:1s --tpot 40ms",
+        "What 8 GPUs carry within limits: txcalc deploy llama-3.1-70b --gpu h100:8@2.5 --ttft 1s --tpot 40ms",
+        "The command that serves it: txcalc deploy llama-3.1-8b --gpu h100:1 --concurrency 16 --emit vllm",
+    ),
 )
 def deploy(
     sources: o.SourceListArgument,

@@ -97,21 +97,30 @@ class Question(NamedTuple):
     takes       options that change a model while it is read: `--set`, `--lora`, `--ignore`
     draws       whether its answer has a plot
     formats     whether its answer is a report: a table, JSON, CSV …
+    first       the flags that people use first; the others stand below them, as advanced
+    examples    further questions that it answers, each with its command line
     """
 
     example: str
     takes: tuple[str, ...] = ()
     draws: bool = False
     formats: bool = True
+    first: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
 
 
 def question(
-    example: str, takes: tuple[str, ...] = (), draws: bool = False, formats: bool = True
+    example: str,
+    takes: tuple[str, ...] = (),
+    draws: bool = False,
+    formats: bool = True,
+    first: tuple[str, ...] = (),
+    examples: tuple[str, ...] = (),
 ) -> Callable[[Function], Function]:
     """Declares a function of the library to be a command."""
 
     def declare(function: Function) -> Function:
-        vars(function)["question"] = Question(example, takes, draws, formats)
+        vars(function)["question"] = Question(example, takes, draws, formats, first, examples)
         return function
 
     return declare

@@ -244,7 +244,13 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
         ]
 
 
-@o.question("txcalc show llama-3.1-8b --tokens 2k", takes=("--set", "--lora", "--ignore"), draws=True)
+@o.question(
+    "txcalc show llama-3.1-8b --tokens 2k",
+    takes=("--set", "--lora", "--ignore"),
+    draws=True,
+    first=("--tokens", "--batch", "--past", "--weights", "--dtype", "--kv", "--set", "--detail"),
+    examples=("A decode step at a context of 8k: txcalc show llama-3.1-8b --tokens 1 --past 8k",),
+)
 def show(
     source: o.SourceArgument,
     *,

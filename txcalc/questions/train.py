@@ -349,6 +349,21 @@ LAYOUT_HELP = (
     "txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T",
     takes=("--set",),
     draws=True,
+    first=(
+        "--gpu",
+        "--layout",
+        "--tokens",
+        "--global-batch",
+        "--micro-batch",
+        "--lora",
+        "--recompute",
+        "--optimizer",
+        "--train-tokens",
+    ),
+    examples=(
+        "QLoRA on one card: txcalc train llama-3.1-8b --gpu 4090:1 --lora r=16,base=nf4 --tokens 2k --train-tokens 50M",
+        "The fewest GPUs, and the fastest layout: txcalc train llama-3.1-8b --gpu h100 --train-tokens 1T",
+    ),
 )
 def train(
     source: o.SourceArgument,

@@ -16,6 +16,7 @@ import pytest
 from command import Command
 from msgspec.structs import replace
 from paths import DATA, HF
+from plans import plan
 from tiny import TINY
 
 from txcalc import hardware, load, train
@@ -29,7 +30,7 @@ from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import EXPERTS, FORMATS, GGML, LAYERS, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Planner, plan
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile

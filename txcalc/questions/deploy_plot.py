@@ -86,24 +86,24 @@ def _latency(serving: Serving) -> Panel:
 def _roofline(serving: Serving) -> Panel:
     """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
     intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
-    plan, pace = serving.plan, serving.layout_time
+    plan, times = serving.plan, serving.layout_time
     accelerator, engine = plan.planner.accelerator, plan.planner.engine
     steps: list[tuple[str, Workload]] = []
-    if pace.caching:
-        sequences = ceil_div(plan.concurrency, pace.layout.dp)
-        work = pace.decode(ceil_div(sequences, min(pace.layout.pp, sequences)), plan.context)
+    if times.caching:
+        sequences = ceil_div(plan.concurrency, times.layout.dp)
+        work = times.decode(ceil_div(sequences, min(times.layout.pp, sequences)), plan.context)
         steps.append((f"decode, batch {work.batch:,}", work))
-    if not pace.encodes:
-        tokens = min(serving.prompt, engine.chunk) if pace.caching else serving.prompt
-        work = pace.model.workload(1, tokens, logits="last")
-        steps.append((f"prefill of {tokens:,}" if pace.caching else f"a pass over {tokens:,}", work))
-    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(pace, work).items()]
+    if not times.encodes:
+        tokens = min(serving.prompt, engine.chunk) if times.caching else serving.prompt
+        work = times.model.workload(1, tokens, logits="last")
+        steps.append((f"prefill of {tokens:,}" if times.caching else f"a pass over {tokens:,}", work))
+    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(times, work).items()]
     kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
     series = [
         Series(f"{kind.replace('_', ' ')}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
         for what, kind, x, y in placed
     ]
-    peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, pace.ranks[0].wide)}
+    peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, times.ranks[0].wide)}
     ridges = {dtype: Fraction(most, accelerator.bandwidth) for dtype, most in peaks.items()}
     low = min([*(x for _, _, x, _ in placed), *ridges.values()]) / 2
     high = max([*(x for _, _, x, _ in placed), *ridges.values()]) * 2
@@ -115,12 +115,12 @@ def _roofline(serving: Serving) -> Panel:
     return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
 
 
-def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
+def _placed(layout_time: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
     """Arithmetic intensity and FLOP/s of every kind of matrix product, over all stages."""
     flops: dict[str, int] = {}
     traffic: dict[str, float] = {}
     times: dict[str, float] = {}
-    for rank in pace.ranks:
+    for rank in layout_time.ranks:
         copies = rank.stage.copies
         for kind, number in walk(rank.stage.root, work).by_kind("flops_masked").items():
             flops[kind] = flops.get(kind, 0) + number * copies

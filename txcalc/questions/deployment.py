@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import field
 
 from txcalc.ledger import KINDS
+from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import LibrarySource
 from txcalc.planning.serving.engine_memory import visible
@@ -817,12 +818,12 @@ def _efficiency(serving: Serving) -> dict[str, KernelShare]:
 
 def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
     """A prefill and a decode step of the chosen point by kind of part, without speculation."""
-    pace, plan, at = serving.layout_time, serving.plan, serving.chosen
+    times, at = serving.layout_time, serving.chosen
     if at.tpot is None:
-        return pace.prefill_parts(serving.prompt), {}
-    sequences = -(-at.running // at.layout.dp)
-    decode = pace.decode_parts(sequences, plan.context, busy=pace.busy(at.running))
-    return pace.prefill_parts(serving.request.prompt, serving.cached), decode
+        return times.prefill_parts(serving.prompt), {}
+    sequences = ceil_div(at.running, at.layout.dp)
+    decode = times.decode_parts(sequences, serving.plan.context, busy=times.busy(at.running))
+    return times.prefill_parts(serving.request.prompt, serving.cached), decode
 
 
 def _part_times(serving: Serving) -> PartTimes:

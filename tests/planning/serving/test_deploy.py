@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import assume, given, strategies as st
+from plans import plan
 from tiny import TINY
 
 from txcalc import deploy, hardware, load
@@ -25,7 +26,7 @@ from txcalc.planning.formats.names import covering, format_of
 from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage, Sharding
-from txcalc.planning.serving.deployment import Planner, bisect_max, notes_of_layout, plan
+from txcalc.planning.serving.deployment import Planner, bisect_max, notes_of_layout
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile

@@ -11,6 +11,7 @@ import engine_memory as evidence
 import llamacpp
 import pytest
 from msgspec.structs import replace
+from plans import plan
 from typer.testing import CliRunner
 
 import txcalc
@@ -23,7 +24,7 @@ from txcalc.planning.formats.quantised import native
 from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Planner, plan
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import EngineConfig, engine, parse_reserve, reserve_of
 from txcalc.planning.serving.engine_memory import (
     PCIE,

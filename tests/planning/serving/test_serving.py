@@ -14,6 +14,7 @@ import pytest
 from command import Command
 from hypothesis import assume, given, strategies as st
 from msgspec.structs import replace
+from plans import plan
 from tiny import TINY
 
 import txcalc
@@ -27,7 +28,7 @@ from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import ring
 from txcalc.planning.machine import FLASH, NEWER, Kernels, Machine
 from txcalc.planning.parallelism import PipelineStage, Sharding
-from txcalc.planning.serving.deployment import Planner, plan
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.durations import Cost, series
 from txcalc.planning.serving.engine import EngineConfig, engine
 from txcalc.planning.serving.engine_memory import EngineMemory

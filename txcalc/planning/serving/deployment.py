@@ -102,7 +102,7 @@ class Planner:
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
                 last = stage.first + stage.copies == layout.pp
-                known.append(RankBytes(self.model, stage, self.engine, layout, self._held_draft(layout, last)))
+                known.append(RankBytes(self.model, stage, self.engine, layout, self._draft_memory(layout, last)))
             yield known[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
@@ -112,7 +112,7 @@ class Planner:
         split = layout.uncut if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
 
-    def _held_draft(self, layout: Layout, last: bool) -> RankBytes | None:
+    def _draft_memory(self, layout: Layout, last: bool) -> RankBytes | None:
         if self.draft is None or not last:
             return None
         sharding, split = self.draft_layout(layout)
@@ -332,25 +332,6 @@ class Plan(Struct, frozen=True, eq=False):
     @property
     def best(self) -> LayoutCapacity:
         return self.choices[0]
-
-
-def plan(
-    planner: Planner,
-    context: int,
-    concurrency: int = 1,
-    gpus: int | None = None,
-    fixed: Mapping[str, int] | None = None,
-) -> Plan:
-    """What fits on `gpus` accelerators (None: the fewest that do), `fixed` being the tp, pp, dp and ep that are given.
-
-    Errors: `InputError` for an invalid number, a layout that the model does not allow, or a format that the accelerator
-    does not multiply in.
-    """
-    fixed = fixed or {}
-    check(context, concurrency, gpus, fixed)
-    least = planner.min_gpus(context, concurrency, fixed)
-    number = gpus or least or gpus_of(fixed)
-    return plan_of(planner, context, concurrency, choices(planner, number, context, concurrency, fixed), least)
 
 
 def gpus_of(fixed: Mapping[str, int]) -> int:

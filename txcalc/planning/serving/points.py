@@ -309,17 +309,12 @@ class Timer:
         times = self.layout_time(layout)
         ttft, prefill_rate = self._prefill(layout)
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
-        per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.request.answer
-        if not times.caching:
-            return OperatingPoint(
-                layout=layout, sequences=sequences, ttft=ttft, tpot=None, decode_tokens_per_s_gpu=0.0,
-                prompt_tokens_per_s_gpu=per_gpu, answer=1, steady=steady, running=sequences,
-            )  # fmt: skip
-        running = min(sequences, most, self.at_once * layout.dp)
-        tpot = self.step(layout, running)
-        decode = running / tpot.achievable / layout.gpus
+        per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.request.answer if times.caching else 1
+        running = min(sequences, most, self.at_once * layout.dp) if times.caching else sequences
+        tpot = self.step(layout, running) if times.caching else None
         return OperatingPoint(
-            layout=layout, sequences=sequences, ttft=ttft, tpot=tpot, decode_tokens_per_s_gpu=decode,
+            layout=layout, sequences=sequences, ttft=ttft, tpot=tpot,
+            decode_tokens_per_s_gpu=running / tpot.achievable / layout.gpus if tpot else 0.0,
             prompt_tokens_per_s_gpu=per_gpu, answer=answer, steady=steady, running=running,
         )  # fmt: skip
 
@@ -390,9 +385,9 @@ class Timer:
             unloaded, rate = self._prefill(layout)
             prompt, cached = self.request.on(times, self.context)
             length = min(self.request.mean_length, self.context)
-            guess = self.request.speculation
+            guess, engine = self.request.speculation, self.planner.engine
             expected = guess.expected if guess else 1.0
-            latencies = latency(self.planner.engine.kernels)
+            latencies = latency(engine.kernels)
 
             def step(n: int) -> float:
                 return (
@@ -401,23 +396,24 @@ class Timer:
                     + latencies.sequence_s * n
                 )
 
+            shares = times.sharing > 1
             self._demands[layout, busy] = Demand(
-                StepCurve(step),
-                prompt / rate,
-                unloaded.achievable,
-                (prompt - cached) / self.planner.engine.chunk if times.caching and not times.encodes else 1.0,
-                self.request.answer if times.caching else 1,
-                expected,
-                latencies.own_s,
-                latencies.steps,
-                self.request.spread,
-                self.request.bursts,
-                1 / ROUNDS if self.request.answers else latencies.together,
-                self.planner.engine.interval if times.sharing > 1 or not self.planner.engine.gathers else 1,
-                self.request.width,
-                times.sharing,
-                prompt / times.prefill_rate(prompt, cached, 1 / times.sharing) if times.sharing > 1 else 0.0,
-                self.planner.engine.gathers and times.sharing > 1,
+                step=StepCurve(step),
+                prompt=prompt / rate,
+                unloaded=unloaded.achievable,
+                chunks=(prompt - cached) / engine.chunk if times.caching and not times.encodes else 1.0,
+                answer=self.request.answer if times.caching else 1,
+                tokens=expected,
+                overhead=latencies.own_s,
+                polls=latencies.steps,
+                spread=self.request.spread,
+                bursts=self.request.bursts,
+                together=1 / ROUNDS if self.request.answers else latencies.together,
+                interval=engine.interval if shares or not engine.gathers else 1,
+                width=self.request.width,
+                sharing=times.sharing,
+                solo=prompt / times.prefill_rate(prompt, cached, 1 / times.sharing) if shares else 0.0,
+                gathers=engine.gathers and shares,
             )
         return self._demands[layout, busy]
 

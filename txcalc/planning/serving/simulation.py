@@ -74,16 +74,16 @@ class Server(NamedTuple):
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
         computed = max(1, timer.request.prompt - timer.request.on(timer.layout_time(layout), timer.context)[1])
         return cls(
-            lambda n: demand.step(n) + n * away,
-            others.prompt / computed,
-            demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
-            engine.chunk,
-            sequences,
-            most * ceil_div(longest - engine.shared, engine.block),
-            engine.block,
-            demand.tokens,
-            demand.polls,
-            max(1, round(others.interval)),
+            step=lambda n: demand.step(n) + n * away,
+            token=others.prompt / computed,
+            delay=demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
+            budget=engine.chunk,
+            sequences=sequences,
+            pages=most * ceil_div(longest - engine.shared, engine.block),
+            block=engine.block,
+            tokens=demand.tokens,
+            polls=demand.polls,
+            interval=max(1, round(others.interval)),
         )
 
 

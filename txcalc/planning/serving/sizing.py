@@ -31,6 +31,7 @@ from txcalc.planning.serving.deployment import (
     Plan,
     Planner,
     Unsuited,
+    bisect_max,
     check,
     choices,
     gpus_of,
@@ -80,10 +81,11 @@ def arrange(
     fixed: Mapping[str, int] | None = None,
     limits: Slo | None = None,
 ) -> Plan:
-    """The plan for a load: of requests at a rate, with as many sequences at once as they need on average, at least
-    `concurrency`.
+    """The plan for a load on `gpus` accelerators (None: the fewest), with the `fixed` degrees in its layout. At a
+    rate, requests get as many sequences at once as they need on average, at least `concurrency`.
 
-    Errors: those of `deployment.plan`.
+    Errors: `InputError` for an invalid number, a layout that the model does not allow, or a format that the accelerator
+    does not multiply in.
     """
     fixed = fixed or {}
     check(context, concurrency, gpus, fixed)
@@ -171,13 +173,14 @@ class _Sizing:
         """The layouts of the fewest, best first; where none serve the load within the limits, of the fewest that hold
         it; None: there are none."""
         if fewest:
-            return self._of(fewest.rented) or self.ranked(fewest.rented)
-        load = replace(self.request, rate=None)
-        in_memory = _Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
-        if in_memory is None:
-            return None
-        replicas, size = in_memory
-        return self._of(replicas * size) or self.ranked(replicas * size)
+            number = fewest.rented
+        else:
+            load = replace(self.request, rate=None)
+            in_memory = _Sizing(self.planner, load, self.context, self.concurrency, Slo(), self.fixed)._rented(least)
+            if in_memory is None:
+                return None
+            number = in_memory[0] * in_memory[1]
+        return self._of(number) or self.ranked(number)
 
     def unsuited(self) -> Unsuited | None:
         """The replica that comes closest to the limits with the fewest users that are worth one, if none is within
@@ -233,22 +236,11 @@ class _Sizing:
         if users > 1 and self.limits and not self._meets_limits_at_light_load(replica, hold, users):
             return None
 
-        def enough(count: int) -> bool:
-            return self._serves(replica.replace(dp=count))
+        def too_few(more: int) -> bool:
+            return not self._serves(replica.replace(dp=hold + more - 1))
 
-        if enough(hold):
-            return hold
-        if not enough(most):
-            return None
-        low, high = hold, most
-        step = hold
-        while low + step < high and not enough(low + step):
-            low, step = low + step, 2 * step
-        high = min(high, low + step)
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (low, middle) if enough(middle) else (middle, high)
-        return high
+        more = bisect_max(too_few, most - hold + 1)
+        return None if more is None else hold + more
 
     def _meets_limits_at_light_load(self, replica: Layout, hold: int, users: int) -> bool:
         """Whether it is within the limits with these users, or as few as memory allows; at a rate with one request."""

@@ -94,9 +94,9 @@ function Curves({ seen, at }) {
       ...lines.map((line, i) => (line[j] ? quotient(`${name} of ${own[i].index} at ${tokens}`, ...line[j]) : "")),
     ]),
   };
-  return html`<section aria-label="Over the length"><h2>Over the length</h2>
+  return html`<section aria-label="Against sequence length"><h2>Against sequence length</h2>
     <${Pick} label="Quantity" value=${name} options=${QUANTITIES} set=${(over) => update({ over })} />
-    <${Chart} name=${`models-${name}`} title=${`${titleOf(name)}, over the length`} option=${option} table=${table} /></section>`;
+    <${Chart} name=${`models-${name}`} title=${`${titleOf(name)} against sequence length`} option=${option} table=${table} /></section>`;
 }
 
 function Scatter({ seen, at }) {
@@ -134,8 +134,8 @@ function Scatter({ seen, at }) {
     head: ["model", column(state.x), column(state.y)],
     rows: seen.map((model, i) => [label(model, at), cell(model, "x", points[i][0]), cell(model, "y", points[i][1])]),
   };
-  return html`<section aria-label="Two quantities"><h2>One against another</h2>
-    <${Pick} label="Across" value=${state.x} options=${QUANTITIES} set=${(x) => update({ x })} /> <${Pick} label="Up" value=${state.y} options=${QUANTITIES} set=${(y) => update({ y })} />
+  return html`<section aria-label="Two quantities"><h2>Two quantities against each other</h2>
+    <${Pick} label="x axis" value=${state.x} options=${QUANTITIES} set=${(x) => update({ x })} /> <${Pick} label="y axis" value=${state.y} options=${QUANTITIES} set=${(y) => update({ y })} />
     <${Chart} name="models-scatter" title=${`${titleOf(state.y)} against ${titleOf(state.x)}`} option=${option} table=${table} /></section>`;
 }
 
@@ -205,7 +205,7 @@ function Lines() {
   };
   const table = {
     title: `${title}: the largest ${y} that is not above ${group(now)}`,
-    head: [x, y, { title: state.same, unit: UNITS[state.same] }, { title: "below it", unit: "share" }],
+    head: [x, y, { title: state.same, unit: UNITS[state.same] }, { title: "below the model", unit: "share" }],
     rows: found.map(([a, b, value]) => [
       count(a),
       { name: `equal ${y} at ${a}`, value: b },
@@ -213,10 +213,10 @@ function Lines() {
       percent(`below at ${a}`, now - value, now),
     ]),
   };
-  return html`<section aria-label="Equal lines"><h2>Lines of equal cost</h2>
+  return html`<section aria-label="Equal lines"><h2>Sizes of equal ${SAME.find(([key]) => key === state.same)[1]}</h2>
     <${Pick} label="Model" value=${state.model} options=${MODELS.map((m) => [m.index, m.name])} set=${(value) => update({ model: +value })} />
     <${Pick} label="Equal" value=${state.same} options=${SAME} set=${(same) => update({ same })} />
-    <${Pick} label="Across" value=${x} options=${choices} set=${(lineX) => update({ lineX })} /> <${Pick} label="Up" value=${y} options=${choices} set=${(lineY) => update({ lineY })} />
-    <p class="note">Sizes are whole numbers, so each point is the largest ${y} that does not exceed the model's own figure; widths that do not fit the heads are left out.</p>
+    <${Pick} label="x axis" value=${x} options=${choices} set=${(lineX) => update({ lineX })} /> <${Pick} label="y axis" value=${y} options=${choices} set=${(lineY) => update({ lineY })} />
+    <p class="note">Sizes are whole numbers, so each point is the largest ${y} that does not exceed the model's figure. Widths that the heads do not divide are left out.</p>
     <${Chart} name=${`${model.name}-equal-${state.same}`} title=${title} option=${option} table=${table} /></section>`;
 }

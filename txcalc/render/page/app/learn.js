@@ -75,7 +75,7 @@ function Learn() {
       ${MODELS.length > 1 && html`<label class="pick">Model <select value=${state.model} onChange=${(e) => update({ model: +e.target.value })}>${MODELS.map((m) => html`<option value=${m.index}>${m.name}</option>`)}</select></label>`}
       <details open><summary>Sizes</summary>
         ${model.sliders.map((slider) => html`<${Slider} key=${slider.letter} model=${model} slider=${slider} found=${found} />`)}
-        ${model.fixed.length > 0 && html`<p class="note">Fixed here, for their value decides on structure: ${model.fixed.join(", ")}.</p>`}
+        ${model.fixed.length > 0 && html`<p class="note">Fixed, because these sizes decide the structure: ${model.fixed.join(", ")}.</p>`}
         ${Object.keys(state.chosen[model.index]).length > 0 && html`<button onClick=${() => update({ chosen: state.chosen.map((own, i) => (i === model.index ? {} : own)) })}>Reset all</button>`}
       </details>
     </aside>
@@ -97,15 +97,15 @@ function Answers({ model, found }) {
       <${Card} name="params" title="Parameters" value=${t.params} how=${how("params")} />
       ${t.active !== t.params && html`<${Card} name="active" title="Active per token" value=${t.active} how=${how("active")} />`}
       <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${byConvention(how("params"))} />
-      <${Card} name="flops" title="FLOPs, forward" value=${t.flops} how=${how("flops")} />
-      <${Card} name="flops_masked" title="FLOPs, masked attention" value=${t.flops_masked} how=${how("flops_masked")} />
+      <${Card} name="flops" title="FLOPs, forward, dense" value=${t.flops} how=${how("flops")} />
+      <${Card} name="flops_masked" title="FLOPs, forward, masked" value=${t.flops_masked} how=${how("flops_masked")} />
       <${Card} name="training" title="FLOPs, training step" value=${t.training} how=${how("training")} />
-      <${Card} name="saved" title="Kept for backward" value=${t.saved} how=${how("saved")} unit="elements" />
+      <${Card} name="saved" title="Saved activations" value=${t.saved} how=${how("saved")} unit="elements" />
       ${
         (t.cache > 0n || t.cache_constant > 0n) &&
         html`
-        <${Card} name="cache_bytes" title=${`Cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />
-        <${Card} name="cache_growth_bytes" title="Cache per further token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
+        <${Card} name="cache_bytes" title=${`KV cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />
+        <${Card} name="cache_growth_bytes" title="KV cache per token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
       }
     </section>
     <${Parts} model=${model} found=${found} />
@@ -115,11 +115,12 @@ function Answers({ model, found }) {
     <${Memory} model=${model} found=${found} />
     <${TrainingRun} model=${model} found=${found} />
     <${Theorems} model=${model} found=${found} />
-    <section aria-label="Again"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found, tokens)}</code></pre></section>`;
+    <section aria-label="Command"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found, tokens)}</code></pre></section>`;
 }
 
 function Parts({ model, found }) {
   const what = state.parts,
+    parts = `${{ params: "Parameters", flops: "FLOPs", cache: "KV cache elements" }[what]} by part`,
     all = found.totals[what];
   const kinds = new Map();
   model.parts.forEach((part, i) => {
@@ -179,7 +180,7 @@ function Parts({ model, found }) {
             name
               .split(".")
               .filter((step) => !/^\d+$/.test(step))
-              .slice(-2)
+              .slice(-1)
               .join("."),
         },
         itemStyle: { borderColor: css("--paper"), borderWidth: 1, gapWidth: 1 },
@@ -198,17 +199,17 @@ function Parts({ model, found }) {
     head: ["part", "copies", "formula", { title: spoken(what), unit: UNITS[what === "cache" ? "saved" : what] }, "share"],
     rows: rows.map((row) => [row[0], row[1], row[2].plain, row[3], row[4]]),
   };
-  return html`<section aria-label="Parts"><h2>Where they are</h2>
+  return html`<section aria-label="Parts"><h2>${parts}</h2>
     <div class="choice" role="radiogroup" aria-label="Of what">${[
       ["params", "Parameters"],
       ["flops", "FLOPs"],
-      ["cache", "Cache"],
+      ["cache", "KV cache"],
     ].map(
       ([key, title]) =>
         found.totals[key] > 0n &&
         html`<label><input type="radio" name="parts" checked=${what === key} onChange=${() => update({ parts: key })} /> ${title}</label>`,
     )}</div>
-    <${Chart} name=${`${model.name}-${what}`} title=${`${{ params: "Parameters", flops: "FLOPs", cache: "Cache elements" }[what]} by part`} option=${option} table=${files} height=${380} />
+    <${Chart} name=${`${model.name}-${what}`} title=${parts} option=${option} table=${files} height=${380} />
     <${Cells} table=${table} />
   </section>`;
 }
@@ -227,7 +228,7 @@ function Thumb({ model, found }) {
     { name: `rule ${rule.formula} exact`, value: rule.truth, text: short(rule.truth, rule.among) },
     error(rule),
   ]);
-  return html`<section aria-label="Rules of thumb"><h2>Rules of thumb</h2><${Cells} table=${{ title: "What they give for these sizes, and how far off they are", head: ["rule for", "formula", "gives", "exact", "error"], rows }} /></section>`;
+  return html`<section aria-label="Rules of thumb"><h2>Rules of thumb</h2><${Cells} table=${{ title: "Estimate and exact count at these sizes", head: ["quantity", "formula", "estimate", "exact", "error"], rows }} /></section>`;
 }
 
 const GROUPS = [
@@ -293,9 +294,9 @@ function Crossing({ model, found }) {
     const each = crossed.find((c) => c.rule === name && c.attention === attention);
     return each.tokens === null ? "never" : { name: `crossover ${name} ${attention}`, value: each.tokens };
   };
-  return html`<section aria-label="Crossover"><h2>Where attention overtakes the rest</h2>
+  return html`<section aria-label="Crossover"><h2>When attention costs more than the rest</h2>
     <${Chart} name=${`${model.name}-crossover`} title=${table.title} note=${note} option=${option} table=${table} />
-    ${names.length > 0 && html`<${Cells} table=${{ title: "The least length at which it holds", head: ["rule", "dense", "masked"], rows: names.map((name) => [name, at(name, "dense"), at(name, "masked")]) }} />`}
+    ${names.length > 0 && html`<${Cells} table=${{ title: "Smallest T for which it holds", head: ["rule", "dense", "masked"], rows: names.map((name) => [name, at(name, "dense"), at(name, "masked")]) }} />`}
   </section>`;
 }
 
@@ -311,11 +312,11 @@ function Growing({ model, found }) {
     tooltip: { trigger: "axis", valueFormatter: inBytes },
     legend: {},
     grid: { left: 84 },
-    xAxis: overLengths("tokens held"),
+    xAxis: overLengths("cached tokens"),
     yAxis: { type: "log", logBase: 2, name: "bytes", nameGap: 66, axisLabel: { formatter: inBytes } },
     series: [
       {
-        name: "cache of one sequence",
+        name: "KV cache of one sequence",
         type: "line",
         showSymbol: false,
         color: colour(0),
@@ -342,7 +343,7 @@ function Growing({ model, found }) {
     head: ["tokens", { title: "KV cache", unit: "bytes" }, { title: "weights", unit: "bytes" }],
     rows: points.map(([tokens, held]) => [count(tokens), { name: `cache at ${tokens}`, value: held }, { text: group(weights), value: weights, plain: true }]),
   };
-  return html`<section aria-label="Cache"><h2>How the cache grows</h2><${Chart} name=${`${model.name}-cache`} title="Cache of one sequence, bf16" option=${option} table=${table} /></section>`;
+  return html`<section aria-label="Cache"><h2>KV cache against context</h2><${Chart} name=${`${model.name}-cache`} title="KV cache of one sequence, bf16" option=${option} table=${table} /></section>`;
 }
 
 const FIGURES = {
@@ -359,7 +360,8 @@ const FIGURES = {
 function behind(model, found, quantity) {
   const how = known(model, found, quantity),
     own = ["params", "flops"].includes(quantity) && found.proved;
-  const keys = html`theorem ${[...new Set(found.theorems.map((each) => each.key))].map((key, i) => html`${i ? ", " : ""}<code>${key}</code>`)}`;
+  const number = new Set(found.theorems.map((each) => each.key)).size;
+  const keys = number === 1 ? "the theorem above" : `the ${number} theorems above`;
   const where = !own && found.same && model.known[quantity].where;
   const said = how === "modelled" ? "the formula alone" : where || keys;
   return [FIGURES[quantity], { text: html`<${Badge} how=${how} />` }, { text: said, style: "text" }];
@@ -368,7 +370,7 @@ function behind(model, found, quantity) {
 const Theorems = ({
   model,
   found,
-}) => html`<section aria-label="Theorems"><h2>What stands behind the figures</h2>
+}) => html`<section aria-label="Theorems"><h2>How each figure is known</h2>
   ${
     found.theorems.length === 0
       ? html`<p data-proved="0">No theorem: ${model.unproved}.</p>`
@@ -376,12 +378,12 @@ const Theorems = ({
       <ul>${found.theorems.map(
         (
           each,
-        ) => html`<li><b>${each.part}</b>: theorem <code>${each.key}</code>, ${each.lengths}, ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
-        <details><summary>for which sizes</summary><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
+        ) => html`<li><b>${each.part}</b>: proved for ${each.lengths}; ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
+        <details><summary>Sizes, and the theorem's key</summary><p>Theorem <code>${each.key}</code></p><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
       )}</ul>`
   }
   <${Cells} table=${{ title: "At these sizes", head: ["figure", "evidence", "by"], rows: Object.keys(FIGURES).map((quantity) => behind(model, found, quantity)) }} />
-  <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is said; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
+  <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is stated; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 
 // The command that gives the same numbers.

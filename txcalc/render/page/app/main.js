@@ -21,9 +21,9 @@ function App() {
       ${state.notes.map((note) => html`<p class="refused" role="status">${note}</p>`)}
       <div id="view" role="tabpanel" aria-labelledby=${`tab-${state.view}`}><${Page} key=${state.view} /></div>
     </main>
-    <footer><p>txcalc ${DATA.version}. What sliders move is computed in this page by the library's own formulas, in whole numbers of any size; plans of serving and training are the library's answers, made with the page. Nothing is sent anywhere. Made with <code>${DATA.command}</code>.</p>
+    <footer><p>txcalc ${DATA.version}. Sliders recompute the library's formulas in exact integers; serving and training plans were computed when the page was written. Nothing is sent over the network. Command: <code>${DATA.command}</code>.</p>
       <details><summary>Notes on the models</summary><ul>${MODELS.flatMap((model) => model.notes.map((note) => html`<li>${model.name}: ${note}</li>`))}${MODELS.every((model) => !model.notes.length) && html`<li>none</li>`}</ul></details>
-      <details><summary>Licences of what the page is drawn with</summary><pre tabindex="0">${DATA.licences}</pre></details></footer>`;
+      <details><summary>Licences of the page's libraries</summary><pre tabindex="0">${DATA.licences}</pre></details></footer>`;
 }
 
 const root = document.getElementById("app");

@@ -27,8 +27,8 @@ function Memory({ model, found }) {
     row(`weights, ${dtype}`, "weights", perByte(BITS[dtype], "N"), bytes(t.params, BITS[dtype]), "params"),
   ];
   if (t.cache > 0n) {
-    serving.push(row(`cache of one sequence, ${held}`, "cache", perByte(BITS[held], kept), one, "cache"));
-    serving.push(row("cache of all sequences", "caches", perByte(BITS[held], `B·${kept}`), found.letters.B * one, "cache"));
+    serving.push(row(`KV cache of one sequence, ${held}`, "cache", perByte(BITS[held], kept), one, "cache"));
+    serving.push(row("KV cache of all sequences", "caches", perByte(BITS[held], `B·${kept}`), found.letters.B * one, "cache"));
   }
   const learnt = t["params adapters"] === undefined ? "N" : "A";
   const shares = DATA.state.map(([name, size], i) => [name, size, i ? learnt : "N"]);
@@ -41,10 +41,10 @@ function Memory({ model, found }) {
     row("saved activations, fused attention, bf16", "saved", "2·S", bytes(t.saved), "saved"),
   ];
   return html`<section aria-label="Memory"><h2>Memory</h2>
-    <div>${[["dtype", "Weights in", dtype], ["held", "Cache in", held]].map(([name, title, now]) => html`<label class="pick">${title} <select value=${now} onChange=${(e) => step(name)(DTYPES.indexOf(e.target.value))}>${DTYPES.map((each) => html`<option>${each}</option>`)}</select></label>`)}</div>
-    <${Cells} table=${{ title: "To run it", head, rows: serving }} />
-    <${Cells} table=${{ title: "To train it, AdamW in mixed precision", head, rows: training }} />
-    <p class="note">N parameters${learnt === "A" ? ", A of adapters" : ""}; S saved activations (elements) of a step of B sequences. A formula shows its numbers under the pointer.</p>
+    <div>${[["dtype", "Weights in", dtype], ["held", "KV cache in", held]].map(([name, title, now]) => html`<label class="pick">${title} <select value=${now} onChange=${(e) => step(name)(DTYPES.indexOf(e.target.value))}>${DTYPES.map((each) => html`<option>${each}</option>`)}</select></label>`)}</div>
+    <${Cells} table=${{ title: "Inference", head, rows: serving }} />
+    <${Cells} table=${{ title: "Training with AdamW in mixed precision", head, rows: training }} />
+    <p class="note">N parameters${learnt === "A" ? ", A of adapters" : ""}; S saved activations (elements) of a step of B sequences. Point at a formula to see it with numbers.</p>
   </section>`;
 }
 
@@ -82,8 +82,8 @@ function TrainingRun({ model, found }) {
   const [, peak] = DATA.gpus[runAt("chip")],
     tokens = found.letters.B * (found.letters.T ?? model.positions);
   const one = Number(found.totals.training) / Number(tokens) / ((peak * SHARES[runAt("mfu")]) / 100);
-  return html`<section aria-label="Training run"><h2>What a training run takes</h2>
+  return html`<section aria-label="Training run"><h2>Time and cost of a training run</h2>
     <${Spent} one=${one} gpus=${NUMBERS[runAt("number")]} names=${Object.keys(RUN)} />
-    <p class="note">FLOPs of forward and backward over the dense bf16 peak of the accelerators, at an MFU that you choose. <code>txcalc train</code> says what a layout reaches.</p>
+    <p class="note">FLOPs of forward and backward over the dense bf16 peak of the accelerators, at the MFU that you choose. <code>txcalc train</code> predicts the MFU of a layout.</p>
   </section>`;
 }

@@ -48,10 +48,10 @@ function Serve() {
     <aside aria-label="Deployment">
       <label class="pick">Deployment <select value=${state.serve} onChange=${(e) => update({ serve: +e.target.value })}>${DATA.serve.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
       <${Step} name="weights" title="Weights" values=${plan.weights} at=${at[0]} />
-      <${Step} name="kv" title="Cache" values=${plan.kv} at=${at[1]} />
+      <${Step} name="kv" title="KV cache" values=${plan.kv} at=${at[1]} />
       <${Step} name="context" title="Context" values=${plan.context} at=${at[2]} shown=${(n) => `${group(n)} tokens`} />
       <${Step} name="prompt" title="Prompt" values=${plan.prompt[at[2]]} at=${at[3]} shown=${(n) => `${group(n)} tokens, answer ${group(plan.context[at[2]] - n)}`} />
-      <${Step} name="users" title="Users at once" values=${plan.users} at=${at[4]} shown=${group} />
+      <${Step} name="users" title="Concurrent users" values=${plan.users} at=${at[4]} shown=${group} />
       <div class="slider step"><label for="g-price"><b>Price</b> <span>per GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(
         e,
       ) => {
@@ -59,7 +59,7 @@ function Serve() {
         if (e.target.value !== "" && n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } });
         else refuse("The price", e.target.value, "a number from 0 to 999");
       }} /></div>
-      <p class="note">The controls stop at the ${group(plan.points.length)} points that were computed; nothing is interpolated between them.</p>
+      <p class="note">The sliders stop at the ${group(plan.points.length)} computed points; nothing is interpolated.</p>
     </aside>
     <div class="content">${point.refused ? html`<p class="refused" role="alert">${point.refused}</p>` : html`<${Deployed} plan=${plan} at=${at} point=${point} model=${model} price=${price} />`}</div>
   </div>`;
@@ -78,29 +78,29 @@ function Deployed({ plan, at, point, model, price }) {
   const lasting = speed && speed.ttft_s !== null;
   return html`
     <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory_bytes} text=${iec(BigInt(plan.memory_bytes))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
-    <p class="paper">${model.name}: ${plan.users[at[4]] === 1 ? "1 user" : `${group(plan.users[at[4]])} users`} at once, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
+    <p class="paper">${model.name}: ${plan.users[at[4]] === 1 ? "1 concurrent user" : `${group(plan.users[at[4]])} concurrent users`}, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
     <section class="cards" aria-label="Answers">
-      <div class="card"><h2>Most sequences</h2><p class="big"><${Figure} name="most" value=${point.max_concurrency} /></p></div>
-      <div class="card"><h2>Longest context</h2><p class="big">${point.max_context === null ? "no end" : html`<${Figure} name="longest" value=${point.max_context} />`}</p></div>
-      <div class="card"><h2>Fewest GPUs that hold it in memory</h2><p class="big">${point.min_gpus === null ? "more than are tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
+      <div class="card"><h2>Maximum concurrency</h2><p class="big"><${Figure} name="most" value=${point.max_concurrency} /></p></div>
+      <div class="card"><h2>Longest context</h2><p class="big">${point.max_context === null ? "unlimited" : html`<${Figure} name="longest" value=${point.max_context} />`}</p></div>
+      <div class="card"><h2>Fewest GPUs that hold it in memory</h2><p class="big">${point.min_gpus === null ? "more than were tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
       ${
         lasting &&
         html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft_s, seconds(speed.ttft_s))}</p></div>
         ${speed.tpot_s !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot_s, seconds(speed.tpot_s))}</p></div>`}
-        ${speed.line_s > 0 && html`<div class="card"><h2>Wait for a seat in the cache <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line_s, seconds(speed.line_s))}</p></div>`}
-        <div class="card"><h2>End to end <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e_s, seconds(speed.e2e_s))}</p></div>
+        ${speed.line_s > 0 && html`<div class="card"><h2>Queueing time for cache space <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line_s, seconds(speed.line_s))}</p></div>`}
+        <div class="card"><h2>End-to-end latency <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e_s, seconds(speed.e2e_s))}</p></div>
         <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.tokens_per_s_gpu)}</p></div>
         ${
           price !== null &&
-          html`<div class="card"><h2>Cost of 1M tokens out <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.tokens_per_s_gpu))}</p></div>
-        <div class="card"><h2>Cost of an hour</h2><p class="big">${real("hour", price * point.gpus)}</p></div>`
+          html`<div class="card"><h2>Cost of 1M output tokens <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.tokens_per_s_gpu))}</p></div>
+        <div class="card"><h2>Cost per hour</h2><p class="big">${real("hour", price * point.gpus)}</p></div>`
         }`
       }
-      ${speed && !lasting && html`<p class="refused">Requests come faster than they can be answered.</p>`}
+      ${speed && !lasting && html`<p class="refused">Requests arrive faster than they can be served.</p>`}
     </section>
     <${Bars} plan=${plan} point=${point} />
     <${Front} plan=${plan} at=${at} point=${point} price=${price} model=${model} />
-    <section aria-label="Command"><h2>The engine's command</h2>
+    <section aria-label="Command"><h2>Command that starts the engine</h2>
       <div class="choice" role="radiogroup" aria-label="Engine">${plan.engines.map((name, i) => html`<label><input type="radio" name="engine" checked=${engine === i} onChange=${() => step("engine")(i)} /> ${name}</label>`)}</div>
       <pre class="command" tabindex="0"><code>${plan.texts[point.commands[engine]]}</code></pre>
       <button onClick=${(e) => copy(e.target.previousElementSibling)}>Copy</button></section>
@@ -131,7 +131,7 @@ function Bars({ plan, point }) {
   ]);
   return html`<section aria-label="Memory"><h2>Memory of each GPU</h2><${Legend} names=${HELD} />
     ${point.memory.map((stage) => html`<${Stack} title=${name(stage)} sizes=${of(stage)} names=${HELD} memory=${memory} top=${top} />`)}
-    <${Cells} table=${{ title: "Bytes", head: ["GPU", ...HELD, "free"], rows }} /></section>`;
+    <${Cells} table=${{ title: "Bytes on each GPU", head: ["GPU", ...HELD, "free"], rows }} /></section>`;
 }
 
 function Front({ plan, at, point, price, model }) {
@@ -152,7 +152,7 @@ function Front({ plan, at, point, price, model }) {
     },
     yAxis: { type: "value", name: "tokens/s per GPU", nameGap: 50 },
     series: [
-      { name: "front over layouts and batches", type: "line", symbolSize: 9, color: colour(0), data: points },
+      { name: "Pareto front over layouts and batches", type: "line", symbolSize: 9, color: colour(0), data: points },
       {
         name: "this load",
         type: "scatter",
@@ -174,5 +174,5 @@ function Front({ plan, at, point, price, model }) {
   ]);
   const head = ["layout", "users", { title: "TTFT", unit: "s" }, { title: "TPOT", unit: "s" }, "tokens/s per GPU"];
   if (price !== null) head.push("cost of 1M output tokens");
-  return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="What no other layout or batch beats in both" option=${option} table=${{ title: "Front", head, rows }} /></section>`;
+  return html`<section aria-label="Front"><h2>Latency against throughput</h2><${Chart} name=${`${model.name}-front`} title="Pareto front: throughput against time per token" option=${option} table=${{ title: "Pareto front", head, rows }} /></section>`;
 }

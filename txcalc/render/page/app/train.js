@@ -26,7 +26,7 @@ function Train() {
     <div class="wide"><label class="pick">Run <select value=${state.train} onChange=${(e) => update({ train: +e.target.value, at: { ...state.at, run: 0 } })}>${DATA.train.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
     <label class="pick">Layout <select value=${plan.runs.indexOf(run)} onChange=${(e) => step("run")(+e.target.value)}>${plan.runs.map((each, i) => html`<option value=${i}>${runName(each)}</option>`)}</select></label></div>
     <p class="summary"><b class=${run.fits ? "good" : "bad"}>${run.fits ? "fits" : "does not fit"}: peak <${Figure} name="reserved" value=${fullest} text=${iec(fullest)} /> of <${Figure} name="memory" value=${memory} text=${iec(memory)} /> reserved on the fullest GPU</b>
-      <span>${group(run.recipe.accumulation)} micro-batches of ${run.recipe.micro_batch} × ${group(run.recipe.tokens)} tokens; global batch ${group(run.recipe.global_batch)}; ${run.recipe.optimizer}; products in ${run.recipe.products}${run.recipe.schedule ? `; schedule ${run.recipe.schedule}` : ""}</span></p>
+      <span>${group(run.recipe.accumulation)} micro-batches of ${run.recipe.micro_batch} × ${group(run.recipe.tokens)} tokens; global batch ${group(run.recipe.global_batch)}; ${run.recipe.optimizer}; matmuls in ${run.recipe.products}${run.recipe.schedule ? `; schedule ${run.recipe.schedule}` : ""}</span></p>
     <section class="cards" aria-label="Answers">
       ${run.tokens_per_s_per_gpu !== null && html`<div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("tokens/s", run.tokens_per_s_per_gpu, group(Math.round(run.tokens_per_s_per_gpu)))}</p></div>`}
       ${
@@ -37,13 +37,13 @@ function Train() {
       ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big"><${Figure} ...${percentOf(`mfu ${name}`, share)} /></p></div>`)}
       <div class="card"><h2>Largest micro-batch</h2><p class="big"><${Figure} name="max_micro_batch" value=${run.max_micro_batch} /></p></div>
     </section>
-    ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>What a run takes</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} price=${plan.price} /></section>`}
+    ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>Time and cost of a training run</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} price=${plan.price} /></section>`}
     <${Ranks} run=${run} memory=${memory} />
     <${Pipeline} run=${run} model=${model} />
     ${
       run.spent_s &&
-      html`<section aria-label="Time"><h2>Where a step's time goes</h2><${Cells} table=${{
-        title: "Seconds of the busiest stage",
+      html`<section aria-label="Time"><h2>Step time by cause</h2><${Cells} table=${{
+        title: "Slowest stage",
         head: ["what", "time", "share"],
         rows: Object.entries(run.spent_s)
           .filter(([, s]) => s > 0)
@@ -63,17 +63,17 @@ function Ranks({ run, memory }) {
     of = (rank) => names.map((name) => BigInt(rank.bytes[name] ?? 0));
   const top = most([memory, ...shown.map((rank) => of(rank).reduce((a, b) => a + b))]);
   const title = (rank) =>
-    `rank ${group(rank.rank)}${rank.count > 1 ? ` and ${group(rank.count - 1)} equal` : ""}, stage ${rank.stage}`;
+    `rank ${group(rank.rank)}${rank.count > 1 ? ` and ${group(rank.count - 1)} identical` : ""}, stage ${rank.stage}`;
   const rows = run.ranks.map((rank) => [
     title(rank),
     ...names.map((name) => ({ name: `${name} of ${rank.rank}`, value: BigInt(rank.bytes[name] ?? 0) })),
     { name: `allocated of ${rank.rank}`, value: rank.allocated_bytes },
     { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes },
   ]);
-  return html`<section aria-label="Memory" class="wide"><h2>Memory of each rank</h2><${Legend} names=${names} />
+  return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} />
     ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names} memory=${memory} top=${top} />`)}
     ${run.ranks.length > shown.length && html`<p class="note">The table has all ${run.ranks.length}.</p>`}
-    <${Cells} table=${{ title: "Bytes, at the moment when a rank holds most", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;
+    <${Cells} table=${{ title: "Peak bytes of a rank", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;
 }
 
 // One row per stage, one block per micro-batch's forward and backward, to scale.
@@ -81,7 +81,7 @@ function Pipeline({ run, model }) {
   const stages = run.timeline;
   if (!stages)
     return run.too_many
-      ? html`<section aria-label="Pipeline" class="wide"><h2>The pipeline</h2><p class="note">${group(run.too_many)} events are too many to draw.</p></section>`
+      ? html`<section aria-label="Pipeline" class="wide"><h2>Pipeline schedule</h2><p class="note">${group(run.too_many)} events are too many to draw.</p></section>`
       : null;
   const end = Math.max(...stages.flat().map(([, , , to]) => to)),
     width = 1000,
@@ -89,7 +89,7 @@ function Pipeline({ run, model }) {
     height = row * stages.length;
   const kinds = Object.keys(WORK).filter((kind) => stages.some((events) => events.some(([own]) => own === kind)));
   const busy = stages.map((events) => events.reduce((all, [, , from, to]) => all + to - from, 0));
-  return html`<section aria-label="Pipeline" class="wide"><h2>The pipeline, ${run.recipe.schedule}</h2>
+  return html`<section aria-label="Pipeline" class="wide"><h2>Pipeline schedule ${run.recipe.schedule}</h2>
     <ul class="legend">${kinds.map((kind, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${WORK[kind]}</li>`)}</ul>
     <div class="scroll" tabindex="0" role="group" aria-label="Timeline"><svg viewBox=${`0 0 ${width} ${height}`} class="timeline" role="img" aria-label=${`Timeline of ${stages.length} stages over ${seconds(end)}`} preserveAspectRatio="none" style=${{ height: `${height}px` }}>
       ${stages.map((events, rank) => events.map(([kind, batch, from, to]) => html`<rect x=${(from / end) * width} y=${rank * row + 2} width=${Math.max(0.2, ((to - from) / end) * width)} height=${row - 4} fill=${colour(kinds.indexOf(kind))} stroke=${css("--paper")} stroke-width="0.4"><title>stage ${rank}, micro-batch ${batch}, ${WORK[kind]}: ${seconds(to - from)}</title></rect>`))}

@@ -159,7 +159,7 @@ def _activations(piece: StagePiece, recipe: Recipe, add: Add) -> None:
         copies, repeats = len(join.layers) or 1, len(numbers.intersection(join.layers))
         branches = len({product.branch for product in join.products}) or 1
         # Results of routed experts are gathered when the branch's other experts are done too.
-        position = positions[join.source.entry.path] if join.source else 0
+        position = positions.get(join.source.entry.path, 0) if join.source else 0
         position = ends[join.branch] if join.entry.duty == "shares" else position
         # Recomputation ends with the last tensor that backward needs: what tp sums behind it is not repeated.
         last = position >= last_saved.get(join.layers, position)

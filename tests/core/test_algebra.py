@@ -412,7 +412,7 @@ def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
     rows, letters = algebra.formulas(model, work, layout=recipe.layout, recipe=recipe)
     (row,) = (row for row in rows if row.quantity == "saved" and not row.path)
     (piece,) = Pipeline(model, recipe).pieces
-    assert 2 * row.value == activations.kept(piece, recipe, width_of(model)).saved
+    assert 2 * row.value == activations.saved_activations(piece, recipe, width_of(model)).saved
     assert row.expression.xreplace(algebra.values(letters)) == row.value
     for each in rows:
         assert each.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(each.value)), each.path
@@ -454,7 +454,9 @@ def test_formulas_of_every_stage_are_what_train_counts(
         found = {row.quantity: row.value for row in rows if not row.path}
         pieces, state = timer.pipeline.of_stage(stage), rank_of(model, recipe, stage * layout.stage).state
         assert (2 * found["params"], found["optimizer"]) == (state.parameters, state.optimizer)
-        assert 2 * found["saved"] == sum(activations.kept(piece, recipe, width_of(model)).saved for piece in pieces)
+        assert 2 * found["saved"] == sum(
+            activations.saved_activations(piece, recipe, width_of(model)).saved for piece in pieces
+        )
         leaves = [(leaf, activations.recomputed(piece, recipe)) for piece in pieces for leaf in piece.leaves]
         assert found["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)
         assert found["training"] == sum(

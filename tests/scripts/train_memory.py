@@ -124,7 +124,7 @@ def first(plan: Ranks, waited: bool) -> int:
     pieces, before = Pipeline(plan.model, plan.recipe).of_stage(0), plan.recipe.layout.pp - 1
     if waited and before:
         own = rank.bytes["saved"] if sum(rank.in_flight) > before else 0
-        less, lent = (profiles.ahead(plan.recipe, pieces, rounds) for rounds in (before, before + 1))
+        less, lent = (profiles.queued_bytes(plan.recipe, pieces, rounds) for rounds in (before, before + 1))
         rank = replace(rank, collective_bytes=rank.collective_bytes - lent + max(0, less - own))
     return rank.reserved
 

@@ -418,7 +418,7 @@ def test_what_adamw_moves_is_what_train_counts() -> None:
     model, recipe, card = load("gpt2"), Recipe(Layout(), parameter="bf16", gradient="bf16"), hardware.load("h200")
     timer = StepTimer(model, recipe, Machine.of(card))
     states = (rank.state for rank in memory(model, recipe).ranks)
-    moved = timer.exchange.optimizer(states, timer.least) * card.bandwidth
+    moved = timer.exchange.optimizer(states, timer.bounds) * card.bandwidth
     assert moved == pytest.approx(MOVED * 2 * model.params)  # a quotient of floats
 
 

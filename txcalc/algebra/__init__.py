@@ -26,10 +26,10 @@ from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, stage as stage_of
-from txcalc.planning.training.parts import RankTree, held, in_letters, rules_of
+from txcalc.planning.training.parts import RankTree, in_letters, rank_tensors, rules_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import held_by
+from txcalc.planning.training.states import rank_weights
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -298,7 +298,7 @@ class _Costs:
                 [
                     copies * product_of(shape)
                     for entry in ledger
-                    for copies, shape in held(entry, rank.shards, self._number)
+                    for copies, shape in rank_tensors(entry, rank.shards, self._number)
                 ]
             )
             del figures["active"]
@@ -341,7 +341,7 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
     if wrong:
         raise InputError("--layout", wrong)
     if recipe is not None:
-        held_by(Pipeline(model, recipe).of_stage(stage), recipe)
+        rank_weights(Pipeline(model, recipe).of_stage(stage), recipe)
     sharding = Sharding(model, **rules_of(recipe))
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root

@@ -28,7 +28,7 @@ from txcalc.planning.layout import Group, parse_layout
 from txcalc.planning.links import LINK_SHARE, NCCL, Message, Nccl, ring
 from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
-from txcalc.planning.training.activations import kept, leaf_bytes
+from txcalc.planning.training.activations import leaf_bytes, saved_activations
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.memory import width_of
@@ -326,7 +326,7 @@ def test_backward_of_attention_and_adamw_are_as_they_were_measured() -> None:
         timer = StepTimer(model, recipe, Machine.of(hardware.load(name)))
         plan = memory(model, recipe)
         states = [rank.state for rank in plan.ranks]
-        plain = timer.exchange.optimizer(states, timer.least) * hardware.load(name).bandwidth
+        plain = timer.exchange.optimizer(states, timer.bounds) * hardware.load(name).bandwidth
         share = own[width] if width else timer.kernels.memory_share
         taken = timer.exchange.optimizer(states, timer.kernels)
         assert taken == pytest.approx(plain / hardware.load(name).bandwidth / share), (name, recipe.optimizer)
@@ -1018,7 +1018,7 @@ def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layo
     assert step.optimizer_bytes == rank.bytes["optimizer"]
     recipe = Recipe(spread, tokens=1024, accumulation=spread.pp, framework=step.framework, **asked)
     pieces = Pipeline(load(source), recipe).of_stage(step.stage)
-    own = [kept(piece, recipe, width_of(load(source))).saved for piece in pieces]
+    own = [saved_activations(piece, recipe, width_of(load(source))).saved for piece in pieces]
     assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, own, strict=True))
     for column in ("flops", "recomputed_flops", "saved_bytes", "optimizer_bytes"):
         assert getattr(step, column) == sum(getattr(part, column) for part in step.parts.values())

@@ -21,7 +21,7 @@ from txcalc.planning.layout import Group
 from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed, ring
 from txcalc.planning.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
-from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
+from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.memory import RankPeak, rank_of
@@ -39,7 +39,7 @@ from txcalc.planning.training.states import (
     State,
     chunk,
     even_share,
-    held_by,
+    rank_weights,
     shard_runs,
     sharers,
     states,
@@ -369,7 +369,7 @@ def test_adapters_are_counted_apart() -> None:
 def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float]) -> None:
     """Sixteen experts of three matrices of 64 × 96, in each of four layers, and AdamW's two moments, in fp32."""
     model, recipe = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2"), Recipe(layout, tokens=32)
-    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    experts = [tensor for tensor in rank_weights(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
     every = [states(experts, recipe, rank) for rank in range(layout.fsdp)]
     assert [state.parameters for state in every] == [n * 4 * 3 * 64 * 96 * 4 for n in numbers]
     assert [state.optimizer for state in every] == [2 * state.parameters for state in every]
@@ -398,7 +398,7 @@ def test_adapters_of_experts_whose_rank_does_not_divide_are_sharded_by_expert() 
     rows as the adapters' rank, 6, a rank has one expert's or none."""
     model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
     recipe = Recipe(Layout(fsdp=32), tokens=32, frozen="bf16")
-    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    experts = [tensor for tensor in rank_weights(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
     rows, own = 16 * (96 + 96 + 64) // 32 * 6, (64 + 64 + 96) * 6
     for rank in (0, 15, 16, 31):
         assert states(experts, recipe, rank).adapters == 4 * 4 * (rows + own * (rank < 16))
@@ -1000,8 +1000,8 @@ def test_what_each_leaf_keeps(changes: dict[str, Any], expected: dict[str, int])
     assert {name: size for name, size in found.items() if size} == {
         name: size * (2 if name == "norm" else 1) for name, size in (USUAL | expected).items() if size
     }
-    kinds = kept_by_kind(piece, recipe, 64)
-    assert sum(kinds.values()) == sum(found.values()) == kept(piece, recipe, 64).saved
+    kinds = saved_by_kind(piece, recipe, 64)
+    assert sum(kinds.values()) == sum(found.values()) == saved_activations(piece, recipe, 64).saved
 
 
 @pytest.mark.parametrize(
@@ -1022,8 +1022,8 @@ def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, a
     def size(said: complex) -> int:
         return int(said.real) * block + int(said.imag) * entrance
 
-    assert kept(piece, recipe, 64) == (outside + size(saved), again * (block - entrance), size(away))
-    inputs = kept_by_kind(piece, recipe, 64)[INPUTS]
+    assert saved_activations(piece, recipe, 64) == (outside + size(saved), again * (block - entrance), size(away))
+    inputs = saved_by_kind(piece, recipe, 64)[INPUTS]
     assert inputs == int(complex(saved).imag) * entrance
 
 
@@ -1037,7 +1037,7 @@ def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, a
 )
 def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:
     recipe, (piece,), _ = held(changes)
-    assert kept(piece, recipe, 64).recomputed == again
+    assert saved_activations(piece, recipe, 64).recomputed == again
 
 
 ROOT, BLOCK = 64 + 2 * HEAD, LAYER + 2 * 64
@@ -1135,7 +1135,7 @@ def test_logits_of_a_rank(changes: dict[str, Any], columns: list[int]) -> None:
 def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero: int, joined: int) -> None:
     """Unless an activation was as large: here the logits, in fp32."""
     recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
-    assert profiles.lent(recipe, pieces, State(parameters)) == joined
+    assert profiles.unreleased_bytes(recipe, pieces, State(parameters)) == joined
 
 
 @pytest.mark.parametrize(
@@ -1277,7 +1277,7 @@ def test_stages_free_what_their_forwards_before_the_first_backward_reduce() -> N
     pipeline = Pipeline(load(DECODER), recipe)
     for stage, rounds in ((0, 2), (1, 1)):
         pieces = pipeline.of_stage(stage)
-        assert profiles.lent(recipe, pieces, State()) == profiles.ahead(recipe, pieces, rounds) > 0
+        assert profiles.unreleased_bytes(recipe, pieces, State()) == profiles.queued_bytes(recipe, pieces, rounds) > 0
 
 
 def test_ranks_of_tp_that_share_out_experts_hold_as_many() -> None:
@@ -1433,7 +1433,7 @@ def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]
         (piece,) = timer.pipeline.of_stage(0)
         work = timer.work(piece, timer.kernels)
         passes = [(time.forward, time.recomputed) for time in work.causes.values()]
-        found.append((passes, kept(piece, timer.recipe, 64)))
+        found.append((passes, saved_activations(piece, timer.recipe, 64)))
     assert found[0] == found[1]
 
 

@@ -14,7 +14,7 @@ STATISTIC = 4  # bytes: row statistics of kernels (means, deviations, log-sums) 
 INPUTS = "block inputs"  # of recomputed blocks
 
 
-class Kept(NamedTuple):
+class SavedActivations(NamedTuple):
     """Bytes that a piece saves for one micro-batch.
 
     saved         from its forward to its backward
@@ -27,7 +27,7 @@ class Kept(NamedTuple):
     offloadable: int
 
 
-def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
+def saved_activations(piece: StagePiece, recipe: Recipe, width: int) -> SavedActivations:
     """Bytes of one micro-batch in a piece; `width`: the model's D."""
     layers = sorted({i for leaf in piece.leaves for i in leaf.layers})
     numbers = recomputed(piece, recipe)
@@ -41,12 +41,12 @@ def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
     saved, offloadable = outside + sum(blocks), sum(blocks[:-2])
     recomputed_bytes = max((size - entrances[i] for i, size in by_layer.items() if i in numbers), default=0)
     if recipe.recompute == "core":
-        recomputed_bytes = max((_core_again(leaf, recipe) for leaf in piece.leaves), default=0)
-    return Kept(saved, recomputed_bytes, offloadable)
+        recomputed_bytes = max((_recomputed_core(leaf, recipe) for leaf in piece.leaves), default=0)
+    return SavedActivations(saved, recomputed_bytes, offloadable)
 
 
-def kept_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int]:
-    """`Kept.saved` by kind of leaf; recomputed blocks save only their inputs."""
+def saved_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int]:
+    """`SavedActivations.saved` by kind of leaf; recomputed blocks save only their inputs."""
     numbers, sizes = recomputed(piece, recipe), dict[str, int]()
     for leaf in piece.leaves:
         layers = len(numbers.intersection(leaf.layers))
@@ -67,7 +67,7 @@ def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
     return sizes
 
 
-def _core_again(leaf: RankLeaf, recipe: Recipe) -> int:
+def _recomputed_core(leaf: RankLeaf, recipe: Recipe) -> int:
     """What a recomputed attention core saves beside its operands: its result and statistics; without a fused kernel
     also the scores and the scaled queries."""
     entry, work, attended = leaf.entry, leaf.entry.work, leaf.entry.leaf.attended
@@ -112,8 +112,8 @@ def leaf_bytes(leaf: RankLeaf, recipe: Recipe) -> int:
     if recipe.rules.eager:
         elements, width = _eager(leaf, elements, width)
     elif recipe.rules.fused_qkv:
-        elements += _joint(leaf)
-    if _packed(leaf, recipe):
+        elements += _fused_keys(leaf)
+    if _saves_quantised_input(leaf, recipe):
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
@@ -136,7 +136,7 @@ def _eager(leaf: RankLeaf, elements: int, width: int) -> tuple[int, int]:
     return elements, width + 1 if dropped else width
 
 
-def _joint(leaf: RankLeaf) -> int:
+def _fused_keys(leaf: RankLeaf) -> int:
     """Elements of keys and values that stay saved with queries of as many heads: all three are one tensor, and rotary
     writes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
     attended, work = leaf.entry.leaf.attended, leaf.entry.work
@@ -145,7 +145,7 @@ def _joint(leaf: RankLeaf) -> int:
     return int(work.positions * attended.groups * (attended.d_qk + attended.d_v))
 
 
-def _packed(leaf: RankLeaf, recipe: Recipe) -> bool:
+def _saves_quantised_input(leaf: RankLeaf, recipe: Recipe) -> bool:
     """Whether a frozen 4-bit product saves its input, which no gradient needs (bitsandbytes 0.41 and later,
     autograd/_functions.py, MatMul4Bit): the first reader does, unless an adapter saves the same tensor."""
     entry, four = leaf.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
@@ -158,4 +158,4 @@ def _share(leaf: RankLeaf, recipe: Recipe) -> int:
     """The number of tp ranks that split a leaf's saved rows: those that it computes, or the input of a sharded product
     where the framework gathers it again."""
     layout = recipe.layout
-    return layout.sp if leaf.column and recipe.gathers_again and not leaf.entry.routed else leaf.token_shards(layout)
+    return layout.sp if leaf.column and recipe.regathers_inputs and not leaf.entry.routed else leaf.token_shards(layout)

@@ -60,7 +60,7 @@ class Training(Struct, frozen=True):
         """The first convention asked for; for a model with experts the first whose N are active parameters, since
         PaLM's 6·N counts all experts. None whose MFU exceeds the peak."""
         wanted = ACTIVE if self.model.active != self.model.params else ()
-        possible = {each.name: each for each in self.used if each.mfu <= 1}
+        possible = {row.name: row for row in self.used if row.mfu <= 1}
         return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 
@@ -114,17 +114,17 @@ def train(
     recomputed_layers = len(recipe.recomputed(layers))
     mode = "core" if recipe.recompute == "core" else "blocks" if recomputed_layers else "none"
     share = Fraction(recomputed_layers, layers) if mode == "blocks" else Fraction(1)
-    rate_of = step.tokens_s if step else None
+    rate = step.tokens_s if step else None
     if measured:
         name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
         chosen = REPORTED if has_frozen_weights(ledger) else (name,)
-        (ours,) = utilisation(model, ledger, 1, 1, names=chosen) if measured.unit == "tflops" else (None,)
-        rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
-    used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
+        (mfu_of_rate,) = utilisation(model, ledger, 1, 1, names=chosen) if measured.unit == "tflops" else (None,)
+        rate = measured.tokens_s(in_a_step, gpus, mfu_of_rate.mfu if mfu_of_rate else 1.0)
+    used = utilisation(model, ledger, rate, top, mode, recipe.layout.pp, share, names) if rate else []
     terms = terms or Terms()
-    whole = None
-    if rate_of and (tokens := tokens or terms.tokens(rate_of)):
-        whole = run(model, tokens, rate_of, gpus, recipe.layout.copies, terms, recipe.tokens)
+    whole_run = None
+    if rate and (tokens := tokens or terms.tokens(rate)):
+        whole_run = run(model, tokens, rate, gpus, recipe.layout.copies, terms, recipe.tokens)
     space = machine.accelerator.memory
     limits = (
         largest(model, recipe, "micro_batch", space),
@@ -133,5 +133,5 @@ def train(
     )
     rank_peak = None if rank is None else rank_of(model, recipe, rank)
     return Training(
-        model, recipe, machine, plan, step, why, rate_of, measured is not None, tuple(used), whole, *limits, rank_peak
+        model, recipe, machine, plan, step, why, rate, measured is not None, tuple(used), whole_run, *limits, rank_peak
     )

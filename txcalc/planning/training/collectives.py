@@ -47,8 +47,8 @@ def local_kv_elements(entry: Entry, width: Num) -> Num:
     assert work is not None
     if leaf.attended:
         return work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
-    own = leaf.operations(work._replace(past=0))
-    return total([op.traffic.cache for op in own]) or 2 * work.positions * width
+    operations = leaf.operations(work._replace(past=0))
+    return total([op.traffic.cache for op in operations]) or 2 * work.positions * width
 
 
 def muon_replicas(tensor: RankTensor, recipe: Recipe) -> int:
@@ -75,13 +75,12 @@ def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int,
     *experts, rows, columns = tensor.shape
     if ranks == 1 or tensor.axis is not None or tensor.rows < len(experts):
         return []
-    each = 2 * product(experts)
+    norm = 2 * product(experts)  # bytes
     if rows > columns:
-        return [("all_reduce", 1, each), ("all_reduce", 2 * steps, each * columns**2)]
-    padded = each * ceil_div(rows, ranks) * ranks
-    return [
-        ("all_reduce", 1, each), ("all_gather", 2 * steps, padded * columns), ("all_gather", steps, padded * rows),
-    ]  # fmt: skip
+        return [("all_reduce", 1, norm), ("all_reduce", 2 * steps, norm * columns**2)]
+    padded = norm * ceil_div(rows, ranks) * ranks
+    gathers = [("all_gather", 2 * steps, padded * columns), ("all_gather", steps, padded * rows)]
+    return [("all_reduce", 1, norm), *gathers]
 
 
 def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGradients]:
@@ -105,14 +104,14 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
             continue
         axis, ways = ("etp", layout.expert_ways) if leaf.entry.routed else ("tp", layout.tp)
         experts = stacked(leaf.entry, recipe.rules)
-        for weight, (_, _, cut) in zip(leaf.entry.leaf.weights(), leaf.axes(), strict=True) if ways > 1 else ():
+        for weight, (_, _, split_axis) in zip(leaf.entry.leaf.weights(), leaf.axes(), strict=True) if ways > 1 else ():
             if leaf.entry.routed:
-                partial = cut is None
+                partial = split_axis is None
             elif exact:
                 styled = leaf.on_residual or leaf.branch not in unstyled
-                partial = (sharded and leaf.on_residual) or per_head(leaf) or (cut is None and not styled)
+                partial = (sharded and leaf.on_residual) or per_head(leaf) or (split_axis is None and not styled)
             else:
-                partial = (sharded and cut is None and leaf.entry.leaf.row is None) or per_head(leaf)
+                partial = (sharded and split_axis is None and leaf.entry.leaf.row is None) or per_head(leaf)
             if partial:
                 yield PartialGradients(axis, leaf.entry.times // experts, weight.size * experts)
 

@@ -12,7 +12,7 @@ from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training.collectives import partial_gradients
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, held_by, moments, sharers, weight_bytes
+from txcalc.planning.training.states import RankTensor, State, moments, rank_weights, sharers, weight_bytes
 
 
 class WeightSizes(NamedTuple):
@@ -53,7 +53,7 @@ class StageWeights(NamedTuple):
     @classmethod
     def of(cls, pipeline: Pipeline, pieces: Sequence[StagePiece]) -> StageWeights:
         recipe = pipeline.recipe
-        tensors = (tensor for some in held_by(pieces, recipe) for tensor in some)
+        tensors = (tensor for some in rank_weights(pieces, recipe) for tensor in some)
         layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
         replicated = replicated_elements(pieces, recipe)
         return cls(*weight_sizes(tensors, recipe), max(1, layers), replicated, pipeline.tied, pipeline.alike(pieces))
@@ -71,9 +71,9 @@ def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightS
     """Sizes of the weights that all copies share, and of experts sharded by other ranks (ep). FSDP's root includes the
     head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all reductions);
     in other frameworks the head's gradient is the first, and compute hides its reduction."""
-    apart = recipe.layout.ep > 1 or recipe.layout.exchanges
+    expert_parallel = recipe.layout.ep > 1 or recipe.layout.exchanges
     compute, sharded = recipe.compute_bytes, recipe.shards > 1
-    own_bytes, adapter_bytes = (recipe.parameter_bytes, recipe.gradient_bytes), (recipe.adapter_bytes,) * 2
+    usual_bytes, adapter_bytes = (recipe.parameter_bytes, recipe.gradient_bytes), (recipe.adapter_bytes,) * 2
     sizes: tuple[list[WeightSizes], list[WeightSizes]] = ([], [])
     for tensor in tensors:
         elements = tensor.size * tensor.copies
@@ -81,10 +81,10 @@ def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightS
         if tensor.packed and recipe.packed:
             size = tensor.copies * weight_bytes(tensor, tensor.size, recipe)
         learning = elements if tensor.learns else 0
-        parameter, gradient = adapter_bytes if tensor.adapter else own_bytes
+        parameter, gradient = adapter_bytes if tensor.adapter else usual_bytes
         gathered = size * tensor.reads
         root = not tensor.group and (sharded or tensor.kind == "embedding")
-        sizes[tensor.expert and apart].append(
+        sizes[tensor.expert and expert_parallel].append(
             WeightSizes(
                 gathered=gathered,
                 blocks=gathered if tensor.group else 0,
@@ -95,7 +95,7 @@ def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightS
                 ends=learning if root else 0,
             )
         )
-    shared, experts = (WeightSizes(*map(float, map(sum, zip(*some, strict=True)))) for some in sizes)
+    shared, experts = (WeightSizes(*map(float, map(sum, zip(*group_sizes, strict=True)))) for group_sizes in sizes)
     return shared, experts
 
 

@@ -57,8 +57,8 @@ def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
 
 def fewer(layout: Layout) -> list[Layout]:
     """The same sharding with fewer replicas, fewest first: every pair of divisors of dp and fsdp."""
-    made = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
-    return sorted(made, key=lambda one: one.gpus)
+    layouts = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
+    return sorted(layouts, key=lambda candidate: candidate.gpus)
 
 
 def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:

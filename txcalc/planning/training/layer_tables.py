@@ -23,7 +23,7 @@ from txcalc.planning import parallelism
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training import timeline
-from txcalc.planning.training.activations import Kept, kept, leaf_bytes
+from txcalc.planning.training.activations import SavedActivations, leaf_bytes, saved_activations
 from txcalc.planning.training.exchange import Exchange, StageWeights, replicated_elements, weight_sizes
 from txcalc.planning.training.memory import Peak, peak_of
 from txcalc.planning.training.messages import stage_message
@@ -47,16 +47,16 @@ class LayerTable:
         self.replicated = replicated_elements([self.piece], self.recipe)
         usual = max((leaf.layers for leaf in self.piece.leaves if leaf.entry.params), key=len, default=())
         self.usual_from = min(usual, default=0)
-        self._kept: dict[str, tuple[Kept, int, int]] = {}
+        self._saved: dict[str, tuple[SavedActivations, int, int]] = {}
         self._tensors: dict[tuple[bool, int], list[RankTensor]] = {}
 
-    def kept(self, recompute: str) -> tuple[Kept, int, int]:
+    def saved(self, recompute: str) -> tuple[SavedActivations, int, int]:
         """What a sequence keeps for backward, and the bytes of these before and behind all layers."""
-        if recompute not in self._kept:
+        if recompute not in self._saved:
             recipe = replace(self.recipe, recompute=recompute)
             _, before, behind = (sum(leaf_bytes(leaf, recipe) for leaf in part.leaves) for part in parts(self.piece))
-            self._kept[recompute] = kept(self.piece, recipe, self.model.d_model), before, behind
-        return self._kept[recompute]
+            self._saved[recompute] = saved_activations(self.piece, recipe, self.model.d_model), before, behind
+        return self._saved[recompute]
 
     def tensors(self, recipe: Recipe) -> list[RankTensor]:
         key = recipe.shards == 1, sharers(recipe, True)
@@ -138,11 +138,11 @@ class LayerTables:
 
     def _peak(self, recipe: Recipe, table: LayerTable, stage: StageTable) -> Peak:
         pieces, pp, width = recipe.pieces, recipe.layout.pp, self.model.d_model
-        whole, before, behind = table.kept(recipe.recompute)
+        whole, before, behind = table.saved(recipe.recompute)
         inside = (whole.saved - before - behind) * stage.layers / self.n_layers
         ends = (before if stage.number == 0 else 0) + (behind if stage.number == pp - 1 else 0)
         blocks_away = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two of a piece
-        piece = Kept(
+        piece = SavedActivations(
             saved=int((inside + ends) * recipe.micro_batch / pieces),
             recomputed=whole.recomputed * recipe.micro_batch,
             offloadable=int(inside * blocks_away * recipe.micro_batch / pieces),
@@ -275,7 +275,7 @@ def parts(piece: StagePiece) -> Iterator[StagePiece]:
 
     for number in range(3):
         leaves, joins = (
-            tuple(leaf for leaf in some if part(leaf) == number) for some in (piece.leaves, piece.collectives)
+            tuple(leaf for leaf in group if part(leaf) == number) for group in (piece.leaves, piece.collectives)
         )
         yield piece._replace(leaves=leaves, collectives=joins)
 

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.planning.training import profiles
-from txcalc.planning.training.activations import Kept, kept
+from txcalc.planning.training.activations import SavedActivations, saved_activations
 from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, held_by, shard_runs, sharers, states
+from txcalc.planning.training.states import RankTensor, State, rank_weights, shard_runs, sharers, states
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
@@ -104,13 +104,13 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
 def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | None:
     """`memory` if no rank reserves more than `most` bytes; None as soon as one stage's does."""
     pipeline, width = Pipeline(model, recipe), width_of(model)
-    layout, found = recipe.layout, list[RankPeak]()
+    layout, peaks = recipe.layout, list[RankPeak]()
     for stage in range(layout.pp):
         pieces = pipeline.of_stage(stage)
-        ranks = _stage(stage, pieces, [kept(piece, recipe, width) for piece in pieces], recipe, width)
+        ranks = _stage(stage, pieces, [saved_activations(piece, recipe, width) for piece in pieces], recipe, width)
         if most is not None and any(rank.reserved > most for rank in ranks):
             return None
-        found += ranks
+        peaks += ranks
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
@@ -121,7 +121,7 @@ def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | Non
             for what in of_all
             if what
         ]
-    return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
+    return Ranks(model, recipe, tuple(_fold(peaks)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
 
 
 def _towers(model: Model) -> tuple[str, ...]:
@@ -142,8 +142,8 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
     position, column = divmod(rest, layout.tp)
     pieces = pipeline.of_stage(stage)
-    weights = held_by(pieces, recipe, column)
-    saved = [kept(piece, recipe, width) for piece in pieces]
+    weights = rank_weights(pieces, recipe, column)
+    saved = [saved_activations(piece, recipe, width) for piece in pieces]
     return _rank(number, 1, stage, pieces, weights, saved, recipe, position % sharers(recipe, False), width)
 
 
@@ -152,13 +152,15 @@ def width_of(model: Model) -> int:
     return model.d_model
 
 
-def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankPeak]:
+def _stage(
+    stage: int, pieces: list[StagePiece], saved: list[SavedActivations], recipe: Recipe, width: int
+) -> list[RankPeak]:
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
     ranks, cuts = list[RankPeak](), rank_columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
-        weights = held_by(pieces, recipe, first)
+        weights = rank_weights(pieces, recipe, first)
         points = shard_runs((tensor for some in weights for tensor in some), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
@@ -171,23 +173,26 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
 def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) -> Counter[str]:
     """The figures of a rank that PyTorch's own sharding also has, by name: bytes, and the number of each collective."""
     pieces, width = pipeline.of_stage(rank.stage), width_of(model)
-    want = Counter(rank.state._asdict())
-    saved = [kept(piece, recipe, width) for piece in pieces]
-    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.recomputed for one in saved)
-    want["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
+    values = Counter(rank.state._asdict())
+    saved = [saved_activations(piece, recipe, width) for piece in pieces]
+    values["saved"], values["saved again"] = (
+        sum(piece.saved for piece in saved),
+        max(piece.recomputed for piece in saved),
+    )
+    values["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
     for kind, sent in collectives(pieces, recipe, rank.column).items():
-        want[kind], want[f"{kind} bytes"] = sent
-    return want
+        values[kind], values[f"{kind} bytes"] = sent
+    return values
 
 
 def rank_columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
     """The first tp rank of every run of equal ones: all are equal, except where DTensor shards unevenly."""
-    points, last = list[int](), list[list[RankTensor]]()
+    points, previous = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):
-        now = held_by(pieces, recipe, rank)
-        if now != last or recipe.layout.expert_group % recipe.layout.tp:
+        weights = rank_weights(pieces, recipe, rank)
+        if weights != previous or recipe.layout.expert_group % recipe.layout.tp:
             points.append(rank)
-            last = now
+            previous = weights
     return points
 
 
@@ -197,18 +202,18 @@ def _rank(
     stage: int,
     pieces: list[StagePiece],
     weights: list[list[RankTensor]],
-    saved: list[Kept],
+    saved: list[SavedActivations],
     recipe: Recipe,
     shard: int,
     width: int,
 ) -> RankPeak:
     column = number % recipe.layout.tp
-    tensors = [tensor for some in weights for tensor in some]
+    tensors = [tensor for piece_weights in weights for tensor in piece_weights]
     state = states(tensors, recipe, shard, column)
     sizes, groups = profiles.PassSizes.of(recipe, pieces, column), profiles.WeightGroups.of(tensors)
     peak = peak_of(recipe, stage, saved, sizes, groups, state, width)
-    lent = profiles.lent(recipe, pieces, state)
-    return RankPeak(number, count, stage, column, *peak, lent)
+    unreleased = profiles.unreleased_bytes(recipe, pieces, state)
+    return RankPeak(number, count, stage, column, *peak, unreleased)
 
 
 class Peak(NamedTuple):
@@ -226,7 +231,7 @@ class Peak(NamedTuple):
 def peak_of(
     recipe: Recipe,
     stage: int,
-    saved: Sequence[Kept],
+    saved: Sequence[SavedActivations],
     sizes: profiles.PassSizes,
     groups: profiles.WeightGroups,
     state: State,

@@ -60,7 +60,7 @@ class Messages:
         elements = float(local_kv_elements(leaf.entry, self.width))
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
-    def keys_again(self, leaf: RankLeaf) -> int:
+    def keys_in_backward(self, leaf: RankLeaf) -> int:
         """How many times backward sends the message of `keys`: once for the gradients, and with a ring once more for
         the keys and values, since a rank saves only its own. 0 without a gradient (an index).
 
@@ -102,7 +102,7 @@ class Messages:
         for tensor in self.orthogonalised(piece):
             group = layout.group("etp" if tensor.expert else "tp", node)
             if self.recipe.rules.dtensor:
-                apart = layout.expert_group if tensor.expert else layout.tp
-                group = self.machine.group(sharers(self.recipe, tensor.expert), apart, layout.gpus)
+                stride = layout.expert_group if tensor.expert else layout.tp
+                group = self.machine.group(sharers(self.recipe, tensor.expert), stride, layout.gpus)
             for kind, times, size in muon_collectives(tensor, self.recipe):
                 yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)

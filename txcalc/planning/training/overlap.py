@@ -29,12 +29,12 @@ class ProductTime(NamedTuple):
         return cls(*map(sum, zip(*products, strict=True)))
 
 
-def gathered_again(join: RankLeaf, recipe: Recipe) -> bool:
+def repeats_gather(join: RankLeaf, recipe: Recipe) -> bool:
     """Whether backward repeats a gather, for the gradient of weights whose product saved only its slice of the
     input."""
     learns = any(product.learns for product in join.products)
     gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
-    return recipe.gathers_again and gathers and learns
+    return recipe.regathers_inputs and gathers and learns
 
 
 def waits(
@@ -46,11 +46,11 @@ def waits(
     Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
     gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered."""
     rules, lost = recipe.rules, machine.lost
-    begun = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
+    first_share = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
     there, back = join.passes
     if kind == "reduce_scatter":
-        return there * seconds, back * lost(seconds, begun * beside.inputs)
+        return there * seconds, back * lost(seconds, first_share * beside.inputs)
     hides = float(machine.overlap and kind in rules.hidden_backward)
-    forward = lost(seconds, begun * beside.forward) if kind == "all_gather" else seconds
-    again = lost(seconds, hides * beside.inputs) if gathered_again(join, recipe) else 0.0
-    return there * forward, back * lost(seconds, hides * beside.weights) + again
+    forward = lost(seconds, first_share * beside.forward) if kind == "all_gather" else seconds
+    repeated = lost(seconds, hides * beside.inputs) if repeats_gather(join, recipe) else 0.0
+    return there * forward, back * lost(seconds, hides * beside.weights) + repeated

@@ -12,13 +12,13 @@ from txcalc.num import Num, ceil_div, exact_div, total
 from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.parallelism import own_logits
-from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
+from txcalc.planning.training.activations import recomputed as recomputed_layers, saved_by_kind
 from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.memory import RankPeak, memory, width_of
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline, between
-from txcalc.planning.training.states import held_by, optimizer_bytes, stacked, states
+from txcalc.planning.training.stages import Pipeline, residual_leaves
+from txcalc.planning.training.states import optimizer_bytes, rank_weights, stacked, states
 
 
 class StepCosts(NamedTuple):
@@ -52,22 +52,24 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     """A step of the rank with the most memory. Errors: `InputError` as `memory`."""
     plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
-    flops, again, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
-    held = [tensor for some in held_by(pieces, recipe, rank.column) for tensor in some]
-    for kind in dict.fromkeys(tensor.kind for tensor in held):  # of several sharers, the first have most
-        optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
+    flops, recomputed_flops, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
+    weights = [tensor for some in rank_weights(pieces, recipe, rank.column) for tensor in some]
+    for kind in dict.fromkeys(tensor.kind for tensor in weights):  # of several sharers, the first have most
+        optimizer[kind] = states(
+            [weight for weight in weights if weight.kind == kind], recipe, 0, rank.column
+        ).optimizer
     for piece, flights in zip(pieces, rank.in_flight, strict=True):
-        numbers = layers_again(piece, recipe)
+        numbers = recomputed_layers(piece, recipe)
         for leaf in piece.leaves:
             of_step = leaf.flops(layout) * recipe.accumulation
             repeated = ceil_div(of_step * leaf.recomputed_in(recipe.recompute, numbers), len(leaf.layers) or 1)
-            again[leaf.entry.kind] += repeated
+            recomputed_flops[leaf.entry.kind] += repeated
             flops[leaf.entry.kind] += ceil_div(of_step * passes(leaf.entry), 1) + repeated
-        for kind, size in kept_by_kind(piece, recipe, width_of(model)).items():
+        for kind, size in saved_by_kind(piece, recipe, width_of(model)).items():
             saved[kind] += size * flights
-    columns = (flops, again, saved, optimizer)
-    found = {kind: StepCosts(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
-    return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
+    columns = (flops, recomputed_flops, saved, optimizer)
+    costs = {kind: StepCosts(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
+    return StepParts(rank, {kind: part for kind, part in costs.items() if any(part)}, plan.notes)
 
 
 def rules_of(recipe: Recipe | None) -> dict[str, Any]:
@@ -75,7 +77,7 @@ def rules_of(recipe: Recipe | None) -> dict[str, Any]:
     if recipe is None:
         return {}
     rules = recipe.rules
-    return {"pads": 0 if rules.dtensor else rules.pads, "slices": recipe.gathers_again, "copies": not rules.relays}
+    return {"pads": 0 if rules.dtensor else rules.pads, "slices": recipe.regathers_inputs, "copies": not rules.relays}
 
 
 class RankTree(NamedTuple):
@@ -98,11 +100,13 @@ class RankTree(NamedTuple):
         """From a rank's tree and the unsharded tree."""
         if recipe and recipe.loss_parallel:
             root = own_logits(root)
-        sliced = {id(leaf) for leaf in between(root)}
-        if recipe and recipe.gathers_again:
-            own, undivided = ([leaf for leaf in one.leaves() if leaf.role != "collective"] for one in (root, whole))
-            for leaf, all_of_it in zip(own, undivided, strict=True):
-                if leaf.matrix and all_of_it.matrix and leaf.matrix[0] == all_of_it.matrix[0]:
+        sliced = {id(leaf) for leaf in residual_leaves(root)}
+        if recipe and recipe.regathers_inputs:
+            rank_leaves, whole_leaves = (
+                [leaf for leaf in tree.leaves() if leaf.role != "collective"] for tree in (root, whole)
+            )
+            for leaf, whole_leaf in zip(rank_leaves, whole_leaves, strict=True):
+                if leaf.matrix and whole_leaf.matrix and leaf.matrix[0] == whole_leaf.matrix[0]:
                     sliced.add(id(leaf))
         return cls(root, shards, sp, cp, frozenset(sliced))
 
@@ -132,50 +136,50 @@ def in_letters(
             first.setdefault(".".join(map(str, entry.steps[: inner[0] + 1])), entry)
     inputs = {(entry.name, id(entry.leaf)) for entry in first.values()}
 
-    def again(entry: Entry) -> bool:
+    def recomputes(entry: Entry) -> bool:
         return recomputed(entry, "core") if core else not numbers.isdisjoint(entry.numbers)
 
     def saved(entry: Entry) -> Num:
         if entry.work is None:
             return 0
-        if not again(entry):
-            kept = entry.leaf.saved_fused(entry.work) * entry.runs if recipe.rules.fused else entry.saved
-            return exact_div(kept, rank.cut(entry))
+        if not recomputes(entry):
+            elements = entry.leaf.saved_fused(entry.work) * entry.runs if recipe.rules.fused else entry.saved
+            return exact_div(elements, rank.cut(entry))
         if core:
             return saved_by_core(entry) * entry.runs
-        held = (entry.name, id(entry.leaf)) in inputs
+        is_input = (entry.name, id(entry.leaf)) in inputs
         width = rank.root.stacks[-1].d_model
-        return exact_div(entry.work.positions * width * entry.layers, rank.cut(None)) if held else 0
+        return exact_div(entry.work.positions * width * entry.layers, rank.cut(None)) if is_input else 0
 
     def state(entry: Entry) -> Num:
         hidden = entry.kind != "norm" and entry.layer is not None
         learns, width = entry.gradient in ("both", "weights"), recipe.parameter_bytes
-        kept = held(entry, rank.shards, value, recipe.rules)
+        shards = rank_tensors(entry, rank.shards, value, recipe.rules)
         return total(
             [
                 copies * optimizer_bytes(shape, recipe, width, hidden and len(weight.shape) == 2, value)
-                for weight, (copies, shape) in zip(entry.leaf.weights(), kept, strict=True)
+                for weight, (copies, shape) in zip(entry.leaf.weights(), shards, strict=True)
                 if learns
             ]
         )
 
     return {
-        "training": lambda ledger: total([entry.flops * (passes(entry) + int(again(entry))) for entry in ledger]),
+        "training": lambda ledger: total([entry.flops * (passes(entry) + int(recomputes(entry))) for entry in ledger]),
         "saved": lambda ledger: total(map(saved, ledger)),
         "optimizer": lambda ledger: total(map(state, ledger)),
     }
 
 
-def held(
+def rank_tensors(
     entry: Entry, shards: Num, value: Callable[[Num], int], rules: Framework = FRAMEWORKS["fsdp2"]
 ) -> list[tuple[Any, tuple[Any, ...]]]:
     """Of each of a leaf's weights the number of tensors on the first rank, and their shape where `shards` ranks share
     them (see `states`); `value` is what an expression over letters is. A single expert by itself is split by rows."""
-    experts, apart = stacked(entry, rules), entry.routed and rules.stacks
-    axis, found = int(apart and value(shards) > value(experts)), []
+    experts, stacks = stacked(entry, rules), entry.routed and rules.stacks
+    axis, tensors = int(stacks and value(shards) > value(experts)), []
     for weight in entry.leaf.weights():
-        shape = (experts, *weight.shape) if apart else weight.shape
+        shape = (experts, *weight.shape) if stacks else weight.shape
         if shards != 1:
             shape = (*shape[:axis], ceil_div(shape[axis], shards), *shape[axis + 1 :])
-        found.append((exact_div(entry.times, experts), shape))
-    return found
+        tensors.append((exact_div(entry.times, experts), shape))
+    return tensors

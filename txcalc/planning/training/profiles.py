@@ -43,7 +43,7 @@ class PassSizes(NamedTuple):
 
     @classmethod
     def of(cls, recipe: Recipe, pieces: Sequence[StagePiece], column: int = 0) -> PassSizes:
-        entries = [held.entry for piece in pieces for held in piece.leaves]
+        entries = [leaf.entry for piece in pieces for leaf in piece.leaves]
         operands = [
             entry.leaf.saved_fused(entry.work)
             for entry in entries
@@ -111,22 +111,24 @@ def gathering(recipe: Recipe, positions: int, width: int) -> int:
     (parallel/utils.py, MemoryBuffer)."""
     if not recipe.rules.gather_buffers or recipe.layout.sp == 1:
         return 0
-    return (2 if recipe.gathers_again else 1) * positions * width * recipe.compute_bytes
+    return (2 if recipe.regathers_inputs else 1) * positions * width * recipe.compute_bytes
 
 
 # Entries of a device's launch queue: a host this far ahead waits (forums.developer.nvidia.com, thread 68937).
 QUEUE = 1024
 
 
-def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
+def unreleased_bytes(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
     """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such."""
     if not recipe.rules.record_stream:
         return 0
     layout = recipe.layout
-    return ahead(recipe, pieces, layout.pp - pieces[0].number if layout.pp > 1 else 2) + _joined(recipe, pieces, state)
+    return queued_bytes(recipe, pieces, layout.pp - pieces[0].number if layout.pp > 1 else 2) + _gathered_weights(
+        recipe, pieces, state
+    )
 
 
-def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
+def queued_bytes(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
     """Bytes that `rounds` forwards have freed on the host but whose reductions still have to run: each reduction's
     input and output. The host runs ahead of the device by as many layers as the launch queue takes: to the end of the
     current micro-batch, or its backward and the next forward; in a pipeline until it waits for the first gradient,
@@ -145,7 +147,7 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
     return message_bytes * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.record_stream) // layers
 
 
-def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
+def _gathered_weights(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
     """ZeRO-1 of nanotron gathers all weights into one tensor after the step (distributed.py, all_gather_coalesced), for
     which no freed block is large enough unless an activation was as large."""
     largest = 0
@@ -154,8 +156,8 @@ def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
             if leaf.entry.leaf.matrix and leaf.entry.work is not None:
                 wide = recipe.logit_bytes[0] if leaf.entry.kind == "head" else recipe.compute_bytes
                 largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * wide)
-    apart = recipe.zero and recipe.layout.dp > 1 and state.parameters > largest
-    return state.parameters + state.parameters // recipe.layout.dp if apart else 0
+    gathers = recipe.zero and recipe.layout.dp > 1 and state.parameters > largest
+    return state.parameters + state.parameters // recipe.layout.dp if gathers else 0
 
 
 def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
@@ -165,10 +167,10 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
         for leaf in piece.leaves:
             if leaf.gives_logits and leaf.entry.work is not None:
                 assert leaf.entry.leaf.matrix is not None and leaf.whole.matrix is not None
-                own, whole = leaf.entry.leaf.matrix[1], leaf.whole.matrix[1]
-                columns = own if recipe.loss_parallel else whole
-                if recipe.rules.dtensor and recipe.loss_parallel and own != whole:
-                    columns = chunk(whole, recipe.layout.tp, column)
+                rank_columns, all_columns = leaf.entry.leaf.matrix[1], leaf.whole.matrix[1]
+                columns = rank_columns if recipe.loss_parallel else all_columns
+                if recipe.rules.dtensor and recipe.loss_parallel and rank_columns != all_columns:
+                    columns = chunk(all_columns, recipe.layout.tp, column)
                 elements += leaf.entry.work.positions * columns
     return elements
 
@@ -216,18 +218,18 @@ def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: 
     they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
     which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
     rules, width = recipe.rules, recipe.parameter_bytes
-    kept = rules.gradient_buffers or recipe.accumulation > 1
-    accumulated = state.gradients if kept else 0
-    gathered, made = 0, width * learning if rules.makes_gradients else 0
+    persistent = rules.gradient_buffers or recipe.accumulation > 1
+    accumulated = state.gradients if persistent else 0
+    gathered, autograd_bytes = 0, width * learning if rules.makes_gradients else 0
     if recipe.layout.dp > 1 and recipe.zero == 0 and rules.ddp:
-        buffers += made or state.gradients
+        buffers += autograd_bytes or state.gradients
     elif rules.zero_bucket and recipe.zero:
         buffers = width * min(rules.zero_bucket, learning)
         gathered = width * min(rules.zero_live, learning) if recipe.zero == 3 else 0
     return {
         "loss": Moment(accumulated, gathered, buffers, loss),
         "backward": Moment(accumulated, gathered, buffers, recomputes=True),
-        "end": Moment(state.gradients, gathered, buffers + made, saved=False),
+        "end": Moment(state.gradients, gathered, buffers + autograd_bytes, saved=False),
         "step": Moment(state.gradients, 0, buffers, saved=False),
     }
 
@@ -247,13 +249,13 @@ def _megatron(recipe: Recipe, sizes: PassSizes, state: State, model_width: int) 
     dummies = width * sizes.products + WORKSPACE
     stream = width * model_width * sizes.positions
     shared, gates = stream // layout.sp, width * sizes.activation
-    again = 2 * stream if layout.sp > 1 else stream
+    stream_bytes = 2 * stream if layout.sp > 1 else stream
     block = shared + max(gates, 2 * stream - gates // 2 if layout.sp > 1 else 0)
     gradient = width * sizes.logits
     peer = stream // layout.sp if layout.pp > 1 else 0  # what the next stage sent
     return {
         "loss": Moment(state.gradients, 0, dummies, recipe.logit_bytes[1] * sizes.logits),
-        "output layer": Moment(state.gradients, 0, dummies + (again + shared if sizes.logits else 0), gradient),
+        "output layer": Moment(state.gradients, 0, dummies + (stream_bytes + shared if sizes.logits else 0), gradient),
         "backward": Moment(state.gradients, 0, dummies + block + peer, recomputes=True),
         "end": Moment(state.gradients, 0, dummies, saved=False),
     }

@@ -90,7 +90,7 @@ class Recipe(Struct, frozen=True):
         return what in self.offload.split("+")
 
     @property
-    def gathers_again(self) -> bool:
+    def regathers_inputs(self) -> bool:
         """Whether a split product saves only its slice of the input, and gathers the rest again in backward."""
         return self.rules.resave_inputs if self.regather is None else self.regather
 
@@ -200,7 +200,7 @@ class Recipe(Struct, frozen=True):
         faults: list[Fault | str] = []
         choices = {"schedule": SCHEDULES, "context": CONTEXT_PARALLEL, "attention": (None, *FLASH), "offload": OFFLOAD}
         faults += [
-            _unknown(name, value, [one for one in known if one])
+            _unknown(name, value, [value_name for value_name in known if value_name])
             for name, known in choices.items()
             if (value := getattr(self, name)) not in known
         ]
@@ -264,8 +264,8 @@ class Recipe(Struct, frozen=True):
             expected = f"a multiple of pp = {layout.pp}"
             faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
         if self.accumulation < self.least:
-            whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
-            expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{whose}"
+            of_framework = f" of {self.framework}" if self.schedule == "1f1b" else ""
+            expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{of_framework}"
             expected = f"{expected} at pp = {layout.pp}"
             faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
         return faults
@@ -348,9 +348,11 @@ def _number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-def _unknown(name: str, value: str, known: Sequence[str], others: Mapping[str, str] | None = None) -> Fault:
+def _unknown(name: str, value: str, known: Sequence[str], translations: Mapping[str, str] | None = None) -> Fault:
     """The fault of an unknown value, with the nearest known one; `others` translates another tool's names."""
-    near = [(others or {}).get(each, each) for each in nearest(value, [*known, *(others or {})])]
+    near = [
+        (translations or {}).get(candidate, candidate) for candidate in nearest(value, [*known, *(translations or {})])
+    ]
     return Fault(name, value, f"one of {', '.join(known)}", meant(near[:1], ""))
 
 

@@ -148,11 +148,15 @@ def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def _fullest(schedule: str, stages: int, rank: int, batches: int, pieces: int) -> tuple[tuple[int, ...], ...]:
-    now, seen = [0] * pieces, dict[tuple[int, ...], None]()
+    now, combinations = [0] * pieces, dict[tuple[int, ...], None]()
     for kind, piece, _ in order(schedule, stages, rank, batches, pieces):
         if kind == "F":
             now[piece] += 1
-            seen[tuple(now)] = None
+            combinations[tuple(now)] = None
         elif kind != "I":
             now[piece] -= 1
-    return tuple(one for one in seen if not any(one != more and all(map(le, one, more)) for more in seen))
+    return tuple(
+        counts
+        for counts in combinations
+        if not any(counts != larger and all(map(le, counts, larger)) for larger in combinations)
+    )

@@ -59,7 +59,7 @@ class Searched(NamedTuple):
     too_few: int | None = None
 
     @property
-    def held(self) -> int:
+    def peak_bytes(self) -> int:
         """Bytes of the fullest GPU of the best."""
         return self.best[0].plan.fullest.reserved
 
@@ -93,10 +93,14 @@ class Search:
         self.n_layers, self.estimated = self.tables.n_layers, list[Estimate]()
         self.frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         rules = [FRAMEWORKS[name] for name in self.frameworks]
-        stages = {0, *(n for each in rules for n in each.zeros), *(3 for each in rules if each.dtensor)}
+        stages = {
+            0,
+            *(n for framework in rules for n in framework.zeros),
+            *(3 for framework in rules if framework.dtensor),
+        }
         if self.base.zero not in stages:
             expected = f"{choice(sorted(stages))} with --framework {' or '.join(self.frameworks)}"
-            having = " or ".join(name for name, each in FRAMEWORKS.items() if self.base.zero in each.zeros)
+            having = " or ".join(name for name, framework in FRAMEWORKS.items() if self.base.zero in framework.zeros)
             raise InputError("train", [Fault("zero", self.base.zero, expected, having and f"{having} has it")])
         if "micro_batch" in self.fixed and self.batch % self.base.micro_batch:
             expected = f"a multiple of --micro-batch = {self.base.micro_batch}"
@@ -293,26 +297,26 @@ def fewest_gpus(
         except (InputError, Refuted) as error:
             return error
 
-    few, number, found = 0, 1, run(1)
-    least = 1 if isinstance(found, TxcalcError) or not found.refused else searches[1].least
-    while isinstance(found, TxcalcError) or found.refused:
-        few, number, before = number, min(2 * number, node) if number < node else 2 * number, found
+    too_few, number, result = 0, 1, run(1)
+    least = 1 if isinstance(result, TxcalcError) or not result.refused else searches[1].least
+    while isinstance(result, TxcalcError) or result.refused:
+        too_few, number, previous = number, min(2 * number, node) if number < node else 2 * number, result
         while node < number < least:
-            few, number = number, 2 * number
-        found = run(number)
-        if isinstance(before, TxcalcError):
+            too_few, number = number, 2 * number
+        result = run(number)
+        if isinstance(previous, TxcalcError):
             if number > node:
-                raise before
-        elif isinstance(found, TxcalcError):
-            return before._replace(refused=f"{before.refused}; of {number:,}: {found}")
-        elif found.refused and found.held > SMALLER * before.held:
-            return found
-    low, high = max(few, min(number, least) - 1) // node, number // node
+                raise previous
+        elif isinstance(result, TxcalcError):
+            return previous._replace(refused=f"{previous.refused}; of {number:,}: {result}")
+        elif result.refused and result.peak_bytes > SMALLER * previous.peak_bytes:
+            return result
+    low, high = max(too_few, min(number, least) - 1) // node, number // node
     while high - low > 1:
         middle = (low + high) // 2
-        between = run(middle * node)
-        if isinstance(between, TxcalcError) or between.refused:
+        attempt = run(middle * node)
+        if isinstance(attempt, TxcalcError) or attempt.refused:
             low = middle
         else:
             high = middle
-    return searches[high * node or number].run(tell, given=False)._replace(too_few=low * node or few)
+    return searches[high * node or number].run(tell, given=False)._replace(too_few=low * node or too_few)

@@ -55,11 +55,12 @@ class RankLeaf(NamedTuple):
     def times(self, sequences: int) -> RankLeaf:
         """The same for micro-batches of as many sequences, from those of one."""
 
-        def entry(one: Entry) -> Entry:
-            work = one.work and one.work._replace(batch=one.work.batch * sequences)
-            return Entry(one.steps, one.leaf, one.kind, work, one.times, one.active_times, one.runs, one.routed)
+        def scaled(entry: Entry) -> Entry:
+            work = entry.work and entry.work._replace(batch=entry.work.batch * sequences)
+            counts = entry.times, entry.active_times, entry.runs
+            return Entry(entry.steps, entry.leaf, entry.kind, work, *counts, entry.routed)
 
-        return self._replace(entry=entry(self.entry), sequence=self.sequence and entry(self.sequence))
+        return self._replace(entry=scaled(self.entry), sequence=self.sequence and scaled(self.sequence))
 
     def flops(self, layout: Layout, masked: bool = False) -> Any:
         """FLOPs of one forward. The ranks of cp compute equally many attention pairs: each has one chunk from the front
@@ -91,8 +92,8 @@ class RankLeaf(NamedTuple):
 
     def summed_whole(self, join: Entry) -> bool:
         """Whether it is a row-split embedding table whose output `join` all-reduces at all positions."""
-        beside = join.steps[:-1] == self.entry.steps[:-1]
-        return beside and self.split and self.entry.leaf.row is not None and join.leaf.kind == "all_reduce"
+        siblings = join.steps[:-1] == self.entry.steps[:-1]
+        return siblings and self.split and self.entry.leaf.row is not None and join.leaf.kind == "all_reduce"
 
     @property
     def learns(self) -> bool:
@@ -115,8 +116,8 @@ class RankLeaf(NamedTuple):
     @property
     def column(self) -> bool:
         """Whether it is a linear layer that reads its whole input on every rank of tp."""
-        own, whole = self.entry.leaf.matrix, self.whole.matrix
-        return own is not None and whole is not None and own[0] == whole[0]
+        matrix, whole = self.entry.leaf.matrix, self.whole.matrix
+        return matrix is not None and whole is not None and matrix[0] == whole[0]
 
     @property
     def widened(self) -> bool:
@@ -130,9 +131,9 @@ class RankLeaf(NamedTuple):
 
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
         """For each weight: its shape on the rank, its whole shape, and the axis that is split (None: not split)."""
-        for own, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
-            split = [i for i, (a, b) in enumerate(zip(own.shape, whole.shape, strict=True)) if a != b]
-            yield own.shape, whole.shape, split[0] if split else None
+        for weight, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
+            split = [i for i, (a, b) in enumerate(zip(weight.shape, whole.shape, strict=True)) if a != b]
+            yield weight.shape, whole.shape, split[0] if split else None
 
 
 class StagePiece(NamedTuple):
@@ -169,13 +170,13 @@ class Pipeline:
     def __init__(self, model: Model, recipe: Recipe) -> None:
         """Errors: `InputError` with every reason why the model does not allow the layout."""
         layout, rules = recipe.layout, recipe.rules
-        if layout.cp > 1 and (kept := _sequential(model)):
-            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", _batched(recipe))])
+        if layout.cp > 1 and (reason := _sequential(model)):
+            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {reason}", _batched(recipe))])
         recipe.check()
         padded = rules.pads * layout.tp if rules.pads > 1 else 1  # before it is split
         pads = 0 if rules.dtensor else 1
         sharding, notes = parallelism.sharding_of(
-            model, padded, pads=pads, slices=recipe.gathers_again, copies=not rules.relays
+            model, padded, pads=pads, slices=recipe.regathers_inputs, copies=not rules.relays
         )
         self.model, self.recipe = sharding.model, recipe
         total = recipe.layout.pp * recipe.pieces
@@ -187,7 +188,7 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = (*notes, *sharding.notes(inner))
         self.rank, self._whole, self._total = stage.root, sharding.model.root, total
-        self._front, self._rest = list[StagePiece](), self._each()
+        self._built, self._unbuilt = list[StagePiece](), self._build_pieces()
         if recipe.loss_parallel:
             self.rank = parallelism.own_logits(stage.root)
         if faults := [*(self._repeated() if recipe.rules.dtensor else ()), *self._uncut()]:
@@ -215,7 +216,7 @@ class Pipeline:
     def _repeated(self) -> Iterator[Fault | str]:
         """Faults of layouts that would replicate key/value heads over ranks of tp, which PyTorch cannot."""
         tp = self.recipe.layout.tp
-        for leaf in _held(self._whole, self.rank, self.model.workload()):
+        for leaf in _rank_leaves(self._whole, self.rank, self.model.workload()):
             for shape, whole, axis in leaf.axes():
                 if axis is None or leaf.entry.routed:
                     continue
@@ -239,7 +240,7 @@ class Pipeline:
     @cached_property
     def sizes(self) -> list[int]:
         """Layers of each piece: as asked for, by the framework's cost, or evenly (see `parallelism.sizes`)."""
-        root = _alone(self._whole)
+        root = _single_stack(self._whole)
         if root is None:
             return []
         layers = sum(group.count for group in root.groups)
@@ -269,10 +270,10 @@ class Pipeline:
 
     def _first(self, number: int) -> list[StagePiece]:
         """At least the first pieces, each made once."""
-        self._front += islice(self._rest, max(0, number - len(self._front)))
-        return self._front
+        self._built += islice(self._unbuilt, max(0, number - len(self._built)))
+        return self._built
 
-    def _each(self) -> Iterator[StagePiece]:
+    def _build_pieces(self) -> Iterator[StagePiece]:
         recipe, layout = self.recipe, self.recipe.layout
         tokens = recipe.local_tokens
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
@@ -283,16 +284,19 @@ class Pipeline:
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         sends, last = layout.exchanges, self._total - 1
         for i, (whole, rank) in enumerate(pairs):
-            held = tuple(_held(whole, rank, work, sends, sequence))
-            joins, beside = tuple(_joins(rank, work, held, layout)), () if i else tuple(self._beside(work))
-            yield StagePiece(i, i == 0, i == last, held, work, joins, beside)
+            leaves = tuple(_rank_leaves(whole, rank, work, sends, sequence))
+            joins, towers = (
+                tuple(_collectives(rank, work, leaves, layout)),
+                () if i else tuple(self._tower_leaves(work)),
+            )
+            yield StagePiece(i, i == 0, i == last, leaves, work, joins, towers)
 
-    def _beside(self, work: Workload) -> Iterator[RankLeaf]:
+    def _tower_leaves(self, work: Workload) -> Iterator[RankLeaf]:
         """The leaves of towers, which tp does not split."""
         for number, root in enumerate(self.model.tower_roots):
-            for own in walk(root, work):
-                layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(own))
-                yield RankLeaf(own, own.leaf, False, layers, of_tower=True)
+            for entry in walk(root, work):
+                layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(entry))
+                yield RankLeaf(entry, entry.leaf, False, layers, of_tower=True)
 
     @property
     def tied(self) -> int:
@@ -324,13 +328,13 @@ class Pipeline:
 
     @property
     def _ties(self) -> bool:
-        stack = _alone(self._whole)
+        stack = _single_stack(self._whole)
         return bool(stack and stack.head and stack.head.projection and stack.head.projection.tied)
 
     @cached_property
     def _across(self) -> list[frozenset[int]]:
         """The layers of each group that shares its weights and stands in several stages."""
-        stack, pp = _alone(self._whole), self.recipe.layout.pp
+        stack, pp = _single_stack(self._whole), self.recipe.layout.pp
         sharing = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
         stages = [{i for piece in self.of_stage(n) for leaf in piece.leaves for i in leaf.layers} for n in range(pp)]
         return [group for group in sharing if sum(not group.isdisjoint(layers) for layers in stages) > 1]
@@ -347,7 +351,7 @@ class Pipeline:
         return self._first(self._total - pp + stage + 1)[stage : self._total : pp]
 
     def _cut(self, root: Root) -> Iterator[Root]:
-        stack = _alone(root)
+        stack = _single_stack(root)
         if self._total == 1 or stack is None:
             yield root
             return
@@ -371,29 +375,31 @@ def _batched(recipe: Recipe) -> str:
     return f"{' or '.join(f'{name}={getattr(layout, name) * layout.cp}' for name in names)} splits the batch"
 
 
-def _held(
+def _rank_leaves(
     whole: Composite, rank: Composite, work: Workload, sends: bool = False, sequence: Workload | None = None
 ) -> Iterator[RankLeaf]:
-    beside = {id(leaf) for leaf in between(rank)}
-    held = [
-        RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, layer_numbers(own))
-        for own, all_of_it in zip(_entries(rank, work), walk(whole, work), strict=True)
+    on_residual = {id(leaf) for leaf in residual_leaves(rank)}
+    leaves = [
+        RankLeaf(entry, whole_entry.leaf, id(entry.leaf) in on_residual, layer_numbers(entry))
+        for entry, whole_entry in zip(_entries(rank, work), walk(whole, work), strict=True)
     ]
-    sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
-    wide = [None] * len(held) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
-    for leaf, over in zip(held, wide, strict=True):
-        yield leaf._replace(dispatched=leaf.branch in sending, sequence=over)
+    sending = {leaf.branch for leaf in leaves if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
+    sequence_entries = (
+        [None] * len(leaves) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
+    )
+    for leaf, sequence_entry in zip(leaves, sequence_entries, strict=True):
+        yield leaf._replace(dispatched=leaf.branch in sending, sequence=sequence_entry)
 
 
 def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
     """Every leaf on the rank's own tokens. Only attention cores read more: the keys and values (`past`) that other
     ranks of cp have computed."""
-    for own, all_keys in zip(walk(rank, work._replace(past=0)), walk(rank, work), strict=True):
-        if own.leaf.role != "collective":
-            yield all_keys if own.kind == "attention_core" else own
+    for local, all_keys in zip(walk(rank, work._replace(past=0)), walk(rank, work), strict=True):
+        if local.leaf.role != "collective":
+            yield all_keys if local.kind == "attention_core" else local
 
 
-def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
+def _collectives(rank: Root, work: Workload, rank_leaves: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
     """The collectives, each with the products that produce its input or, for a gather, read its output.
 
     Backward repeats each as its transpose, except for gathered logits (a rank takes its slice of the gradient) and the
@@ -405,34 +411,36 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
 
     def summed(entry: Entry, width: int, layers: tuple[int, ...], how: type[Ring] = AllReduce) -> RankLeaf:
         leaf = how(width=width, axis=Axis("tp", layout.tp))
-        own = Entry(entry.steps, leaf, entry.kind, entry.work, 1, 1, entry.runs)
-        return RankLeaf(own, leaf, False, layers, passes=(0, 1))
+        reduction = Entry(entry.steps, leaf, entry.kind, entry.work, 1, 1, entry.runs)
+        return RankLeaf(reduction, leaf, False, layers, passes=(0, 1))
 
-    leaves, joins, runs = iter(held), list[tuple[Entry, RankLeaf | None]](), list[list[RankLeaf]]([[]])
+    leaves, joins, runs = iter(rank_leaves), list[tuple[Entry, RankLeaf | None]](), list[list[RankLeaf]]([[]])
     leaf: RankLeaf | None = None
-    for own in walk(rank, work):
-        if own.leaf.role == "collective":
-            joins.append((own, leaf))
+    for join in walk(rank, work):
+        if join.leaf.role == "collective":
+            joins.append((join, leaf))
             runs.append([])
             continue
         leaf = next(leaves)
         if leaf.split and leaf.entry.leaf.matrix and not leaf.entry.routed:
             runs[-1].append(leaf)
-    for number, (own, before) in enumerate(joins):
-        kinds = {transfer.kind for transfer in own.transfers}
-        beside = runs[number + ("all_gather" in kinds)] if own.duty != "shares" else []  # the next leaf reads a sum
-        products = tuple(leaf for leaf in beside if leaf.column != ("reduce_scatter" in kinds))
-        again = own.duty not in ("logits", "shares")
-        if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:
-            again = before.learns and "all_reduce" not in kinds
+    for number, (join, source) in enumerate(joins):
+        kinds = {transfer.kind for transfer in join.transfers}
+        candidates = (
+            runs[number + ("all_gather" in kinds)] if join.duty != "shares" else []
+        )  # the next leaf reads a sum
+        products = tuple(leaf for leaf in candidates if leaf.column != ("reduce_scatter" in kinds))
+        repeats = join.duty not in ("logits", "shares")
+        if source is not None and source.entry.leaf.row is not None and "all_gather" not in kinds:
+            repeats = source.learns and "all_reduce" not in kinds
         yield RankLeaf(
-            own, own.leaf, False, layer_numbers(own), products=products, passes=(1, int(again)), source=before
+            join, join.leaf, False, layer_numbers(join), products=products, passes=(1, int(repeats)), source=source
         )
-        if own.duty == "shares":
-            yield summed(own, own.leaf.width, layer_numbers(own))  # type: ignore[attr-defined]
-        if layout.sp > 1 and before is not None and before.summed_whole(own):
-            yield summed(own, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(before.learns)))
-    for head in held if layout.tp > layout.sp else ():
+        if join.duty == "shares":
+            yield summed(join, join.leaf.width, layer_numbers(join))  # type: ignore[attr-defined]
+        if layout.sp > 1 and source is not None and source.summed_whole(join):
+            yield summed(join, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(source.learns)))
+    for head in rank_leaves if layout.tp > layout.sp else ():
         if head.entry.kind == "head" and head.widened:
             yield summed(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
 
@@ -443,17 +451,17 @@ def layer_numbers(entry: Entry) -> tuple[int, ...]:
     return tuple(number + later for number in entry.numbers) if later else tuple(entry.numbers)
 
 
-def _alone(root: Root) -> Stack | None:
+def _single_stack(root: Root) -> Stack | None:
     """The model's stack where it has a single one without a fixed number of positions."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
 
 
 def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
     """The tables of tokens whose matrix the output layer of the same stack reads too."""
-    every = list(leaves)
-    heads = [leaf for leaf in every if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
+    all_leaves = list(leaves)
+    heads = [leaf for leaf in all_leaves if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
     tied = {(leaf.entry.steps[:-2], leaf.whole.tied_shapes[0]) for leaf in heads}
-    tables = (leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.whole.weights())
+    tables = (leaf for leaf in all_leaves if leaf.entry.duty == "tokens" and leaf.whole.weights())
     return [leaf for leaf in tables if (leaf.entry.steps[:-2], leaf.whole.weights()[0].shape) in tied]
 
 
@@ -463,11 +471,11 @@ def head_elements(leaves: Iterable[RankLeaf]) -> int:
     return sum(product(matrix) for matrix in matrices if matrix)
 
 
-def between(part: Composite) -> Iterator[Leaf]:
+def residual_leaves(part: Composite) -> Iterator[Leaf]:
     """Leaves outside the tensor-parallel region: norms and sums of the residual stream, and a head's operations per
     position before its product; tables of relative biases are inside."""
     for child in part.parts:
         if child.part.parts:
-            yield from between(cast(Composite, child.part))
+            yield from residual_leaves(cast(Composite, child.part))
         elif child.part.leaf and part.along(child):
             yield child.part.leaf

@@ -82,12 +82,12 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
         fixed = recipe.frozen is not None and leaf.of_tower
         reads = len(leaf.layers) if leaf.shared else 1
         group = leaf.layers[:1] if leaf.shared else leaf.layers
-        for own, whole, axis in leaf.axes():
-            shape = own
+        for rank_shape, whole_shape, axis in leaf.axes():
+            shape = rank_shape
             if exact and axis is not None and not leaf.entry.routed:
-                shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
+                shape = (*rank_shape[:axis], chunk(whole_shape[axis], recipe.layout.tp, rank), *rank_shape[axis + 1 :])
             table = inflated and axis == 0 and leaf.entry.leaf.row is not None and leaf not in tied
-            hidden = len(own) == 2 and bool(leaf.layers) and leaf.entry.kind != "norm"
+            hidden = len(rank_shape) == 2 and bool(leaf.layers) and leaf.entry.kind != "norm"
             learns = leaf.entry.gradient in ("both", "weights") and not fixed
             tensor = RankTensor(
                 shape=shape,
@@ -97,7 +97,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
                 hidden=hidden,
                 group=group,
                 learns=learns,
-                gradient=whole if table else None,
+                gradient=whole_shape if table else None,
                 packed=hidden and not learns and not leaf.of_tower,
                 adapter=leaf.entry.kind == "adapters",
                 kind=leaf.entry.kind,
@@ -122,10 +122,10 @@ def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
     return tensor._replace(shape=(experts, *tensor.shape), copies=tensor.copies // experts, axis=axis, rows=rows)
 
 
-def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
+def rank_weights(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
     """The weights of each of a rank's pieces. Errors: `InputError` where FSDP cannot shard stacked experts."""
     weights = [list(tensors(piece, recipe, rank)) for piece in pieces]
-    if stack := unshared((tensor for some in weights for tensor in some), recipe):
+    if stack := unshared((tensor for piece_weights in weights for tensor in piece_weights), recipe):
         experts, rows = stack.shape[:2]
         ways = sharers(recipe, True)
         expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
@@ -142,8 +142,8 @@ def unshared(weights: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None
 
 def chunk(number: int, ways: int, rank: int) -> int:
     """Rows of rank number `rank` as `torch.chunk` splits them: equal, but the last ones smaller or empty."""
-    each = ceil_div(number, ways)
-    return max(0, min(each, number - rank * each))
+    rows = ceil_div(number, ways)
+    return max(0, min(rows, number - rank * rows))
 
 
 def even_share(number: int, ways: int, rank: int) -> int:
@@ -167,14 +167,14 @@ class State(NamedTuple):
 def states(weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int = 0) -> State:
     """State of weights on rank number `rank` of their data-parallel shards and number `column` of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
-    zero, own_bytes = recipe.zero_stage, (recipe.parameter_bytes, recipe.gradient_bytes)
+    zero, usual_bytes = recipe.zero_stage, (recipe.parameter_bytes, recipe.gradient_bytes)
     parameters = gradients = optimizer_state = adapters = 0
     for tensor, shard in _shares(weights, recipe, rank, column):
         shape = tensor.shape
         size = tensor.copies * weight_bytes(tensor, product(shard if zero == 3 else shape), recipe)
         parameters, adapters = (parameters, adapters + size) if tensor.adapter else (parameters + size, adapters)
         if tensor.learns:
-            width, gradient_width = (recipe.adapter_bytes,) * 2 if tensor.adapter else own_bytes
+            width, gradient_width = (recipe.adapter_bytes,) * 2 if tensor.adapter else usual_bytes
             gradients += tensor.copies * gradient_width * product(shard if zero >= 2 else tensor.gradient or shape)
             state_shape = shard if zero else tensor.gradient or shape if optimizer.like_gradient else shape
             optimizer_state += tensor.copies * optimizer_bytes(state_shape, recipe, width, tensor.hidden)
@@ -242,8 +242,8 @@ def _shares(
     for kind in sorted({tensor.buffer for tensor in weights}):
         size = sum(tensor.size * tensor.copies for tensor in weights if tensor.buffer == kind)
         expert, learns, packed, adapter = kind
-        made = RankTensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
-        yield made, (ceil_div(size, sharers(recipe, expert)),)
+        buffer = RankTensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
+        yield buffer, (ceil_div(size, sharers(recipe, expert)),)
 
 
 def _rows(tensor: RankTensor, ways: int, rank: int) -> Shape:

@@ -38,7 +38,7 @@ from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
+from txcalc.planning.training.overlap import ProductTime, repeats_gather, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, tied_tables
@@ -134,7 +134,7 @@ class StepTimer(Messages):
     ) -> None:
         super().__init__(model, recipe, machine, pipeline or Pipeline(model, recipe))
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
-        self.least, self.exchange = Floor(machine), Exchange(recipe, machine)
+        self.bounds, self.exchange = Floor(machine), Exchange(recipe, machine)
         self.modules = modules
 
     # A piece of the pipeline.
@@ -155,19 +155,19 @@ class StepTimer(Messages):
             merged = same_input(before and before.entry, leaf.entry)
             issued += 0.0 if merged else self.kernels_issued(leaf, numbers)
             for cause, time in self.leaf_times(leaf, kernels, merged):
-                add(cause, time.forward, time.backward, time.weights, self._again(leaf, numbers))
+                add(cause, time.forward, time.backward, time.weights, self._recomputed_share(leaf, numbers))
                 if cause == "products":
                     products[leaf.entry.name] = ProductTime(time.forward, time.backward - time.weights, time.weights)
-        for leaf, size in self._ordered(piece):
+        for leaf, size in self._permuted(piece):
             seconds = kernels.stream(size, 2.0 * len(leaf.layers))
-            add("other kernels", seconds, seconds, share=self._again(leaf, numbers))
-            issued += 2 * len(leaf.layers) * (2 + self._again(leaf, numbers))
+            add("other kernels", seconds, seconds, share=self._recomputed_share(leaf, numbers))
+            issued += 2 * len(leaf.layers) * (2 + self._recomputed_share(leaf, numbers))
         for leaf in piece.collectives:
             concurrent = ProductTime.of(products[product.entry.name] for product in leaf.products)
             for message in self.exchanged(leaf):
                 seconds = kernels.transfer(message) * float(leaf.entry.runs)
                 forward, backward = waits(leaf, message.kind, seconds, concurrent, self.recipe, self.machine)
-                add("collectives of a layer", forward, backward, share=self._again(leaf, numbers))
+                add("collectives of a layer", forward, backward, share=self._recomputed_share(leaf, numbers))
         if elements := logits(self.recipe, [piece], 0):
             add("other kernels", 0.0, kernels.stream(self.recipe.loss_bytes * elements, 0))
         for message, when in self.tp_reductions(piece):
@@ -180,7 +180,7 @@ class StepTimer(Messages):
         """Kernel launches of a leaf and its copies: forward, one per gradient, and recomputation."""
         if leaf.entry.work is None or not leaf.entry.operations or not leaf.entry.leaf.launched:
             return 0.0
-        return self._size(leaf)[2] * (passes(leaf.entry) + self._again(leaf, numbers))
+        return self._size(leaf)[2] * (passes(leaf.entry) + self._recomputed_share(leaf, numbers))
 
     def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, CauseTime]]:
         """Times of a leaf and its copies, by cause. `merged`: frameworks fuse it with the product before, which has the
@@ -201,7 +201,7 @@ class StepTimer(Messages):
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind, module.matrix)
             of_inputs = kernels.product(flops, size, starts, width, rows, kind, module.matrix)
-            summed = size + self._summed(leaf)
+            summed = size + self._accumulated(leaf)
             of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, module.matrix)
             of_inputs = 0.0 if entry.gradient in ("weights", "none") else of_inputs
             of_weights = 0.0 if entry.gradient in ("input", "none") else of_weights
@@ -212,23 +212,25 @@ class StepTimer(Messages):
         else:
             unfused = self.recipe.eager or (self.modules and module.role != "norm")  # one kernel since torch 2.8
             forward = kernels.stream(size / share * (module.unfused if unfused else 1), starts)
-            yield "other kernels", CauseTime(forward, 2 * forward + kernels.stream(self._tabled(leaf), 0))
+            yield "other kernels", CauseTime(forward, 2 * forward + kernels.stream(self._table_gradient(leaf), 0))
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(leaf)) * float(entry.runs)
-            yield "collectives of a layer", CauseTime(seconds, self.keys_again(leaf) * seconds)
+            yield "collectives of a layer", CauseTime(seconds, self.keys_in_backward(leaf) * seconds)
 
     def _kind(self, leaf: RankLeaf) -> str:
         """The class of kernels of a product."""
         return "experts" if leaf.entry.routed and not self.modules else "matmul"
 
-    def _odd(self, pieces: Iterable[StagePiece]) -> tuple[dict[tuple[int, int], float], tuple[tuple[int, int], ...]]:
+    def _odd_matrices(
+        self, pieces: Iterable[StagePiece]
+    ) -> tuple[dict[tuple[int, int], float], tuple[tuple[int, int], ...]]:
         """`Step.unaligned` and `Step.wide`; a vector needs no padding."""
         matrices = ((leaf.entry.leaf.matrix, self._kind(leaf)) for piece in pieces for leaf in piece.leaves)
         kinds = {matrix: kind for matrix, kind in matrices if matrix and min(matrix) > 1}
         slow = {matrix: share for matrix, kind in kinds.items() if (share := self.kernels.aligned(matrix, kind)) < 1}
         return slow, tuple(matrix for matrix in kinds if self.kernels.dtype(matrix) != self.machine.products)
 
-    def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
+    def _permuted(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
         all layers; once per branch, with its first expert (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
         permute and unpermute). As many move in backward."""
@@ -239,8 +241,8 @@ class StepTimer(Messages):
                 branches.add(leaf.branch)
                 assert entry.work is not None
                 width, rows = float(entry.leaf.matrix[0]), float(entry.work.positions)
-                came = rows * len(leaf.layers) / (self.recipe.layout.tp if leaf.dispatched else 1)
-                yield leaf, 2 * (came + rows * float(entry.runs)) * width * self.element
+                arrived = rows * len(leaf.layers) / (self.recipe.layout.tp if leaf.dispatched else 1)
+                yield leaf, 2 * (arrived + rows * float(entry.runs)) * width * self.element
 
     def _core(self, leaf: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""
@@ -255,7 +257,7 @@ class StepTimer(Messages):
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(flops, size, starts, keys, score, latent, backward=True)
 
-    def _summed(self, leaf: RankLeaf) -> float:
+    def _accumulated(self, leaf: RankLeaf) -> float:
         """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
         else not those of the first micro-batch and of the first of the layers that share them; of gradients that are
         reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
@@ -268,7 +270,7 @@ class StepTimer(Messages):
             summed /= sharers(recipe, entry.routed)
         return float(summed) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
 
-    def _tabled(self, leaf: RankLeaf) -> float:
+    def _table_gradient(self, leaf: RankLeaf) -> float:
         """Bytes moved by the gradient of a table: all of its rows are written, however few were read (ATen,
         embedding_dense_backward), and added to what is there; autograd first adds that of an output layer of the same
         matrix, whose sum is added as a product's."""
@@ -276,7 +278,7 @@ class StepTimer(Messages):
             return 0.0
         written = float(leaf.entry.params) * self.element
         tied = (table.entry.path for piece in self.pipeline.pieces for table in tied_tables(piece.leaves))
-        return 4 * written if leaf.entry.path in tied else written + self._summed(leaf)
+        return 4 * written if leaf.entry.path in tied else written + self._accumulated(leaf)
 
     def _size(self, leaf: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and kernel launches of a leaf's copies, and the ranks of tp that its rows are split over."""
@@ -296,7 +298,7 @@ class StepTimer(Messages):
         """Elements of the attention matrix, which unfused kernels write and read several times."""
         return float(scores(leaf.entry.operations) * leaf.entry.runs)
 
-    def _again(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
+    def _recomputed_share(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
         """Share of its forward that is recomputed."""
         return leaf.recomputed_in(self.recipe.recompute, numbers) / (len(leaf.layers) or 1)
 
@@ -338,7 +340,7 @@ class StepTimer(Messages):
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
         sent = self.sent(pieces, weights)
-        unaligned, wide = self._odd(pieces)
+        unaligned, wide = self._odd_matrices(pieces)
         return Step(
             floor=floor,
             floor_bound=bound,
@@ -362,8 +364,8 @@ class StepTimer(Messages):
         if recipe.shards > 1 or recipe.zero_stage > 1:
             return 0.0
         sizes = weights.shared, weights.experts
-        size, starts = rules.sweeps * sum(some.learning for some in sizes), 0.0
-        updated = sum(some.updated for some in sizes) if copies > 1 else 0.0
+        size, starts = rules.sweeps * sum(group_sizes.learning for group_sizes in sizes), 0.0
+        updated = sum(group_sizes.updated for group_sizes in sizes) if copies > 1 else 0.0
         if rules.ddp and not recipe.zero:
             size += 4 * updated
         if rules.reduces_after and recipe.zero and updated:
@@ -400,12 +402,12 @@ class StepTimer(Messages):
             for leaf in (*piece.collectives, *piece.leaves):
                 there, back = leaf.passes
                 times = float(leaf.entry.runs) * recipe.accumulation
-                forward = there * (1 + self._again(leaf, numbers)) + gathered_again(leaf, recipe)
+                forward = there * (1 + self._recomputed_share(leaf, numbers)) + repeats_gather(leaf, recipe)
                 for moved in self.exchanged(leaf):
                     add(moved, forward * times)
                     add(moved._replace(kind=TWIN.get(moved.kind, moved.kind)), back * times)
                 if recipe.layout.cp > 1 and leaf.entry.kind == "attention_core" and leaf.entry.work:
-                    add(self.keys(leaf), (forward + back * self.keys_again(leaf)) * times)
+                    add(self.keys(leaf), (forward + back * self.keys_in_backward(leaf)) * times)
             for moved in (*self.sends(piece), *(moved for moved, _ in self.tp_reductions(piece))):
                 add(moved, recipe.accumulation)
             if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
@@ -427,10 +429,10 @@ class StepTimer(Messages):
             pieces = self.pipeline.of_stage(stage)
             compute = max(compute, batches * sum(self._arithmetic(piece) for piece in pieces))
             messages = self.exchange.messages(StageWeights.of(self.pipeline, pieces))
-            link = max(link, sum(self.least.transfer(sent.message) for sent in messages))
+            link = max(link, sum(self.bounds.transfer(sent.message) for sent in messages))
         memory = 0.0
         if not recipe.offloads("optimizer"):
-            memory = self.exchange.optimizer((rank.state for rank in plan.ranks), self.least)
+            memory = self.exchange.optimizer((rank.state for rank in plan.ranks), self.bounds)
         bounds = {"compute": compute, "memory": memory, "link": link}
         bound = max(bounds, key=bounds.__getitem__)
         return bounds[bound], bound
@@ -443,7 +445,7 @@ class StepTimer(Messages):
             entry = leaf.entry
             if entry.work is None or not entry.flops:
                 continue
-            rate = self.least.rate(entry.kind == "attention_core", entry.leaf.matrix)
-            times = passes(entry) + self._again(leaf, numbers)
+            rate = self.bounds.rate(entry.kind == "attention_core", entry.leaf.matrix)
+            times = passes(entry) + self._recomputed_share(leaf, numbers)
             total += float(leaf.flops(self.recipe.layout, masked=True)) * times / rate
         return total

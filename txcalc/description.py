@@ -121,7 +121,7 @@ class StackSpec(Options):
 
     section = ""
 
-    d_model: Num = letter(REQUIRED, "residual width")
+    d_model: Num = letter(REQUIRED, "model width")
     n_layers: Num = key(layers, REQUIRED, "layers")
     vocab_size: Num | None = letter(
         None,

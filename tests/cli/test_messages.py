@@ -75,7 +75,7 @@ def test_a_file_of_a_presets_name_does_not_hide_it(tmp_path: Path, monkeypatch: 
 def test_inline_without_what_is_needed() -> None:
     assert said(txcalc.load, "h=8").splitlines() == [
         "inline description: 3 faults",
-        "  D is missing, expected residual width (D=4096)",
+        "  D is missing, expected model width (D=4096)",
         "  L is missing, expected layers (L=32)",
         "  F is missing, expected feed-forward width (F=14336)",
     ]

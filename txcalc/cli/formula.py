@@ -19,7 +19,9 @@ def run(
 ) -> Any:
     """Prints the document, or returns the answer."""
     if document and (not call.sources or call.values["layout"] or call.form != "table"):
-        raise InputError("options", ["--latex needs a model, and excludes --layout and --format"])
+        raise InputError(
+            "options", ["--latex needs a model, without --layout; for the textbook rules use --format latex"]
+        )
     if not call.sources and (call.changes or call.ignore):
         raise InputError("options", ["--set and --ignore need a model"])
     answer = call.ask() if call.sources else call.ask([None])

@@ -32,7 +32,7 @@ def run(
     via: Annotated[
         Literal["transformers"] | None,
         o.Option(
-            "For a config.json that txcalc does not read: measure transformers' own module, on the meta device.",
+            "If txcalc cannot read a config: build it with transformers and count that.",
             group="Model",
         ),
     ] = None,

@@ -38,7 +38,7 @@ class CrossoverRule(NamedTuple):
         return total(costs.get(kind, 0) for kind in self.left), total(costs.get(kind, 0) for kind in right)
 
 
-# The rules in circulation. For the classic block, dense, they give 4·D, 2·D, 2·D and 6·D (8·D where a feed-forward of
+# The common definitions. For the classic block, dense, they give 4·D, 2·D, 2·D and 6·D (8·D where a feed-forward of
 # F = 4·D is gated). Scores and values against every linear layer are the s = 6h of Narayanan et al. 2021 (arXiv
 # 2104.04473, equation 3) and the 8D of Austin et al. 2025 ("How to scale your model", chapter 4).
 RULES = (

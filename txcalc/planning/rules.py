@@ -12,7 +12,7 @@ from txcalc.planning.gradients import training_flops
 
 
 class RuleOfThumb(NamedTuple):
-    """A rule in circulation: what it claims to give, its formula in letters, what it gives, and the truth."""
+    """A rule of thumb: what it claims to give, its formula in letters, what it gives, and the truth."""
 
     what: str
     formula: str

@@ -26,7 +26,7 @@ from txcalc.sources import load
 
 
 class Crossing(Answer):
-    """The smallest length at which the left side of a rule reaches the right one; None: never, and `why`. `formula` is
+    """The smallest length for which the inequality of a rule holds; None: never, and `why`. `formula` is
     the closed form in letters, `latex` the same in LaTeX."""
 
     model: str

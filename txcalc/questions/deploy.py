@@ -79,7 +79,7 @@ class Parallelism(o.Options):
     pp: Annotated[int | str, o.Option("Pipeline parallel (a number, or auto).", "N|auto")] = "auto"
     dp: Annotated[int | str, o.Option("Data parallel (a number, or auto).", "N|auto")] = "auto"
     ep: Annotated[int | str, o.Option("Expert parallel (a number, or auto).", "N|auto")] = "auto"
-    etp: Annotated[int | None, o.Option("Ranks that split each expert, across --dp replicas too.", "N")] = None
+    etp: Annotated[int | None, o.Option("Expert tensor-parallel size (may span --dp replicas).", "N")] = None
     node: Annotated[int | None, o.NODE] = None
     link: Annotated[o.Length | None, o.LINK] = None
     network: Annotated[o.Length | None, o.NETWORK] = None
@@ -101,7 +101,9 @@ class Engine(o.Options):
     poll: Annotated[int, o.Option("Decode steps between admissions of new requests (SGLang).", "N")] = 1
     gather: Annotated[
         int | None,
-        o.Option("Expert-parallel replicas admit prompts together, after at most N steps (TensorRT-LLM).", "N"),
+        o.Option(
+            "Wait up to N steps so that all expert-parallel ranks start prefills in one step (TensorRT-LLM).", "N"
+        ),
     ] = None
     reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None
     ram: Annotated[str | None, o.RAM] = None
@@ -393,7 +395,7 @@ def deploy(
     """Plan serving: does it fit, how fast is it, what does it cost? Memory of each GPU, maximum concurrency, latency
     and throughput.
 
-    Exit code 1: it does not fit, or misses a limit. Users whose cache does not fit wait in a queue.
+    Exit code 1 if it does not fit or misses a limit. Users beyond the maximum concurrency queue.
 
     Several sources or GPUs are compared in one table.
 

@@ -92,7 +92,7 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
 def fit(
     *sources: o.OptionalSources,
     gpu: Annotated[
-        str | Accelerator | Sequence[str | Accelerator], o.GPU.more("Also 8xh100. Repeatable.", repeats=True)
+        str | Accelerator | Sequence[str | Accelerator], o.GPU.more("8xh100 is read too. Repeatable.", repeats=True)
     ] = (),
     memory: Annotated[str | None, o.MEMORY] = None,
     weights: Annotated[

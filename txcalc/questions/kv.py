@@ -97,9 +97,9 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
 @o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)
 def kv(
     source: o.SourceArgument,
-    context: Annotated[o.Lengths | None, o.CONTEXTS.more("Such as 4k,32k,128k.")] = None,
+    context: Annotated[o.Lengths | None, o.CONTEXTS.more("Several: 4k,32k,128k.")] = None,
     batch: Annotated[o.Lengths, o.BATCH._replace(value="N,…", parse=None)] = (1, 8, 64),
-    kv: Annotated[o.Names, o.KV.more("Such as bf16,fp8.", value="TYPE,…")] = "bf16",
+    kv: Annotated[o.Names, o.KV.more("Several: bf16,fp8.", value="TYPE,…")] = "bf16",
     *,
     source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
     without_cache: Annotated[

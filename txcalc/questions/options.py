@@ -194,9 +194,11 @@ ENGINE = Option(
     "Engine", completes="engine",
 )  # fmt: skip
 DETAIL = Option("Print every table and definition.")
-NODE = Option("GPUs per node (default: as sold).", "N", "Engine")
-LINK = Option("Bandwidth per GPU within a node, one way: 32GB/s (default: as sold, or its slot's).", "RATE", "Engine")
-NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: as sold).", "RATE", "Engine")
+NODE = Option("GPUs per node (default: the vendor's standard server).", "N", "Engine")
+LINK = Option(
+    "Bandwidth per GPU within a node, one way: 32GB/s (default: the vendor's server, or the slot).", "RATE", "Engine"
+)
+NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: the vendor's server).", "RATE", "Engine")
 RAM = Option(
     "llama.cpp: host RAM for what does not fit on the GPUs, with its bandwidth: 64GB@80GB/s.", "SIZE[@RATE[@PEAK]]",
     "Engine",

@@ -64,7 +64,7 @@ class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
 @o.question("txcalc prove my-model/config.json", takes=("--set", "--ignore"))
 def prove(
     *sources: o.OptionalSources,
-    again: Annotated[bool, o.Option("Prove again structures that have a theorem.", group="Engine")] = False,
+    again: Annotated[bool, o.Option("Re-prove structures already proved.", group="Engine")] = False,
     out: Annotated[str | Path | None, o.OUT.more("a .json for the theorems (default: in your data folder).")] = None,
     tell: Progress = no_progress,
 ) -> Prove:

@@ -33,7 +33,7 @@ from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 from txcalc.sources.files import write
 
-CONTEXTS = o.CONTEXTS.more("For serving (default: 2k,8k,32k,128k).", aliases=("--contexts",))
+CONTEXTS = o.CONTEXTS.more("Contexts of the serving grid (default: 2k,8k,32k,128k).", aliases=("--contexts",))
 RUNS = 6  # layouts of a search that the page has
 
 
@@ -45,10 +45,12 @@ class ServingGrid(o.Options):
     context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
-        o.CONCURRENCY.more("For serving (default: 1,8,32,128,512).", value="N,…", parse=None),
+        o.CONCURRENCY.more("Loads of the serving grid (default: 1,8,32,128,512).", value="N,…", parse=None),
     ] = None
-    weights: Annotated[o.Names | None, o.WEIGHTS.more("For serving (default: native).", value="FORMAT,…")] = None
-    kv: Annotated[o.Names | None, o.KV.more("For serving (default: bf16,fp8).", value="TYPE,…")] = None
+    weights: Annotated[
+        o.Names | None, o.WEIGHTS.more("Formats of the serving grid (default: native).", value="FORMAT,…")
+    ] = None
+    kv: Annotated[o.Names | None, o.KV.more("Formats of the serving grid (default: bf16,fp8).", value="TYPE,…")] = None
 
     def given(self) -> dict[str, Any]:
         """What is given of it, by option."""

@@ -53,10 +53,10 @@ RECIPE = o.RECIPE.more(
     "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
     "stage)."
 )
-PRODUCTS = o.Option("Dtype of matrix products in linear layers: bf16, fp8.", "TYPE")
+PRODUCTS = o.Option("Matmul precision of linear layers: bf16, fp8.", "TYPE")
 HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (default: PCIe 4.0 x16).", "RATE")
 OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
-MEASURED = o.Option("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
+MEASURED = o.Option("Compute the MFU of your measured speed: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
 BUDGET = o.Option("How many tokens this much money trains: 1M. Alone: the run has so many.", "N", parse=parse_count)
 

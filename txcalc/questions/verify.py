@@ -138,8 +138,8 @@ def verify(
     symbolic: Annotated[
         bool | None,
         o.Option(
-            "Prove every layer for every batch and length, or refuse; or compare at points only. Default: one layer "
-            "of each kind for every batch and length, and all layers at a point.",
+            "--symbolic proves every layer for every batch and length, or refuses; --points compares at single sizes. "
+            "Default: one layer of each kind is proved, and all layers are compared at one size.",
             group="Engine",
             flag="--symbolic/--points",
         ),

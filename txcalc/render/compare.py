@@ -67,8 +67,8 @@ def _labels(row: ComparedQuantity, dtype: str) -> tuple[str, str]:
         "flops_per_token_masked": ("masked, per token", length),
         "attention_core_flops": ("attention core", length),
         "cache_bytes": ("cache at", length),
-        "cache_growth_bytes": ("cache at", "a further token"),
-        "cache_constant_bytes": ("cache at", "constant part"),
+        "cache_growth_bytes": ("cache at", "per token"),
+        "cache_constant_bytes": ("cache at", "fixed part"),
         "crossover: scores + values ≥ feed-forward": ("attention core exceeds, from", "feed-forward"),
         "crossover: scores + values ≥ every linear layer": ("attention core exceeds, from", "linear layers"),
     }[row.quantity]

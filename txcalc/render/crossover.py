@@ -31,11 +31,14 @@ def report(answer: Crossover, form: str) -> Report:
     header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
     if full:
         header += [
-            "below: the smallest length T at which the left side of a rule reaches the right side",
+            "each row: the smallest T for which the inequality holds",
             "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
             f"{answer.convention.logits} logits{latent}",
-            "a decode step reads its cache, and every weight once except embedding tables and unused experts",
         ]
+        if answer.cache:
+            header.append(
+                "a decode step reads its cache, and every weight once but embedding tables and unused experts"
+            )
     else:
         header += [line for model in answer.models if (line := _cache(model.name, answer.cache))]
         header.append("closed forms, definitions and the cache by batch: --detail")

@@ -17,14 +17,22 @@ def report(answer: Kv, form: str) -> Report:
     if form == "table":
         tables = [_by_batch(answer.rows)]
     else:
-        headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
+        headings: list[Any] = [
+            "dtype",
+            "context",
+            "batch",
+            "bytes",
+            "",
+            TableCell("dense_bytes", "full attention"),
+            TableCell("of dense", "of full"),
+        ]
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
     header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
     if form != "table" or any(row.bytes != row.dense_bytes for row in answer.rows):
-        header.append("bytes of the whole batch; dense: if every attention layer cached every token")
+        header.append("bytes of the whole batch; full: if every attention layer cached every token")
     if answer.generation:
         latents = "; MLA absorbed in single-token passes" if answer.generation.convention.mla else ""
         header.append(f"generation: a prompt of {answer.generation.prompt:,}, then one pass per token")
@@ -41,7 +49,7 @@ def _growth(answer: Kv, cross: bool) -> str:
     if cache.bytes_per_token is not None:
         grows = f"{cache.bytes_per_token:,} B ({iec(cache.bytes_per_token)}) of cache per token"
     if grows and cache.constant_bytes:
-        grows += f", constant part {cache.constant_bytes:,} B ({iec(cache.constant_bytes)})"
+        grows += f", fixed part {cache.constant_bytes:,} B ({iec(cache.constant_bytes)})"
     grows = grows or "grows in steps of several tokens"
     source = longest if answer.source is None else answer.source
     grows += f" with {source:,} source positions" if cross else ""
@@ -58,7 +66,7 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
         lines.setdefault((row.dtype, row.context), [row.dtype, exact(row.context)]).append(_size(row.bytes))
     headings = ["dtype", "context", *(f"batch {batch:,}" for batch in batches)]
     if any(row.bytes != row.dense_bytes for row in rows):
-        headings.append("of dense")
+        headings.append("of full")
         for row in rows[:: len(batches)]:
             lines[row.dtype, row.context].append(_share(row))
     if any(row.cross_bytes for row in rows):

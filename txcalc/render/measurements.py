@@ -25,7 +25,7 @@ Items = Mapping[str, Item]
 def report(answer: Measurements, form: str = "table") -> Report:
     """The tables of one device: comparisons, memory, times and ceilings."""
     items = answer.items
-    headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
+    headings = ("experiment", "layers", "dtype", "parameters", "figures", "differ")
     rows = [_exact(name, item) for name, item in items.items() if item.steps]
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
     figures = [(name, figure) for name, item in items.items() for figure in item.figures()]

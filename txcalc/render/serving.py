@@ -116,22 +116,24 @@ def verdict(answer: Deploy, speed: Speed) -> str | None:
     if not steady.lasts:
         return _overload(answer, speed, steady)
     if not steady.timed:
-        return f"sustainable, but near saturation: {SEATED}" + ("" if pools else " (--simulate gives TTFT and TPOT)")
+        return "sustainable, but near saturation; " + ("" if pools else "use --simulate for latencies: ") + SEATED
     if not limits:
         return None
     if speed.meets_limits:
         return _met(speed) + (", with disaggregated prefill and decode" if pools else "")
     missed = [
-        f"{check.statistic} {check.latency} {seconds(check.value_s)}, "
-        f"{_times(check.value_s / check.limit_s)} the limit of {seconds(check.limit_s)}"
+        f"{check.statistic} {check.latency} {_excess(check.value_s, check.limit_s)}"
         for check in speed.checks
         if check.value_s is not None and not check.within
     ]
-    return f"misses a limit: {' and '.join(missed)}" + ("" if pools else f"; {_within(answer, speed)}")
+    return f"misses {' and '.join(missed)}" + ("" if pools else f"; {_within(answer, speed)}")
 
 
-def _times(ratio: float) -> str:
-    return f"{ratio:,.{int(ratio < 100)}f} ×"
+def _excess(value: float, limit: float) -> str:
+    """By how much a latency is above its limit."""
+    ratio = value / limit
+    above = f"by {100 * (ratio - 1):.2g} %" if ratio < 2 else f"by {ratio:,.{int(ratio < 100)}f} ×"
+    return f"{above} ({seconds(value)} > {seconds(limit)})"
 
 
 def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
@@ -466,7 +468,7 @@ def _budget(speed: Speed) -> Table:
         rows.append(("max joules per output token", *(_rate(point.joules_per_token_at_most) for point in points)))
     title = "Budget" if price is None else f"Budget, at {price:g} per GPU-hour"
     within = " within the limits" if speed.limits else ""
-    return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)
+    return Table(f"{title}; cheapest load among those computed{within}", ("", *columns), rows)
 
 
 def api(answer: Deploy, comparison: ApiComparison) -> str:

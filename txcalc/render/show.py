@@ -201,9 +201,9 @@ def _memory(answer: Show, form: str) -> Table:
         if cache.bytes_per_token is not None and cache.constant_bytes is not None:
             full, length = cache.windows_full_at, cache.context
             until = f" up to {full:,}" if full is not None and length < full else ""
-            shown = f"cache per further token{until} ({cache.dtype})"
+            shown = f"KV cache per token{until} ({cache.dtype})"
             rows.append(_bytes("cache per further token", cache.bytes_per_token, known["cache_bytes"].text, shown))
-            rows.append(_bytes("cache, constant part", cache.constant_bytes, known["cache_bytes"].text))
+            rows.append(_bytes("fixed part (windows, states)", cache.constant_bytes, known["cache_bytes"].text))
         shown = f"cache at length {cache.context:,}, one sequence"
         rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, shown))
         if batch > 1:

@@ -33,7 +33,9 @@ def _notes(answer: Trace) -> list[str]:
     if answer.untraced:
         notes.append(f"fvcore cannot trace this module: {answer.untraced}")
     if answer.zero_cost_operators:
-        notes.append("free, since they multiply no matrices: " + ", ".join(answer.zero_cost_operators))
+        notes.append(
+            f"{len(answer.zero_cost_operators)} operators multiply no matrices and count as free (--json names them)"
+        )
     return notes
 
 

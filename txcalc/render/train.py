@@ -15,6 +15,19 @@ from txcalc.units import iec, seconds, short, si_bytes
 
 NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
 MAX_RANKS = 10
+# Where the time of a step goes, in the words of the table.
+CAUSES = {
+    "products": "matmuls",
+    "computed again": "recomputation",
+    "collectives of a layer": "TP, CP, EP communication",
+    "weights and gradients": "DP communication",
+}
+MOMENTS = {
+    "loss": "while computing the loss",
+    "backward": "during backward",
+    "end": "at the end of backward",
+    "step": "during the optimizer's step",
+}
 SHOWN_LAYOUTS = 3  # of a search, without --detail
 
 
@@ -24,7 +37,7 @@ def report(answer: Train, form: str) -> Report:
     search, full = answer.search, answer.detail or form != "table"
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
     if search and not search.refused:
-        header.append(f"fastest of {search.considered:,} layouts, of which about {search.fitting:,} fit")
+        header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
         if search.too_few:
             header.append(f"the fewest GPUs: on {search.too_few:,} no layout was found to fit")
     if not full:
@@ -92,16 +105,18 @@ def _batch(answer: Train) -> str:
     batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
     return (
         f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(recipe.step_tokens)} tokens per step; "
-        f"recompute {recipe.recompute}; {recipe.optimizer}; products in {recipe.products}"
+        f"recompute {recipe.recompute}; {recipe.optimizer}; matmuls in {recipe.products}"
     )
 
 
 def _limit_line(answer: Train) -> str:
     """What fits, all else equal, in a line."""
     fewest = answer.min_gpus
-    gpus = f"{fewest.gpus:,} GPUs ({fewest.layout})" if fewest else "no number of GPUs"
-    micro = f"micro-batches up to {answer.max_micro_batch:,}, sequences up to {answer.max_tokens:,} tokens"
-    return f"all else equal, these fit: {micro}, from {gpus} on (--detail: every table)"
+    micro = f"micro-batches of {answer.max_micro_batch:,} or sequences of {answer.max_tokens:,} tokens"
+    fits = "and fits on no number of GPUs"
+    if fewest:
+        fits = f"and needs at least {fewest.gpus:,} {'GPU' if fewest.gpus == 1 else 'GPUs'} ({fewest.layout})"
+    return f"this layout stretches to {micro}, {fits} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:
@@ -142,9 +157,8 @@ def _memory(rank: RankMemory, which: str) -> Table:
     rows.append(_sum(reserved, rank.reserved_bytes))
     if rank.host_bytes:
         rows.append(_sum("offloaded to the host", rank.host_bytes))
-    when = "at the end of backward" if rank.moment == "end" else f"in the {rank.moment}"
-    where = f"rank {rank.rank:,}, stage {rank.stage}, {when}"
-    return Table(f"Memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
+    where = f"rank {rank.rank:,}, stage {rank.stage}, {MOMENTS[rank.moment]}"
+    return Table(f"Peak memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
 
 
 def _sum(name: Any, size: int) -> list[Any]:
@@ -165,7 +179,7 @@ def _ranks(ranks: Sequence[RankMemory]) -> Table:
     ]
     more = f", the {MAX_RANKS} fullest of {len(ranks)}" if len(ranks) > MAX_RANKS else ""
     headings = ("first rank", "count", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
-    return Table(f"Ranks, equal ones folded{more}", headings, rows)
+    return Table(f"Memory per rank (identical ranks grouped){more}", headings, rows)
 
 
 def _limits(answer: Train) -> Table:
@@ -178,20 +192,22 @@ def _limits(answer: Train) -> Table:
         [tokens, exact(answer.max_tokens), ""],
         [column("fewest GPUs", "GPUs", "min GPUs"), exact(fewest.gpus if fewest else 0), layout],
     ]
-    title = "Limits, all else equal (0: nothing fits)"
+    title = "How far this layout stretches (0: nothing fits)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
 
 
 def _time(answer: Train, spent: dict[str, float]) -> Table:
     step = answer.step_s
     rows: list[list[Any]] = [
-        [name, _seconds(value), percent(value, step.achievable)] for name, value in spent.items() if value > 0
+        [CAUSES.get(name, name), _seconds(value), percent(value, step.achievable)]
+        for name, value in spent.items()
+        if value > 0
     ]
     rows.append(["step, achievable", _seconds(step.achievable), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
     rows.append([floor, _seconds(step.floor), percent(step.floor, step.achievable)])
-    hidden = "only exposed communication" if answer.recipe.overlap else "communication not overlapped"
-    title = f"Time of a step, on the busiest stage ({hidden})"
+    hidden = "only what is not hidden" if answer.recipe.overlap else "not overlapped"
+    title = f"Step time, slowest stage (communication: {hidden})"
     return Table(title, ("", column("time", "s"), "share"), rows)
 
 

@@ -463,7 +463,7 @@ def test_parts_of_chunks_add_up() -> None:
     ("layout", "link", "node", "said"),
     [
         (Layout(dp=8), 10**9, None, ""),
-        (Layout(dp=9), 10**9, None, "all transfers"),
+        (Layout(dp=9), 10**9, None, "communication is timed"),
         (Layout(dp=9), 10**9, 8, ""),
         (Layout(dp=9), None, None, ""),
         (Layout(pp=2), None, None, "stages hand on"),

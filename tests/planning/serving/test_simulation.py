@@ -192,7 +192,7 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and steady["lasts"] and steady["ttft_s"]["mean"] is steady["tpot_s"]["mean"] is None
     assert steady["requests_per_s"] == 4.6 and steady["output_tokens_per_s"] == pytest.approx(64 * 4.6)
     code, out, _ = run_(*argv, "--tpot", "10s")
-    assert code == 1 and out.startswith("sustainable, but near saturation: the cache is full at times")
+    assert code == 1 and out.startswith("sustainable, but near saturation; use --simulate for latencies: the cache is")
     code, out, _ = run_(*argv, "--tpot", "10s", "--simulate", "--requests", "2000", "--json")
     data = json.loads(out)
     speed = data["speed"]

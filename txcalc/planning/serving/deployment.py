@@ -423,7 +423,7 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
-        yield f"max context is limited by memory alone; {model.name} was trained for {model.context:,}"
+        yield f"max context is what memory allows; {model.name} supports {model.context:,}"
     if model.fixed_length:
         yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
     if model.checkpoint and engine.weights != native(model):

@@ -341,13 +341,13 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
         yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
     accelerator = plan.planner.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
-        yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
+        yield f"communication is timed as if all {chosen.layout.gpus} GPUs were in one node"
     if chosen.layout.gpus > chosen.layout.dp and "slot" in accelerator.sources.get("link", ""):
         yield f"GPUs are linked by PCIe slots, {accelerator.needed('link') / 1e9:g} GB/s one way (--link changes it)"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known (--link)"
     if len(plan.choices) > MOST_LAYOUTS:
-        yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"
+        yield f"Pareto front: best {MOST_LAYOUTS} of {len(plan.choices)} layouts"
     if any(not timer.links_known(choice.layout) for choice in plan.choices):
         yield "layouts that need a link are not timed: that of the accelerator is not known (--link 32GB/s)"
 

@@ -278,21 +278,21 @@ class Efficiency(Struct, frozen=True, dict=True):
         """The same with the kernels of one more engine, by single figures as `overlaid` takes them: products and
         attention are its own; what a launch, the host and a stream of bytes take is the machine's, for all. What it
         takes to narrow a product's inputs, and a softmax between narrow heads, is no part of the figures, and stays."""
-        alone = self.overlaid(flat, cited)
+        single = self.overlaid(flat, cited)
         names = [key for key in flat if key.startswith("matmul.")]
         names += [OF[key] for key in ("attention_prefill", "attention_decode") if key in flat]
         curves = {}
         for name in names:
             kind, of = name.split(".")
             known = self.curve(kind, of)
-            curves[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=known.quantise, score=known.score)
+            curves[f"{engine}.{name}"] = single.curves[name]._replace(quantise=known.quantise, score=known.score)
         of_all = {key: text for key, text in cited.items() if key in ("memory", "launch_s", "host_s")}
         of_own = {f"{engine}.{OF.get(key, key)}": text for key, text in cited.items() if key not in of_all}
         return replace(
             self,
             curves={**self.curves, **curves},
             cited={**self.cited, **of_all, **of_own},
-            memory=alone.memory,
-            launch_s=alone.launch_s,
-            host_s=alone.host_s,
+            memory=single.memory,
+            launch_s=single.launch_s,
+            host_s=single.host_s,
         )

@@ -116,22 +116,22 @@ class Explorer(Struct, frozen=True):
 def explore(model: Model) -> Explorer:
     """The explorer of a model. Sizes that decide on structure are `fixed`, and said."""
     candidates = list(_sliders(model))
-    kept, fixed = [], []
+    movable, fixed = [], []
     for slider in candidates:
         try:
             _recorded(model, [slider])
-            kept.append(slider)
+            movable.append(slider)
         except (TypeError, InputError):
             fixed.append(slider.letter)
-    tape, over = _recorded(model, kept, _work(model))
+    tape, over = _recorded(model, movable, _work(model))
     lengths: Raw = {name: tape.letters[letter] for letter, name in _WORDS.items() if letter in tape.letters}
     ledger = over.ledger(**lengths)
     totals = dict(_totals(over, ledger))
     leaves = {f"{q} {i}": getattr(entry, q) for i, entry in enumerate(ledger) for q in ("params", "flops", "cache")}
     met = tuple(condition for condition in tape.conditions if _varies(condition))
     moved = _used([*totals.values(), *leaves.values(), *(n for c in met for n in (c.a, c.b))])
-    sliders = [s for s in (*_work(model), *kept) if s.letter in moved]
-    fixed += [s.letter for s in kept if s.letter not in moved and s.value is not None]
+    sliders = [s for s in (*_work(model), *movable) if s.letter in moved]
+    fixed += [s.letter for s in movable if s.letter not in moved and s.value is not None]
     letters = tuple(s.letter for s in sliders)
     domains, unproved = _domains(model, over, sliders, letters)
     return Explorer(
@@ -370,31 +370,31 @@ def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guar
     """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
     conditions: list[Guard] = []
     equations = []
-    for stated, entry in _pairs(unit.content, traced.content):
+    for param, entry in _pairs(unit.content, traced.content):
         size = entry.over(traced.values) if isinstance(entry, theorems.Size) else entry
-        if isinstance(stated, theorems.Size):
-            equations.append((stated, size))
+        if isinstance(param, theorems.Size):
+            equations.append((param, size))
         elif isinstance(size, Recorded):
-            conditions.append(Guard("=", size, stated))
+            conditions.append(Guard("=", size, param))
     values: Raw = {}
     while equations:
         for equation in equations:
-            stated, size = equation
-            unknown = {factor for _, factors in stated.terms for factor in factors if factor not in values}
+            param, size = equation
+            unknown = {factor for _, factors in param.terms for factor in factors if factor not in values}
             if len(unknown) <= 1:
                 break
         else:
-            raise ArithmeticError(f"no parameter follows from {[str(stated) for stated, _ in equations]}")
+            raise ArithmeticError(f"no parameter follows from {[str(param) for param, _ in equations]}")
         equations.remove(equation)
         if unknown:
             (name,) = unknown
-            times = theorems.Size(tuple((n, tuple(f for f in fs if f != name)) for n, fs in stated.terms if name in fs))
-            rest = theorems.Size(tuple((n, fs) for n, fs in stated.terms if name not in fs))
+            times = theorems.Size(tuple((n, tuple(f for f in fs if f != name)) for n, fs in param.terms if name in fs))
+            rest = theorems.Size(tuple((n, fs) for n, fs in param.terms if name not in fs))
             divisor, dividend = times.over(values), size - rest.over(values)
             conditions.append(Guard("|", divisor, dividend))
             values[name] = exact_div(dividend, divisor)
         else:
-            conditions.append(Guard("=", size, stated.over(values)))
+            conditions.append(Guard("=", size, param.over(values)))
     return values, [c for c in conditions if _varies(c) and c.a is not c.b and not _is(c.a, 1)]
 
 

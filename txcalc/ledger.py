@@ -302,8 +302,8 @@ class Ledger(Framed):
         sizes = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
         rows = []
         for entry in self.entries:
-            alone = self._of([entry])
-            figures = {**sizes, **{quantity: each(alone.total(quantity), shape) for quantity in self.known}}
+            single = self._of([entry])
+            figures = {**sizes, **{quantity: each(single.total(quantity), shape) for quantity in self.known}}
             for values in zip(*figures.values(), strict=True):
                 leaf = {"path": entry.path, "kind": entry.kind, "times": entry.times}
                 rows.append({**leaf, **dict(zip(figures, values, strict=True))})
@@ -373,10 +373,10 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
 
 def spots(root: Part) -> tuple[Spot, ...]:
     """Every leaf of a tree, kept with it, for many workloads are evaluated on one tree."""
-    kept: dict[str, tuple[Spot, ...]] = vars(root)
-    if "_spots" not in kept:
-        kept["_spots"] = tuple(_find([], root, (), "other", (1, 1, 1)))
-    return kept["_spots"]
+    stored: dict[str, tuple[Spot, ...]] = vars(root)
+    if "_spots" not in stored:
+        stored["_spots"] = tuple(_find([], root, (), "other", (1, 1, 1)))
+    return stored["_spots"]
 
 
 def _find(

@@ -73,10 +73,10 @@ class Model(Struct, frozen=True, dict=True):
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: object) -> Model:
         """A copy with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
         "post"})`. Errors: `InputError` with every fault; a change that changes no number is one."""
-        asked = asked_for(changes, sizes)
-        if not asked or self.builder is None:
+        keys = asked_for(changes, sizes)
+        if not keys or self.builder is None:
             return self
-        model = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=asked)
+        model = self.builder(self.raw, self.origin, self.assumptions, self.notes, changes=keys)
         changed = model.changed or self.changed
         return replace(model, name=self.name, changed=changed, text_only=self.text_only)
 
@@ -377,21 +377,21 @@ def asked_for(changes: object, sizes: Mapping[str, Any]) -> dict[str, Any]:
     not texts, and arrays of values."""
     if changes is not None and not isinstance(changes, Mapping):
         raise InputError("changes", [Fault("changes", changes, "keys with their values", 'h_kv=4, or {"h_kv": 4}')])
-    asked = {**(changes or {}), **sizes}
-    faults = [Fault("changes", {key: asked[key]}, "keys that are texts") for key in asked if not isinstance(key, str)]
+    keys = {**(changes or {}), **sizes}
+    faults = [Fault("changes", {key: keys[key]}, "keys that are texts") for key in keys if not isinstance(key, str)]
     faults += [
         Fault(str(key), value, "a number, a text, a list or a table")
-        for key, value in asked.items()
+        for key, value in keys.items()
         if not _known(value)
     ]
     faults += [
         Fault(key, value, "one value", f'txcalc.sweep(model, over={{"{key}": values}}) varies it')
-        for key, value in asked.items()
+        for key, value in keys.items()
         if is_array(value) and value.shape
     ]
     if faults:
         raise InputError("changes", faults)
-    return asked
+    return keys
 
 
 def _known(value: object) -> bool:

@@ -198,9 +198,9 @@ class Program(NamedTuple):
         """A function of the letters, in their order, that gives the results in theirs: an expression over BigInt, to
         stand where `HELPERS` are. It throws where a division leaves a rest."""
         roots = list(self.results.values())
-        taken = [step for step in steps(roots) if step.op != "letter"]
+        computed = [step for step in steps(roots) if step.op != "letter"]
         used: dict[int, int] = {}
-        for number in [n for step in taken for n in (step.left, step.right)] + roots:
+        for number in [n for step in computed for n in (step.left, step.right)] + roots:
             if isinstance(number, Recorded):
                 used[number.at] = used.get(number.at, 0) + 1
         names: dict[int, str] = {}
@@ -216,7 +216,7 @@ class Program(NamedTuple):
                 return names[number.at]
             return f"({texts[number.at]})" if _LEVEL.get(number.op, 9) < level else texts[number.at]
 
-        for step in taken:
+        for step in computed:
             if step.op in _LEVEL:
                 level = _LEVEL[step.op]
                 texts[step.at] = text(step.left, level) + step.op + text(step.right, level + (step.op == "-"))

@@ -143,14 +143,14 @@ def _lettered(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
 
 def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expression, BoundSymbol]]:
     """A workload over B, T, P (of a decode step) and T_src (with an encoder apart), and what they stand for."""
-    apart = model.has_encoder_apart
+    encoder = model.has_encoder_apart
     sizes = {"B": work.batch, "T": work.tokens}
     if work.past:
         sizes["P"] = work.past
-    if apart:
+    if encoder:
         sizes["T_src"] = work.source
     letters = {symbol(name): BoundSymbol(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
-    past, source = symbol("P") if work.past else 0, symbol("T_src") if apart else symbol("T")
+    past, source = symbol("P") if work.past else 0, symbol("T_src") if encoder else symbol("T")
     return work._replace(batch=symbol("B"), tokens=symbol("T"), past=past, source=source), letters
 
 
@@ -255,7 +255,7 @@ def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
         if expected:
             raise InputError("training step", [Fault("--recompute", recipe.recompute, expected)])
         for name, indices in stack.groups:
-            parts = [tuple(i for i in indices if (i in numbers) is again) for again in (True, False)]
+            parts = [tuple(i for i in indices if (i in numbers) is recomputed) for recomputed in (True, False)]
             for word, part in zip(("recomputed", "kept"), parts, strict=True):
                 kind = name if () in parts else "_".join(filter(None, (name * (len(stack.groups) > 1), word)))
                 groups += [(kind, part)] if part else []
@@ -334,10 +334,10 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
         wrong.append(Fault("cp", layout.cp, "1: only a training step shares its sequences out"))
     if not 0 <= stage < layout.pp:
         wrong.append(Fault("--stage", stage, f"a stage from 0 to {layout.pp - 1} of {layout}"))
-    cut = " · ".join(name for name in ("cp", "sp") if getattr(layout, name) > 1)
+    token_ways = " · ".join(name for name in ("cp", "sp") if getattr(layout, name) > 1)
     for name, number in {"--tokens": work.tokens, "--source": work.source if model.has_encoder_apart else 0}.items():
         if number % (layout.cp * layout.sp):
-            wrong.append(Fault(name, number, f"a multiple of {cut} = {layout.cp * layout.sp}"))
+            wrong.append(Fault(name, number, f"a multiple of {token_ways} = {layout.cp * layout.sp}"))
     if wrong:
         raise InputError("--layout", wrong)
     if recipe is not None:

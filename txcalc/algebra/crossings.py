@@ -74,11 +74,11 @@ def closed_forms(prefills: Prefills, crossovers: list[RuleCrossover]) -> list[Re
     """The closed form of each crossover; None where there is none, where the first token is one, or where what is
     let through, or positions, go by whole blocks."""
     tree = symbolic(prefills.model)
-    over, asked = over_letters(prefills.model, prefills.start)
+    over, workload_letters = over_letters(prefills.model, prefills.start)
     if prefills.coupled:
         over = over._replace(source=over.tokens)
     costs = _costs(tree.root, over._replace(batch=1))
-    letters = {**asked, **tree.letters}
+    letters = {**workload_letters, **tree.letters}
     by_groups = any(c > 1 for _, _, c in prefills.model.root.grouped())
     return [
         crossing(_excess(rule, costs[attention]), tokens, letters)

@@ -118,8 +118,8 @@ class Formulas:
         return self._digests[quantity]
 
     def _digest(self, figure: Figure) -> str:
-        alone = self.unit.description.kind in ("encoder", "vision")
-        passes = [name for name in figure.passes if not (name == STEP and alone)]
+        no_steps = self.unit.description.kind in ("encoder", "vision")
+        passes = [name for name in figure.passes if not (name == STEP and no_steps)]
         return fingerprint(
             [
                 [[entry.path, f"{residue(figure.of(entry)):x}"] for entry in self._ledger(name == STEP, figure.form)]

@@ -89,15 +89,15 @@ def how_known(model: Model, quantity: str) -> Evidence:
 
 
 def all_known(
-    model: Model, quantities: Mapping[str, str], shown: Ledger | None = None, kept: Ledger | None = None
+    model: Model, quantities: Mapping[str, str], shown: Ledger | None = None, with_scores: Ledger | None = None
 ) -> dict[str, Evidence]:
     """The same of several, by the names that they are asked by.
 
-    shown   the ledger whose figures are printed: evidence is left out that they contradict, or whose domain does not
-            contain its workload
-    kept    the same with attention probabilities stored for backward
+    shown        the ledger whose figures are printed: evidence that they contradict is left out, as is evidence whose
+                 domain does not contain its workload
+    with_scores  the same with attention probabilities stored for backward
     """
-    inherited = theorems.inheritance(model, tuple(quantities.values()), shown, kept)
+    inherited = theorems.inheritance(model, tuple(quantities.values()), shown, with_scores)
     evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED
@@ -117,7 +117,7 @@ BYTES_OF = {
 }  # fmt: skip
 
 
-def shown_known(model: Model, shown: Ledger, kept: Ledger) -> dict[str, Evidence]:
+def shown_known(model: Model, shown: Ledger, with_scores: Ledger) -> dict[str, Evidence]:
     """How each figure that `show` prints is known, by its key in JSON."""
     work = shown.work
     forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
@@ -133,7 +133,7 @@ def shown_known(model: Model, shown: Ledger, kept: Ledger) -> dict[str, Evidence
         "saved": theorems.FUSED if usual else "",
         "saved_kept": theorems.KEPT if usual else "",
     }
-    known = all_known(model, quantities, shown, kept)
+    known = all_known(model, quantities, shown, with_scores)
     return known | {name: known[elements].in_bytes for name, elements in BYTES_OF.items()}
 
 

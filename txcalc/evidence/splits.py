@@ -115,9 +115,9 @@ def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
             return []
         bared = stack.replace(norm=norm, role=role, layer={"layer": replace(layer, norm=norm)})
         inner = lettered(unit.name, {"": bared}, kind)
-        kept = _entries(inner)
-        same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in kept.items())
-        around = {path: _listed(entry.leaf) for path, entry in entries.items() if path not in kept}
+        inner_entries = _entries(inner)
+        same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in inner_entries.items())
+        around = {path: _listed(entry.leaf) for path, entry in entries.items() if path not in inner_entries}
         if same and all(around.values()):
             pieces = [Component(leaf(piece), None, path) for path, piece in around.items() if piece]
             return [Component(inner, 0), *pieces]
@@ -158,8 +158,8 @@ def _ends(stack: StackSpec) -> Smaller:
         # With a head that is tied, or as wide.
         shared = without(embedding).replace(extra=embedding.extra, rank=embedding.rank, early=embedding.early)
         last = inner.replace(final=norm.final, final_bias=norm.final_bias)
-        behind = stack.replace(embedding=shared, positions=UNPLACED, norm=last, vision=None, audio=None)
-        yield "head", _around(behind), None
+        head = stack.replace(embedding=shared, positions=UNPLACED, norm=last, vision=None, audio=None)
+        yield "head", _around(head), None
     if idle is not None:
         yield "idle", _around(bare(stack, "layer").replace(norm=PLAIN_NORM)).replace(idle=idle), None
 
@@ -191,8 +191,8 @@ def usual(unit: Unit) -> list[Unit]:
 
 def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
     """The structure with another activation in the place of one, and this one as a leaf."""
-    alone = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
-    return [_with(unit, active, other), alone]
+    activation = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
+    return [_with(unit, active, other), activation]
 
 
 def _active(value: object) -> set[str]:

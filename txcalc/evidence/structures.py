@@ -205,8 +205,8 @@ def _divisor(section: str, key: str, table: Options) -> int:
         return lcm(2 if table.positions.form in WAVES else 1, *groups)
     if (section, key) == ("feed_forward", "d_ff"):
         return lcm(*(table.get("groups") or ()))
-    cut = _letters(section)[key].cut
-    return int(table.get(cut) or 1) if cut else 1
+    divisor = _letters(section)[key].cut
+    return int(table.get(divisor) or 1) if divisor else 1
 
 
 def _direct(stack: StackSpec) -> AttentionOptions | None:

@@ -80,18 +80,18 @@ def inheritance(
     model: Model,
     quantities: Collection[str] = tuple(FIGURES),
     shown: Ledger | None = None,
-    kept: Ledger | None = None,
+    with_scores: Ledger | None = None,
 ) -> dict[str, tuple[str, str]]:
     """The same of those quantities for which all of the model's structures have a theorem that holds, or which were
     measured of the model at its own sizes.
 
-    shown   the ledger whose figures are printed: what is not the theorems' formulas at its sizes is left out
-    kept    the same with attention probabilities stored for backward
+    shown        the ledger whose figures are printed: what is not the theorems' formulas at its sizes is left out
+    with_scores  the same with attention probabilities stored for backward
     """
     digests: dict[str, dict[str, str]] = {}
     work = None if shown is None else shown.work
     formulas = [Formulas(unit, work, digests.setdefault(unit.key, {})) for unit in pieces(model)]
-    ledgers = {quantity: kept if quantity == KEPT else shown for quantity in quantities}
+    ledgers = {quantity: with_scores if quantity == KEPT else shown for quantity in quantities}
     evidence = {q: known for q, known in by_structure(formulas, quantities).items() if q in quantities}
     contradicted = [
         quantity
@@ -119,8 +119,8 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
     for formula in formulas:
         if not (evidence := _direct_evidence(formula, wanted)[0] or _evidence_of_parts(formula.unit)):
             return {}
-        asked = "active" in quantities and "params" in evidence
-        if asked and not formula.routed and _digest(formula, "active") == _digest(formula, "params"):
+        wants_active = "active" in quantities and "params" in evidence
+        if wants_active and not formula.routed and _digest(formula, "active") == _digest(formula, "params"):
             evidence["active"] = evidence["params"]  # without experts a token uses all
         for figure, chosen in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
             same = formed(figure, *(form for form in chosen if touched(formula.unit, form)))
@@ -172,9 +172,9 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
 
 def _evidence_of_parts(unit: Unit) -> dict[str, Shown]:
     """What the theorems of smaller structures show."""
-    structures, kept = bearing(unit), theorems()
-    apart = [one for one in structures if not one.listed]
-    domain = common([kept[one.key].domain for one in apart or structures]) + f", {APART}" * bool(apart)
+    structures, known = bearing(unit), theorems()
+    parts = [one for one in structures if not one.listed]
+    domain = common([known[one.key].domain for one in parts or structures]) + f", {APART}" * bool(parts)
     return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
@@ -239,12 +239,12 @@ def _sums(probed: Unit, pieces: Sequence[splits.Component], batch: int, tokens: 
     leaves, summed = _figures(probed, batch, tokens, source), dict[str, tuple[Any, Any]]()
     if probed.name == FRAME:  # its feed-forward is not the model's
         leaves = {path: figures for path, figures in leaves.items() if not path.startswith("layers.")}
-    for part, layer, alone in pieces:
+    for part, layer, list_path in pieces:
         for path, figures in _figures(part, batch, tokens if fixed is None else fixed, source).items():
             inner = path.startswith("layers.0.")
             if inner and layer is None:
                 continue
-            name = path.replace("layers.0.", f"layers.{layer}.", 1) if inner else alone or path
+            name = path.replace("layers.0.", f"layers.{layer}.", 1) if inner else list_path or path
             if summed.setdefault(name, figures) != figures:
                 return False
     return leaves == summed

@@ -156,8 +156,8 @@ def _files() -> dict[str, Path]:
     """Presets by name; a user's own, in `hardware/` of their folder of presets, win."""
     from txcalc.sources.presets import files_in, folder, user_folder
 
-    mine = user_folder()
-    places = [folder() / "hardware", *((mine / "hardware",) if mine else ())]
+    user = user_folder()
+    places = [folder() / "hardware", *((user / "hardware",) if user else ())]
     return {name.lower(): path for place in places for name, path in files_in(place).items()}
 
 

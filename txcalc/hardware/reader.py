@@ -133,10 +133,10 @@ class Reader:
         efficiency = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
         # What was measured here, of whatever engine, stands before an engine's own of another generation.
-        kept = {key: one for key, one in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
+        rest = {key: one for key, one in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
         return replace(
             efficiency,
-            curves={**kept, **curves},
+            curves={**rest, **curves},
             links={**efficiency.links, **links},
             spread=spread,
             cited={**efficiency.cited, **sources},

@@ -75,8 +75,8 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Conventio
     width = only_stack(model).d_model
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
     tables = [entry.params for entry in ledger if entry.duty == "tokens"]
-    again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
-    twice = term("the tied table on the last stage", again, 0, "held on two stages, and counted on both")
+    tied_flops = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
+    twice = term("the tied table on the last stage", tied_flops, 0, "held on two stages, and counted on both")
     formula = "6·N + 12·L·D·T per token; N as the ranks hold it"
     return trained("nanotron", formula, "nanotron, ultra-scale playbook", [*weights(ledger, 3), twice, core])
 
@@ -161,8 +161,8 @@ def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int) -> Conve
     """
     if model.kind not in ("decoder", "encoder", "encoder-decoder", "recurrent", "hybrid") or ledger.work.past:
         raise InputError("--as transformers", [f"counts a training step on text; {model.name} is {model.kind}"])
-    tied, apart = tied_table(ledger), model.has_encoder_apart
-    tokens = ledger.work.batch * (ledger.work.source if apart else ledger.work.tokens)
+    tied, encoder = tied_table(ledger), model.has_encoder_apart
+    tokens = ledger.work.batch * (ledger.work.source if encoder else ledger.work.tokens)
     theirs, ours = Counter[str](), Counter[str]()
     for entry in ledger:
         if entry.kind != "attention_core":
@@ -217,16 +217,16 @@ def _megatron(
     width, layers, vocab, rows = stack.d_model, stack.n_layers, stack.vocab_size or 0, ledger.work.positions
     squares, scores = rows * layers * width * width, rows * ledger.work.tokens * layers * width
     channel = sum(flops.pop(kind, 0) for kind in FEED_FORWARD)
-    again = {"core": 4 * scores, "blocks": 24 * squares + 4 * scores}
+    recomputed = {"core": 4 * scores, "blocks": 24 * squares + 4 * scores}
     terms = [
         term("attention projections", 24 * squares, 3 * flops.pop("attention", 0), "theirs: four matrices of D × D"),
         term("feed-forward", 48 * squares, 3 * channel, "theirs: two matrices of D × 4·D"),
         term("scores and values", 12 * scores, 3 * flops.pop("attention_core", 0), why_core(ledger, attention)),
         term("logits", 6 * rows * width * vocab, 3 * flops.pop("head", 0), HEAD),
-        term("the layers' forward again", again.get(holds, 0), 0, "activations recomputed in backward"),
+        term("the layers' forward again", recomputed.get(holds, 0), 0, "activations recomputed in backward"),
         term("other products", 0, 3 * sum(flops.values()), NOTHING),
     ]
-    return convention(name, "a training step", formula, source, terms)._replace(again=again, holds=holds)
+    return convention(name, "a training step", formula, source, terms)._replace(again=recomputed, holds=holds)
 
 
 def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:

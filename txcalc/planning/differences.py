@@ -56,11 +56,12 @@ class KeyDifference(NamedTuple):
 
 def cost(one: Ledger, other: Ledger, flops: str = "flops") -> CostChange:
     """What the second ledger has more than the first; `flops` is the quantity that counts: dense or masked."""
-    mine, theirs = one.cache_terms, other.cache_terms
+    cache, other_cache = one.cache_terms, other.cache_terms
     params = other.total("params") - one.total("params")
     before, after = one.total(flops), other.total(flops)
     per_token = Fraction(after, other.work.positions) - Fraction(before, one.work.positions)
-    return CostChange(params, after - before, per_token, theirs.growth - mine.growth, theirs.constant - mine.constant)
+    growth, constant = other_cache.growth - cache.growth, other_cache.constant - cache.constant
+    return CostChange(params, after - before, per_token, growth, constant)
 
 
 class _Change(NamedTuple):

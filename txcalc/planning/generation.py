@@ -54,9 +54,9 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
         ends = _ends(prefills, context)
         first = _whole(model, quantity)(prompt)
         written = summed(_step(model, quantity), prompt, context - 1, ends)
-        again = summed(_whole(model, quantity), prompt, context, ends)
+        uncached = summed(_whole(model, quantity), prompt, context, ends)
         without = triangle(context) - triangle(prompt - 1)
-        results.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, again))
+        results.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, uncached))
     return results
 
 

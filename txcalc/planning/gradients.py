@@ -72,8 +72,8 @@ def saved_by_core(entry: Entry) -> Num:
     """Elements that one core of attention keeps where it is computed again: what it reads, and its result where the
     kernel gives it to backward."""
     assert entry.work is not None
-    kept = entry.leaf.saved(entry.work._replace(keep_scores=False))
-    return kept - core_result(entry) if entry.work.keep_scores else kept
+    elements = entry.leaf.saved(entry.work._replace(keep_scores=False))
+    return elements - core_result(entry) if entry.work.keep_scores else elements
 
 
 def reached(ledger: Ledger) -> Ledger:

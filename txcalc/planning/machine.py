@@ -147,8 +147,9 @@ class Kernels:
         memory = size / self.bandwidth / curve.memory
         passes = self.curve("matmul", dtype).quantise  # experts' inputs as any other's
         narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(dtype)) / 8
-        taken: float = curve.blended(memory, compute)
-        return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
+        seconds: float = curve.blended(memory, compute)
+        seconds += starts * (curve.start_s + curve.depth_s * depth)
+        return seconds + narrowed / self.bandwidth / self.memory_share
 
     def aligned(self, matrix: tuple[int, int], kind: str = "matmul") -> float:
         """The rate of a large product with this matrix over that of one with rows of multiples of 16 bytes."""
@@ -166,8 +167,8 @@ class Kernels:
             size, starts = 2 * size, 2 * starts
         share = curve.compute if latent or not self.flash else min(curve.compute, self.flash)
         compute = flops / self._peaks[self.wide] / share * max(1.0, curve.score / score)
-        taken: float = curve.blended(size / self.bandwidth / curve.memory, compute)
-        return taken + starts * (curve.start_s + curve.depth_s * keys)
+        seconds: float = curve.blended(size / self.bandwidth / curve.memory, compute)
+        return seconds + starts * (curve.start_s + curve.depth_s * keys)
 
     def scores(self, flops: float, size: float, starts: float, depth: float) -> float:
         """Attention in products whose scores go through memory, one kernel after the other."""

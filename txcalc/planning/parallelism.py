@@ -189,9 +189,9 @@ class Sharding:
         Errors: `InputError` with every reason why the layout cannot be.
         """
         split = self.stages(layout)[stage]
-        alone = list(_stages(self.model.root, layout, {}))[stage]
+        unsharded = list(_stages(self.model.root, layout, {}))[stage]
         work = self.model.workload()
-        whole, shares = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
+        whole, shares = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (unsharded, split))
         both = zip(whole, shares, strict=True)
         return [
             _placement(whole, shares, tensors, layout)
@@ -256,14 +256,14 @@ class Sharding:
 
 
 def _placement(whole: Entry, share: Entry, tensors: tuple[Weight, Weight], layout: Layout) -> Placement:
-    alone, shard = tensors
+    tensor, shard = tensors
     axis, ways = ("etp", layout.expert_ways) if share.routed else ("tp", layout.tp)
-    dims = [dim for dim, (n, kept) in enumerate(zip(alone.shape, shard.shape, strict=True)) if n != kept]
+    dims = [dim for dim, (n, n_shard) in enumerate(zip(tensor.shape, shard.shape, strict=True)) if n != n_shard]
     dim = dims[0] if dims else None
-    pieces, left = divmod(alone.shape[dim], shard.shape[dim]) if dim is not None else (1, 0)
+    pieces, left = divmod(tensor.shape[dim], shard.shape[dim]) if dim is not None else (1, 0)
     if left or ways % pieces:
         pieces = ways
-    return Placement(share, shard.name, alone.shape, shard.shape, whole.times, dim, axis, pieces, ways // pieces)
+    return Placement(share, shard.name, tensor.shape, shard.shape, whole.times, dim, axis, pieces, ways // pieces)
 
 
 def _layers(stack: Stack) -> int:

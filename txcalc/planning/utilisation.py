@@ -31,9 +31,9 @@ COMPUTED = "computed"  # the count of a step with frozen weights
 def computed(ledger: Ledger) -> Convention:
     """FLOPs of a training step as it computes them: frozen weights have no gradients."""
     flops = training_flops(ledger)
-    again: dict[str, int] = {way: training_flops(ledger, way) - flops for way in ("core", "blocks")}
+    ways: dict[str, int] = {way: training_flops(ledger, way) - flops for way in ("core", "blocks")}
     formula = "forward and backward, without gradients of frozen weights"
-    return Convention(COMPUTED, "a training step", formula, "txcalc", (ConventionTerm("step", flops, flops),), again)
+    return Convention(COMPUTED, "a training step", formula, "txcalc", (ConventionTerm("step", flops, flops),), ways)
 
 
 class Utilisation(Struct, frozen=True):
@@ -79,9 +79,9 @@ def utilisation(
             continue
         if counted.counts != "a training step":
             raise InputError(f"--as {name}", ["counts a forward pass, and a utilisation is of a training step"])
-        again = share * (counted.hardware_flops(recompute) - counted.model_flops)
+        recomputed = share * (counted.hardware_flops(recompute) - counted.model_flops)
         positions = ledger.work.positions
-        model_flops, executed = Fraction(counted.model_flops, positions), (counted.model_flops + again) / positions
+        model_flops, executed = Fraction(counted.model_flops, positions), (counted.model_flops + recomputed) / positions
         per_token = model_flops.numerator if model_flops.denominator == 1 else float(model_flops)
         rate = tokens_s / peak
         rows.append(Utilisation(name, counted.formula, per_token, float(per_token) * rate, float(executed) * rate))

@@ -191,21 +191,21 @@ def _branch(part: str, layer: LayerSpec, place: Place, later: bool, memory: Num 
     norm, d_model = place.norm, place.d_model
     follows, options = part in norm.parallel_parts[1:], layer.options(part)
     before = norm.place in ("pre", "sandwich") and norm.parallel != "shared" and part != "layer_input"
-    behind = norm.place in ("post", "after", "sandwich") or part == "layer_input"
-    bare = follows or not (before or behind or norm.after) or part in norm.without
+    post_norm = norm.place in ("post", "after", "sandwich") or part == "layer_input"
+    bare = follows or not (before or post_norm or norm.after) or part in norm.without
     branch_norm = None if bare else norm.over(d_model)
     # It reads what an earlier branch reads, which keeps it.
-    beside = later and (norm.fully_parallel or part in norm.joint[1:] or follows or part == "convolution")
+    parallel = later and (norm.fully_parallel or part in norm.joint[1:] or follows or part == "convolution")
     pre = branch_norm if before else None
-    pre = replace(pre, keeps=False) if pre and beside else pre
-    here = place._replace(keeps_input=not (beside and pre is None), pre=pre)
+    pre = replace(pre, keeps=False) if pre and parallel else pre
+    here = place._replace(keeps_input=not (parallel and pre is None), pre=pre)
     crosses = layer.attention if part == "cross_attention" else None
     return Branch(
         name=part,
         part=crosses.across(here, memory) if crosses and memory is not None else options.build(here),
         kind=options.kind,
         pre=None if options.takes_norm else pre,
-        post=branch_norm if not bare and (behind or part in norm.after) else None,
+        post=branch_norm if not bare and (post_norm or part in norm.after) else None,
         from_block_input=part == "convolution",
         scale=LayerScale(width=d_model) if norm.layer_scale else None,
         follows=follows,

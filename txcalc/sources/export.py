@@ -175,9 +175,9 @@ def _figures(model: Model) -> list[Any]:
 
 def _lost(model: Model, back: Model) -> Iterator[str]:
     """Values that change no count and are not read back."""
-    mine, theirs = _uncounted(model), _uncounted(back)
-    for key, values in mine.items():
-        for value in sorted(values - theirs.get(key, set())):
+    exported, read_back = _uncounted(model), _uncounted(back)
+    for key, values in exported.items():
+        for value in sorted(values - read_back.get(key, set())):
             yield f"{key} = {value} is not in this config.json"
 
 

@@ -137,10 +137,10 @@ def idle_keys(model: Built, spelling: Mapping[str, str]) -> list[str]:
 
 def pruned(raw: Table) -> Raw:
     """A description without the keys that change nothing (a change has taken away what they said something of)."""
-    kept = dict(raw)
+    description = dict(raw)
     for path, _ in idle_paths(Built(raw, resolve(raw, ""))):
-        kept = without(kept, path)
-    return kept
+        description = without(description, path)
+    return description
 
 
 def idle_paths(model: Built) -> Iterator[tuple[Path, Any]]:
@@ -180,8 +180,8 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
         path = tuple(letter_path(key, base.raw).split("."))
         # A letter is changed wherever it is set, a path there alone.
         paths = {path} if key == ".".join(path) else {at for at, _ in leaves(model.raw) if at[-len(path) :] == path}
-        alone = model if len(changes) == 1 else _changed(base, {key: value})
-        if alone and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, alone))):
+        trial = model if len(changes) == 1 else _changed(base, {key: value})
+        if trial and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, trial))):
             same.append(key)
         else:
             field = _field(path)  # without a default it follows from others
@@ -220,8 +220,8 @@ def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
 def without(raw: Table, path: Path) -> Raw:
     """A description without a key."""
     first, *rest = path
-    kept = {key: value for key, value in raw.items() if rest or key != first}
-    return {**kept, first: without(raw[first], tuple(rest))} if rest else kept
+    remaining = {key: value for key, value in raw.items() if rest or key != first}
+    return {**remaining, first: without(raw[first], tuple(rest))} if rest else remaining
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -49,8 +49,8 @@ def _rotated(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fa
 
 
 def _chunked(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
-    alone = stack.role in ("encoder", "vision") and not stack.projector
-    if attention.get("chunked") and alone:
+    encoder = stack.role in ("encoder", "vision") and not stack.projector
+    if attention.get("chunked") and encoder:
         fault("attention.chunked", True, "false in an encoder that is no tower")
     if (side := attention.get("side")) is not None and not (stack.projector and stack.vision):
         fault("attention.side", side, "none but in a tower of pictures")
@@ -75,8 +75,8 @@ def _borrowed(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, f
 
 def _disentangled(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
     """Queries and keys meet the distances in an encoder."""
-    apart = layer.positions.form == "disentangled"
-    if apart and (stack.role != "encoder" or not layer.attention):
+    disentangled = layer.positions.form == "disentangled"
+    if disentangled and (stack.role != "encoder" or not layer.attention):
         fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
 
 
@@ -140,8 +140,8 @@ def _one_input(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
     norm, parts = layer.norm, layer.norm.parallel
     if isinstance(parts, str):
         return
-    alone = norm.place == "pre" and not norm.joint and not norm.after
-    if not (alone and _follow(parts, layer.parts) and _read_alike(parts[1:], layer)):
+    pre_norm = norm.place == "pre" and not norm.joint and not norm.after
+    if not (pre_norm and _follow(parts, layer.parts) and _read_alike(parts[1:], layer)):
         expected = 'parts as they follow one another, attention or feed_forward behind the first, with place = "pre"'
         fault("norm.parallel", parts, expected)
 

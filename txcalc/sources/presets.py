@@ -44,8 +44,8 @@ def user_folder() -> Path | None:
 
 def _folders() -> list[Path]:
     """Where presets of models are looked for, in order: a user's folder may be divided as txcalc's is, or not."""
-    mine = user_folder()
-    return [*((mine, mine / "models") if mine else ()), folder() / "models"]
+    user = user_folder()
+    return [*((user, user / "models") if user else ()), folder() / "models"]
 
 
 def names() -> list[str]:

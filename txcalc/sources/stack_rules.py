@@ -66,9 +66,9 @@ def _projected_distances(stack: StackSpec, fault: Told) -> None:
 
 
 def _apart(stack: StackSpec, fault: Told) -> None:
-    apart = stack.positions.get("apart", False)
-    if any(layer.positions.get("apart", False) != apart for layer in stack.layer.values()):
-        fault("positions.apart", not apart, "the same in every layer")
+    separate = stack.positions.get("apart", False)
+    if any(layer.positions.get("apart", False) != separate for layer in stack.layer.values()):
+        fault("positions.apart", not separate, "the same in every layer")
 
 
 def _sinusoids(stack: StackSpec, fault: Told) -> None:
@@ -159,8 +159,8 @@ def _matched(stack: StackSpec, fault: Told) -> None:
 
 
 def _length(stack: StackSpec, fault: Told) -> None:
-    alone = all(layer.parts == ["pieces"] for layer in stack.layer.values()) or stack.projector
-    if stack.length is not None and (stack.role != "encoder" or stack.vocab_size is not None or not alone):
+    listed = all(layer.parts == ["pieces"] for layer in stack.layer.values()) or stack.projector
+    if stack.length is not None and (stack.role != "encoder" or stack.vocab_size is not None or not listed):
         fault("length", stack.length, "none but in an encoder without a token table: a tower, or layers of pieces")
 
 
@@ -281,8 +281,8 @@ def _hyper(stack: StackSpec, fault: Told) -> None:
         "scalar": False,
     }
     placed = all(layer.norm.get(key) == value for layer in stack.layer.values() for key, value in usual.items())
-    alone = stack.streams is None and stack.laurel is None
-    if stack.role != "decoder" or not placed or not alone or stack.tables("layer_input") or stack.tables("shared"):
+    plain = stack.streams is None and stack.laurel is None
+    if stack.role != "decoder" or not placed or not plain or stack.tables("layer_input") or stack.tables("shared"):
         fault("hyper", number, "none but in a decoder, with norms before its parts, which follow one another")
     elif exceeds(2, number):
         fault("hyper", number, "two or more")

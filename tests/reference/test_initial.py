@@ -34,7 +34,13 @@ def test_gpt2_begins_at_002_and_its_last_products_smaller() -> None:
 
 
 EXPERTS = {"n_experts": 2, "top_k": 1, "n_kv_heads": 4, "d_head": 64}
-CHOSEN = {"name": "x", "d_model": 256, "n_layers": 3, "expert_attention": EXPERTS, "feed_forward": {"d_ff": 512}}
+CHOSEN = {
+    "name": "x",
+    "d_model": 256,
+    "n_layers": 3,
+    "expert_attention": EXPERTS,
+    "feed_forward": {"d_ff": 512, "gated": False},
+}
 
 
 @pytest.mark.slow

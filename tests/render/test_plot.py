@@ -256,7 +256,7 @@ def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG")])
+@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])
 def test_a_file_has_the_same_bytes_every_time(suffix: str, start: bytes) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     first = draw.as_file(EVERY, suffix)
@@ -363,8 +363,8 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--plot", "a.gif"], "--plot is 'a.gif', expected a file named .svg or .png, or - to draw here"),
-        (["--plot", ""], "--plot is '', expected a file named .svg or .png, or - to draw here"),
+        (["--plot", "a.gif"], "--plot is 'a.gif', expected a file named .svg or .png or .pdf, or - to draw here"),
+        (["--plot", ""], "--plot is '', expected a file named .svg or .png or .pdf, or - to draw here"),
         (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
         (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
         (["--plot", "-", "--json"], "options: --plot - needs --format table, not json"),
@@ -517,3 +517,14 @@ def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     for panel, name in ((one, "gpt2"), (two, "mixtral-8x7b")):
         for i, width in enumerate(panel.series[0].xs):
             assert sum(line.ys[i] for line in panel.series) == load(name, {"D": width}).params
+
+
+def test_one_panel_has_no_text_above_it(tmp_path: Path) -> None:
+    plan = ("deploy", "llama-3.1-8b", "--gpu", "h100:2")
+    code, _, err = run(*plan, "--plot", str(tmp_path / "front.svg"), "--panel", "user gets")
+    text = (tmp_path / "front.svg").read_text()
+    assert code == 0, err
+    assert "tokens/s per user" in text and "llama-3.1-8b" not in text and "What a user gets" not in text
+    code, _, err = run(*plan, "--plot", str(tmp_path / "none.svg"), "--panel", "pareto")
+    assert code == 2 and "no panel named 'pareto'" in err
+    assert run(*plan, "--panel", "x")[2] == "txcalc: --panel: needs --plot FILE\n"

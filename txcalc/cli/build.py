@@ -22,6 +22,7 @@ import txcalc
 from txcalc.cli import completion, options
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
+from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
@@ -91,6 +92,8 @@ def build(name: str) -> Any:
         force = values.get("force") if writes else values.pop("force", None)
         plots_over = bool(force and not values.get("out"))
         place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
+        if (panel := values.pop("panel", None)) and not place:
+            raise InputError("--panel", ["needs --plot FILE"])
         values = {key: value for key, value in values.items() if value or key not in repeated}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
         changes = parse_changes(taken.get("--set")) | adapters(taken.get("--lora"))[0]
@@ -103,7 +106,7 @@ def build(name: str) -> Any:
             asked = values | ({"tell": tell} if tell else {})
             call = Call(name, sources, asked, changes, taken.get("--ignore"), form, place)
             answer = adapter(call, **extra) if adapter else call.ask()
-        printed(answer, form, place)
+        printed(answer, form, place, panel)
 
     vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
@@ -151,6 +154,7 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     keywords = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
         keywords.append(o.Keyword("plot", o.PLOT, str | None, None))
+        keywords.append(o.Keyword("panel", o.PANEL, str | None, None))
         keywords += [o.Keyword("force", o.FORCE, bool, False)] if force else []
     return keywords
 

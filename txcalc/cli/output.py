@@ -43,11 +43,12 @@ def emit(report: Report, text: Callable[[], str] | None, image: Picture | None =
     print_notes(file_notes)
 
 
-def printed(answer: Result | None, form: str, place: str | None = None) -> None:
-    """Prints an answer; exit code 1 if it is no. None: the command has printed."""
+def printed(answer: Result | None, form: str, place: str | None = None, panel: str | None = None) -> None:
+    """Prints an answer, and plots it or one panel; exit code 1 if it is no. None: the command has printed."""
     if answer is None:
         return
     image = answer.draw() if place and answer.draw else None
+    image = image.panel(panel) if image and panel else image
     if form == "json":
         wrote = [save(image, place)] if image and place else []
         sys.stdout.write(escaped(answer.to_json()) + "\n")

@@ -137,15 +137,17 @@ class Result(Answer, Framed, kw_only=True):
         return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
 
     @checked
-    def plot(self, place: str | Path | None = None, *, force: bool = False) -> Drawing:
-        """A plot: shown in a notebook, printed in a terminal, or written to `place` (FILE.svg or FILE.png).
+    def plot(self, place: str | Path | None = None, *, force: bool = False, panel: str | None = None) -> Drawing:
+        """A plot: shown in a notebook, printed in a terminal, or written to `place` (FILE.svg, FILE.png or FILE.pdf).
+        `panel`: one panel, by a part of its title, without text above it.
 
-        Errors: `InputError` without a plot, or if the file exists (unless `force`) or cannot be written;
-        `MissingExtra`.
+        Errors: `InputError` without a plot, or if the file exists (unless `force`) or cannot be written; `UnknownName`
+        for a panel; `MissingExtra`.
         """
         if self.draw is None:
             raise InputError(self.schema, ["has no picture"])
-        drawing = Drawing(self.draw())
+        picture = self.draw()
+        drawing = Drawing(picture.panel(panel) if panel else picture)
         if place is not None:
             drawing.save(place, force=force)
         return drawing
@@ -194,7 +196,7 @@ class Drawing:
 
     @checked
     def save(self, place: str | Path, *, force: bool = False) -> None:
-        """Writes FILE.svg or FILE.png. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`."""
+        """Writes FILE.svg, .png or .pdf. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`."""
         draw = import_module("txcalc.render.draw")
         path = Path(place)
         if path.suffix.lower() not in draw.SUFFIXES:

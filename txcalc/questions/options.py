@@ -229,8 +229,10 @@ CONVENTIONS = Option(
 FORMAT = Option("Output format.", None, "Output", "--format")
 JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")
 PLOT = Option(
-    "Also plot: FILE.svg, FILE.png, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output", "--plot"
-)
+    "Also plot: FILE.svg, .png or .pdf, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output",
+    "--plot",
+)  # fmt: skip
+PANEL = Option("Plot one panel, by a part of its title, without text above it.", "NAME", "Output", "--panel")
 FORCE = Option("Overwrite an existing file.", None, "Output", "--force")
 OUT = Option("Write", "FILE", "Output", "--out", aliases=("--output", "-o"))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from txcalc.errors import UnknownName
 from txcalc.model import Model
 from txcalc.units import iec, seconds, short
 
@@ -63,6 +64,14 @@ class Picture(NamedTuple):
     title: str
     convention: str
     panels: Sequence[Panel]
+
+    def panel(self, name: str) -> Picture:
+        """One of its panels, by a part of its title, without text above it. Errors: `UnknownName`."""
+        wanted = [panel for panel in self.panels if name.lower() in panel.title.lower()]
+        if len(wanted) != 1:
+            titles = [panel.title for panel in self.panels]
+            raise UnknownName("--panel", "panel", name, titles, f"panels: {', '.join(filter(None, titles)) or 'one'}")
+        return Picture("", "", [wanted[0]._replace(title="")])
 
 
 PER_OCTAVE = 4  # lengths drawn between a power of two and the next

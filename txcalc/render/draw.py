@@ -12,7 +12,7 @@ from typing import Any
 from txcalc.errors import InputError, MissingExtra, shown
 from txcalc.questions.pictures import Panel, Picture, PlotAxis, Series
 
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".svg", ".png", ".pdf")
 # Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 SHAPES = "osD^vPX*"  # a colour is never the only thing that tells lines apart
@@ -92,7 +92,7 @@ def check(place: str) -> None:
 
 
 def as_file(picture: Picture, suffix: str) -> bytes:
-    """The bytes of a .svg or .png: identical for identical numbers under one version of matplotlib."""
+    """The bytes of a .svg, .png or .pdf: identical for identical numbers under one version of matplotlib."""
     import warnings
 
     import matplotlib
@@ -101,11 +101,8 @@ def as_file(picture: Picture, suffix: str) -> bytes:
     with _defaults(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # of a name: drawn as a box
         drawn = figure(picture)
-        metadata: dict[str, Any] = {"Title": shortened(picture.title)}
-        if suffix == ".svg":
-            metadata |= {"Date": None, "Creator": None}
-        else:
-            metadata |= {"Software": None}
+        unstated = {".svg": ("Date", "Creator"), ".png": ("Software",), ".pdf": ("CreationDate", "Creator", "Producer")}
+        metadata: dict[str, Any] = {"Title": shortened(picture.title), **dict.fromkeys(unstated[suffix])}
         with matplotlib.rc_context({"svg.hashsalt": "txcalc"}):
             drawn.savefig(out, format=suffix[1:], metadata=metadata, dpi=144)
     return out.getvalue()
@@ -140,8 +137,9 @@ def figure(picture: Picture) -> Any:
     heights = [_height(panel) for panel in picture.panels]
     drawn = Figure(figsize=(8.0, 0.7 + sum(heights)), layout="constrained")
     FigureCanvasAgg(drawn)
-    header = [shortened(picture.title), *folded(picture.convention, 110)]
-    drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
+    if picture.title:
+        header = [shortened(picture.title), *folded(picture.convention, 110)]
+        drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
     for axes, panel in zip(rows, picture.panels, strict=True):
         axes.set_title(shortened(panel.title, 100), fontsize=10, fontweight="bold", loc="left")

@@ -828,6 +828,45 @@ def test_a_price_changes_the_cost_and_the_engine_the_command(browser: Any, plann
         assert "sglang" in page.inner_text("pre.command").splitlines()[1]
 
 
+@pytest.mark.browser
+def test_limits_are_met_or_missed_at_the_computed_latencies(browser: Any, planned: Path) -> None:
+    """TTFT and TPOT within 1 ms of the mean, as typed and from the address; an empty field is no limit."""
+    with Tab(browser, planned, "view=serve&at.users=1") as page:
+        shown = {name: float(page.get_attribute(f"[data-real={name}]", "value")) for name in ("ttft", "tpot")}
+        assert page.locator("[data-limits]").count() == 0
+        for name in ("ttft", "tpot"):
+            for over, verdict in ((1, "met"), (-1, "missed")):
+                limit = math.floor(shown[name] * 1000) + (over > 0)
+                page.fill(f"#g-{name}", str(limit / 1000))
+                page.press(f"#g-{name}", "Enter")
+                assert page.get_attribute("[data-limits]", "data-limits") == verdict
+            page.fill(f"#g-{name}", "")
+            page.press(f"#g-{name}", "Enter")
+            assert page.locator("[data-limits]").count() == 0
+    with Tab(browser, planned, "view=serve&at.context=0&at.ttft=500&at.tpot=50") as page:
+        loads = [(users, deployed(PLANNED[0], "h100-sxm:2@1", 2048, 1024, "bf16", users)) for users in USERS]
+        within = [
+            users
+            for users, (true, _) in loads
+            if true["fits"]
+            and true["speed"]["steady"]["ttft_s"]["mean"] <= 0.5
+            and true["speed"]["steady"]["tpot_s"]["mean"] <= 0.05
+        ]
+        assert f"meets the limits: {max(within)} users" in page.inner_text(".answer")
+
+
+@pytest.mark.browser
+def test_the_first_screen_of_a_phone_has_the_answer(browser: Any, planned: Path) -> None:
+    """Whether it fits, how fast it is and its cost, above the inputs."""
+    for fragment, names in (("", ("spare", "tpot", "cost")), ("view=learn", ("params", "weights_bytes", "flops"))):
+        with Tab(browser, planned, fragment, viewport={"width": 390, "height": 844}) as page:
+            bottoms = []
+            for name in names:
+                box = page.locator(f".answer [data-figure={name}], .answer [data-real={name}]").first.bounding_box()
+                bottoms.append(box["y"] + box["height"])
+            assert max(bottoms) < page.locator("aside").bounding_box()["y"] < 844
+
+
 def timeline(step: Any) -> dict[str, float]:
     """How long every stage works, and the share of the step that it does not, of a pipeline that can be drawn."""
     ranks = step.timeline.ranks

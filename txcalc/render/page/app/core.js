@@ -304,9 +304,9 @@ const Figure = ({ name, value, text, real }) =>
 // ---- State, kept in the page's address ----
 
 const VIEWS = [
+  DATA.serve.length > 0 && ["serve", "Serve"],
   ["learn", "Learn"],
   MODELS.length > 1 && ["compare", "Compare"],
-  DATA.serve.length > 0 && ["serve", "Serve"],
   DATA.train.length > 0 && ["train", "Train"],
 ].filter(Boolean);
 const QUANTITIES = [

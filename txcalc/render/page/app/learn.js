@@ -79,14 +79,29 @@ function Learn() {
         ${Object.keys(state.chosen[model.index]).length > 0 && html`<button onClick=${() => update({ chosen: state.chosen.map((own, i) => (i === model.index ? {} : own)) })}>Reset all</button>`}
       </details>
     </aside>
-    <div class="content">
+    <div class="answer">
       <p class="summary">As loaded: ${model.summary.map((line) => html`<span>${line}</span>`)}</p>
       <p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(found.letters[s.letter])}`).join(", ")}</p>
       ${found.refused && html`<p class="refused" role="alert" data-refused="1">These sizes are not valid: ${found.refused}. The figures below are of the last valid sizes.</p>`}
-      <div class=${`content wide ${found.refused ? "stale" : ""}`}><${Answers} model=${model} found=${found} /></div>
+      <${Headline} model=${model} found=${found} />
     </div>
+    <div class=${found.refused ? "content stale" : "content"}><${Answers} model=${model} found=${found} /></div>
   </div>`;
 }
+
+// What people ask first of a model.
+function Headline({ model, found }) {
+  const t = found.totals,
+    how = (quantity) => known(model, found, quantity);
+  const [flops, attention] = hasWindows(model) ? ["flops_masked", "masked"] : ["flops", "dense"];
+  return html`<section aria-label="Answer" class=${found.refused ? "cards stale" : "cards"}>
+    <${Card} name="params" title="Parameters" value=${t.params} how=${how("params")} />
+    <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${byConvention(how("params"))} />
+    <${Card} name=${flops} title=${`FLOPs, forward, ${attention}`} value=${t[flops]} how=${how(flops)} />
+    ${hasCache(t) && html`<${Card} name="cache_bytes" title=${`KV cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />`}
+  </section>`;
+}
+const hasCache = (totals) => totals.cache > 0n || totals.cache_constant > 0n;
 
 function Answers({ model, found }) {
   const t = found.totals,
@@ -94,18 +109,17 @@ function Answers({ model, found }) {
   const how = (quantity) => known(model, found, quantity);
   return html`
     <section aria-label="Totals" class="cards">
-      <${Card} name="params" title="Parameters" value=${t.params} how=${how("params")} />
       ${t.active !== t.params && html`<${Card} name="active" title="Active per token" value=${t.active} how=${how("active")} />`}
-      <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${byConvention(how("params"))} />
-      <${Card} name="flops" title="FLOPs, forward, dense" value=${t.flops} how=${how("flops")} />
-      <${Card} name="flops_masked" title="FLOPs, forward, masked" value=${t.flops_masked} how=${how("flops_masked")} />
+      ${
+        hasWindows(model)
+          ? html`<${Card} name="flops" title="FLOPs, forward, dense" value=${t.flops} how=${how("flops")} />`
+          : html`<${Card} name="flops_masked" title="FLOPs, forward, masked" value=${t.flops_masked} how=${how("flops_masked")} />`
+      }
       <${Card} name="training" title="FLOPs, training step" value=${t.training} how=${how("training")} />
       <${Card} name="saved" title="Saved activations" value=${t.saved} how=${how("saved")} unit="elements" />
       ${
-        (t.cache > 0n || t.cache_constant > 0n) &&
-        html`
-        <${Card} name="cache_bytes" title=${`KV cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />
-        <${Card} name="cache_growth_bytes" title="KV cache per token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
+        hasCache(t) &&
+        html`<${Card} name="cache_growth_bytes" title="KV cache per token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
       }
     </section>
     <${Parts} model=${model} found=${found} />

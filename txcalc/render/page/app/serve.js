@@ -14,9 +14,13 @@ DATA.serve.forEach((plan) =>
   }),
 );
 GRIDS.engine = 3;
-GRIDS.price = 1000000; // in thousandths
+GRIDS.price = GRIDS.ttft = GRIDS.tpot = 1000000; // in thousandths
 
-const places = (plan) => sizes(plan).map((size, i) => Math.min(state.at[AXES[i]] ?? 0, size - 1));
+// The view opens at the middle of the contexts and users.
+const initial = (axis, size) => (["context", "users"].includes(axis) ? (size - 1) >> 1 : 0);
+const people = (n) => (n === 1 ? "1 user" : `${group(n)} users`);
+const places = (plan) =>
+  sizes(plan).map((size, i) => Math.min(state.at[AXES[i]] ?? initial(AXES[i], size), size - 1));
 const pointOf = (plan, at) => plan.points[at.reduce((all, place, i) => all * sizes(plan)[i] + place, 0)];
 const frontOf = (plan, at) => plan.fronts[at.slice(0, 4).reduce((all, place, i) => all * sizes(plan)[i] + place, 0)];
 const step = (axis) => (place) => update({ at: { ...state.at, [axis]: place } });
@@ -37,66 +41,128 @@ function Step({ name, title, values, at, shown = String }) {
     <input type="range" id=${id} min="0" max=${values.length - 1} value=${at} disabled=${values.length < 2} aria-valuetext=${shown(values[at])} onInput=${(e) => set(+e.target.value)} /></div>`;
 }
 
+const gpusOf = (plan) => `${plan.count ?? "fewest"} × ${plan.gpu}`;
+
+// A number with up to three decimals; an empty field takes it away.
+function NumberField({ name, title, unit, value }) {
+  const set = (text) => {
+    const n = Math.round(+text * 1000),
+      { [name]: _, ...rest } = state.at;
+    if (text === "") update({ at: rest });
+    else if (n >= 0 && n < GRIDS[name]) update({ at: { ...rest, [name]: n } });
+    else refuse(title, text, "a number from 0 to 999");
+  };
+  return html`<div class="slider field"><label for=${`g-${name}`}><b>${title}</b> <span>${unit}</span></label>
+    <input type="number" id=${`g-${name}`} min="0" step="any" max="999" value=${value ?? ""} onChange=${(e) => set(e.target.value)} /></div>`;
+}
+
+const LIMITS = [
+  ["ttft", "Limit of TTFT"],
+  ["tpot", "Limit of TPOT"],
+];
+// The mean latencies of a point that exceed their limits; of a point that is not served, every limit.
+const misses = (point) =>
+  LIMITS.filter(([name]) => {
+    const seconds = point.speed?.[`${name}_s`];
+    if (state.at[name] === undefined) return false;
+    return seconds === undefined || (seconds === null ? point.speed.ttft_s === null : seconds > state.at[name] / 1000);
+  });
+
 function Serve() {
   const plan = DATA.serve[state.serve],
     at = places(plan),
     point = pointOf(plan, at),
     model = MODELS[plan.model];
   const price = state.at.price !== undefined ? state.at.price / 1000 : plan.price;
-  const title = (each) => `${MODELS[each.model].name} on ${each.count ?? "the fewest"} × ${each.gpu}`;
+  const planned = MODELS.filter((each) => DATA.serve.some((other) => other.model === each.index));
+  const gpus = DATA.serve.flatMap((each, i) => (each.model === plan.model ? [[i, gpusOf(each)]] : []));
+  const choose = (index) =>
+    update({ serve: DATA.serve.findIndex((each) => each.model === +index && gpusOf(each) === gpusOf(plan)) });
+  const shown = { plan, at, point, model, price };
   return html`<div class="split">
     <aside aria-label="Deployment">
-      <label class="pick">Deployment <select value=${state.serve} onChange=${(e) => update({ serve: +e.target.value })}>${DATA.serve.map((each, i) => html`<option value=${i}>${title(each)}</option>`)}</select></label>
-      <${Step} name="weights" title="Weights" values=${plan.weights} at=${at[0]} />
-      <${Step} name="kv" title="KV cache" values=${plan.kv} at=${at[1]} />
+      <${Pick} label="Model" value=${plan.model} options=${planned.map((each) => [each.index, each.name])} set=${choose} />
+      <${Pick} label="GPUs" value=${state.serve} options=${gpus} set=${(i) => update({ serve: +i })} />
       <${Step} name="context" title="Context" values=${plan.context} at=${at[2]} shown=${(n) => `${group(n)} tokens`} />
-      <${Step} name="prompt" title="Prompt" values=${plan.prompt[at[2]]} at=${at[3]} shown=${(n) => `${group(n)} tokens, answer ${group(plan.context[at[2]] - n)}`} />
       <${Step} name="users" title="Concurrent users" values=${plan.users} at=${at[4]} shown=${group} />
-      <div class="slider step"><label for="g-price"><b>Price</b> <span>per GPU-hour</span></label><input type="number" id="g-price" min="0" step="0.01" max="999" value=${price ?? ""} onChange=${(
-        e,
-      ) => {
-        const n = Math.round(+e.target.value * 1000);
-        if (e.target.value !== "" && n >= 0 && n < GRIDS.price) update({ at: { ...state.at, price: n } });
-        else refuse("The price", e.target.value, "a number from 0 to 999");
-      }} /></div>
+      <${NumberField} name="price" title="Price" unit="per GPU-hour" value=${price} />
+      ${LIMITS.map(([name, title]) => html`<${NumberField} name=${name} title=${title} unit="mean, seconds" value=${state.at[name] === undefined ? "" : state.at[name] / 1000} />`)}
+      <details open><summary>Formats and prompt</summary>
+        <${Step} name="kv" title="KV cache" values=${plan.kv} at=${at[1]} />
+        ${plan.weights.length > 1 && html`<${Step} name="weights" title="Weights" values=${plan.weights} at=${at[0]} />`}
+        <${Step} name="prompt" title="Prompt" values=${plan.prompt[at[2]]} at=${at[3]} shown=${(n) => `${group(n)} tokens, answer ${group(plan.context[at[2]] - n)}`} />
+      </details>
       <p class="note">The sliders stop at the ${group(plan.points.length)} computed points; nothing is interpolated.</p>
     </aside>
-    <div class="content">${point.refused ? html`<p class="refused" role="alert">${point.refused}</p>` : html`<${Deployed} plan=${plan} at=${at} point=${point} model=${model} price=${price} />`}</div>
+    ${
+      point.refused
+        ? html`<div class="answer"><p class="refused" role="alert">${point.refused}</p></div>`
+        : html`<${Verdict} ...${shown} /><div class="content"><${Deployed} ...${shown} /></div>`
+    }
   </div>`;
 }
 
-function Deployed({ plan, at, point, model, price }) {
-  const speed = point.speed,
-    free = BigInt(point.headroom_bytes);
-  const over = free < 0n ? -free : free,
-    spare = html`<${Figure} name="spare" value=${over} text=${iec(over)} />`;
+const Real = ({ name, value, text = three(value) }) => html`<${Figure} name=${name} value=${value} text=${text} real />`;
+const Tile = ({ title, style = "", children, detail }) => html`<div class="card">
+  <h2>${title}</h2><p class=${`big ${style}`}>${children}</p><p class="exact">${detail}</p></div>`;
+
+// Whether it fits, how fast it is and what it costs.
+function Verdict({ plan, at, point, model, price }) {
+  const speed = point.speed?.ttft_s == null ? null : point.speed,
+    free = BigInt(point.headroom_bytes),
+    spare = html`<${Figure} name="spare" value=${abs(free)} text=${iec(abs(free))} />`,
+    memory = html`<${Figure} name="memory" value=${plan.memory_bytes} text=${iec(BigInt(plan.memory_bytes))} />`;
+  const users = plan.users[at[4]],
+    most = point.max_concurrency;
   const verdict = point.fits
-    ? html`fits: ${spare} to spare on the fullest GPU`
-    : html`${point.max_concurrency > 0 ? html`holds ${group(point.max_concurrency)} of ${group(plan.users[at[4]])} at the full context` : "does not fit"}: ${spare} too much on the fullest GPU, for its ${point.limit}`;
+    ? html`fits: ${spare} free on the fullest GPU`
+    : html`${most > 0 ? `holds ${group(most)} of ${group(users)} sequences at the full context` : "does not fit"}: the fullest GPU lacks ${spare} (${point.limit})`;
+  const style = point.fits ? "good" : most > 0 ? "" : "bad";
+  const unserved = point.speed ? "Requests arrive faster than they can be served." : "";
+  return html`<div class="answer">
+    <p class="summary"><b class=${style}>${verdict}</b><span>${model.name} on ${point.gpus} × ${plan.gpu}, ${memory} each; ${point.layout}; weights ${point.weights}, KV cache ${plan.kv[at[1]]}</span></p>
+    <section class="cards" aria-label="Answer">
+      <${Tile} title="Does it fit?" style=${style} detail=${html`at most <${Figure} name="most" value=${most} /> sequences at once`}>${point.fits ? "yes" : most > 0 ? "in part" : "no"}<//>
+      <${Tile} title=${html`How fast? <${Badge} how="modelled" />`} detail=${speed ? html`per output token${speed.tpot_s === null ? "" : html`; first token after <${Real} name="ttft" value=${speed.ttft_s} text=${seconds(speed.ttft_s)} />`}; <${Real} name="served" value=${speed.tokens_per_s_gpu} /> tokens/s per GPU` : unserved}>
+        ${speed ? (speed.tpot_s === null ? html`<${Real} name="ttft" value=${speed.ttft_s} text=${seconds(speed.ttft_s)} />` : html`<${Real} name="tpot" value=${speed.tpot_s} text=${seconds(speed.tpot_s)} />`) : "—"}<//>
+      <${Tile} title=${html`What does it cost? <${Badge} how="modelled" />`} detail=${speed && price !== null ? html`per 1M output tokens; <${Real} name="hour" value=${price * point.gpus} /> per hour` : price === null ? "Enter a price per GPU-hour." : ""}>
+        ${speed && price !== null ? html`<${Real} name="cost" value=${millionOutput(price, speed.tokens_per_s_gpu)} />` : "—"}<//>
+    </section>
+    <${Limits} plan=${plan} at=${at} point=${point} />
+    <p class="paper">${people(users)}, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
+  </div>`;
+}
+
+// Whether the mean latencies meet the limits, and the largest computed load that does.
+function Limits({ plan, at, point }) {
+  const asked = LIMITS.filter(([name]) => state.at[name] !== undefined);
+  if (!asked.length) return null;
+  const over = misses(point),
+    value = (name) => seconds(point.speed?.[`${name}_s`]);
+  const limit = (name) => `mean ${name.toUpperCase()} ≤ ${seconds(state.at[name] / 1000)}`;
+  const loads = plan.users.filter((_, i) => {
+    const other = pointOf(plan, [...at.slice(0, 4), i]);
+    return other.fits && misses(other).length === 0;
+  });
+  const text = over.length
+    ? `misses ${over.map(([name]) => `${limit(name)} (${value(name)})`).join(" and ")}`
+    : `meets ${asked.map(([name]) => limit(name)).join(" and ")}`;
+  return html`<p class="summary" data-limits=${over.length ? "missed" : "met"}><b class=${over.length ? "bad" : "good"}>${text}</b>
+    <span>${loads.length ? `Largest computed load that fits and meets the limits: ${people(Math.max(...loads))}` : "No computed load fits and meets the limits"}</span></p>`;
+}
+
+function Deployed({ plan, at, point, model, price }) {
+  const speed = point.speed?.ttft_s == null ? null : point.speed;
   const engine = Math.min(state.at.engine ?? 0, plan.engines.length - 1);
-  const real = (name, value, text = three(value)) => html`<${Figure} ...${{ name, value, text, real: true }} />`;
-  const lasting = speed && speed.ttft_s !== null;
   return html`
-    <p class="summary"><b class=${point.fits ? "good" : lasting ? "fair" : "bad"}>${verdict}</b><span>${point.gpus} × ${plan.gpu}, <${Figure} name="memory" value=${plan.memory_bytes} text=${iec(BigInt(plan.memory_bytes))} /> each; ${point.layout}; weights ${point.weights}, cache ${plan.kv[at[1]]}</span></p>
-    <p class="paper">${model.name}: ${plan.users[at[4]] === 1 ? "1 concurrent user" : `${group(plan.users[at[4]])} concurrent users`}, a context of ${group(plan.context[at[2]])} tokens: a prompt of ${group(plan.prompt[at[2]][at[3]])}, the rest answer${price === null ? "" : `; ${price} per GPU-hour`}</p>
-    <section class="cards" aria-label="Answers">
-      <div class="card"><h2>Maximum concurrency</h2><p class="big"><${Figure} name="most" value=${point.max_concurrency} /></p></div>
+    <section class="cards" aria-label="Capacity">
       <div class="card"><h2>Longest context</h2><p class="big">${point.max_context === null ? "unlimited" : html`<${Figure} name="longest" value=${point.max_context} />`}</p></div>
       <div class="card"><h2>Fewest GPUs that hold it in memory</h2><p class="big">${point.min_gpus === null ? "more than were tried" : html`<${Figure} name="least" value=${point.min_gpus} />`}</p></div>
       ${
-        lasting &&
-        html`<div class="card"><h2>Time to first token <${Badge} how="modelled" /></h2><p class="big">${real("ttft", speed.ttft_s, seconds(speed.ttft_s))}</p></div>
-        ${speed.tpot_s !== null && html`<div class="card"><h2>Time per output token <${Badge} how="modelled" /></h2><p class="big">${real("tpot", speed.tpot_s, seconds(speed.tpot_s))}</p></div>`}
-        ${speed.line_s > 0 && html`<div class="card"><h2>Queueing time for cache space <${Badge} how="modelled" /></h2><p class="big">${real("line", speed.line_s, seconds(speed.line_s))}</p></div>`}
-        <div class="card"><h2>End-to-end latency <${Badge} how="modelled" /></h2><p class="big">${real("e2e", speed.e2e_s, seconds(speed.e2e_s))}</p></div>
-        <div class="card"><h2>Tokens/s per GPU <${Badge} how="modelled" /></h2><p class="big">${real("served", speed.tokens_per_s_gpu)}</p></div>
-        ${
-          price !== null &&
-          html`<div class="card"><h2>Cost of 1M output tokens <${Badge} how="modelled" /></h2><p class="big">${real("cost", millionOutput(price, speed.tokens_per_s_gpu))}</p></div>
-        <div class="card"><h2>Cost per hour</h2><p class="big">${real("hour", price * point.gpus)}</p></div>`
-        }`
+        speed &&
+        html`${speed.line_s > 0 && html`<div class="card"><h2>Queueing time for cache space <${Badge} how="modelled" /></h2><p class="big"><${Real} name="line" value=${speed.line_s} text=${seconds(speed.line_s)} /></p></div>`}
+        <div class="card"><h2>End-to-end latency <${Badge} how="modelled" /></h2><p class="big"><${Real} name="e2e" value=${speed.e2e_s} text=${seconds(speed.e2e_s)} /></p></div>`
       }
-      ${speed && !lasting && html`<p class="refused">Requests arrive faster than they can be served.</p>`}
     </section>
     <${Bars} plan=${plan} point=${point} />
     <${Front} plan=${plan} at=${at} point=${point} price=${price} model=${model} />

@@ -25,7 +25,6 @@ from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.training import Recipe, activations, rank_of
-from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build, load
@@ -412,7 +411,7 @@ def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
     rows, letters = algebra.formulas(model, work, layout=recipe.layout, recipe=recipe)
     (row,) = (row for row in rows if row.quantity == "saved" and not row.path)
     (piece,) = Pipeline(model, recipe).pieces
-    assert 2 * row.value == activations.saved_activations(piece, recipe, width_of(model)).saved
+    assert 2 * row.value == activations.saved_activations(piece, recipe, model.d_model).saved
     assert row.expression.xreplace(algebra.values(letters)) == row.value
     for each in rows:
         assert each.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(each.value)), each.path
@@ -455,7 +454,7 @@ def test_formulas_of_every_stage_are_what_train_counts(
         pieces, state = timer.pipeline.of_stage(stage), rank_of(model, recipe, stage * layout.stage).state
         assert (2 * found["params"], found["optimizer"]) == (state.parameters, state.optimizer)
         assert 2 * found["saved"] == sum(
-            activations.saved_activations(piece, recipe, width_of(model)).saved for piece in pieces
+            activations.saved_activations(piece, recipe, model.d_model).saved for piece in pieces
         )
         leaves = [(leaf, activations.recomputed(piece, recipe)) for piece in pieces for leaf in piece.leaves]
         assert found["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)

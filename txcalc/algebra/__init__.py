@@ -292,7 +292,9 @@ class _Costs:
     def _figures(self, keep_scores: bool) -> dict[str, Callable[[Ledger], Any]]:
         rank, recipe = self.rank, self.recipe
         figures = dict(FIGURES)
-        figures["saved"] = lambda ledger: total([exact_div(entry.saved, rank.cut(entry)) for entry in ledger])
+        figures["saved"] = lambda ledger: total(
+            [exact_div(entry.saved, rank.position_shards(entry)) for entry in ledger]
+        )
         if rank.shards != 1:
             figures["params"] = lambda ledger: total(
                 [

@@ -31,7 +31,6 @@ from txcalc.planning.training import Layout, Recipe, Recompute, memory, training
 from txcalc.planning.training.activations import leaf_bytes, saved_activations
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.layer_tables import LayerTables
-from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.run import Terms, parse_days, run as whole_run, tokens_of
@@ -1018,7 +1017,7 @@ def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layo
     assert step.optimizer_bytes == rank.bytes["optimizer"]
     recipe = Recipe(spread, tokens=1024, accumulation=spread.pp, framework=step.framework, **asked)
     pieces = Pipeline(load(source), recipe).of_stage(step.stage)
-    own = [saved_activations(piece, recipe, width_of(load(source))).saved for piece in pieces]
+    own = [saved_activations(piece, recipe, load(source).d_model).saved for piece in pieces]
     assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, own, strict=True))
     for column in ("flops", "recomputed_flops", "saved_bytes", "optimizer_bytes"):
         assert getattr(step, column) == sum(getattr(part, column) for part in step.parts.values())

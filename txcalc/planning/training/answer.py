@@ -59,9 +59,9 @@ class Training(Struct, frozen=True):
     def headline(self) -> Utilisation | None:
         """The first convention asked for; for a model with experts the first whose N are active parameters, since
         PaLM's 6·N counts all experts. None whose MFU exceeds the peak."""
-        wanted = ACTIVE if self.model.active != self.model.params else ()
+        preferred = ACTIVE if self.model.active != self.model.params else ()
         possible = {row.name: row for row in self.used if row.mfu <= 1}
-        return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
+        return next((possible[name] for name in (*preferred, *possible) if name in possible), None)
 
 
 class OnAccelerator(Struct, frozen=True):

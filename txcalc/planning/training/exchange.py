@@ -146,9 +146,9 @@ class Exchange:
             yield ExchangedMessage(summed, "after", 1.0)
 
     @staticmethod
-    def _exposed(ends: float, whole: float, layers: int) -> float:
+    def _exposed(ends: float, size: float, layers: int) -> float:
         """The share of an exchange that no compute can hide: that of the ends and of one layer out of `layers`."""
-        return (ends + (whole - ends) / layers) / whole if whole else 1.0
+        return (ends + (size - ends) / layers) / size if size else 1.0
 
     def _fully_sharded(
         self, sizes: WeightSizes, layers: int, ways: int, copies: int, stride: int

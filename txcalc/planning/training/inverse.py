@@ -35,8 +35,8 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
 
     if what == "micro_batch":
         return last_within(reserved, MOST, capacity)
-    most = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
-    return step * last_within(reserved, max(1, most // step), capacity)
+    longest = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
+    return step * last_within(reserved, max(1, longest // step), capacity)
 
 
 def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
@@ -76,11 +76,11 @@ def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layo
     return layouts[at] if at < len(layouts) else None
 
 
-def last_within(reserved: Callable[[int], int], most: int, capacity: int) -> int:
-    """The largest number up to `most` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
+def last_within(reserved: Callable[[int], int], limit: int, capacity: int) -> int:
+    """The largest number up to `limit` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
     Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
     capacity."""
-    low, high = 1, most + 1  # the last that is known to fit, the first that does not
+    low, high = 1, limit + 1  # the last that is known to fit, the first that does not
     before = (1, reserved(1))
     if before[1] > capacity:
         return 0

@@ -51,11 +51,11 @@ class LayerTable:
         self._tensors: dict[tuple[bool, int], list[RankTensor]] = {}
 
     def saved(self, recompute: str) -> tuple[SavedActivations, int, int]:
-        """What a sequence keeps for backward, and the bytes of these before and behind all layers."""
+        """What a sequence keeps for backward, and the bytes of these before and after all layers."""
         if recompute not in self._saved:
             recipe = replace(self.recipe, recompute=recompute)
-            _, before, behind = (sum(leaf_bytes(leaf, recipe) for leaf in part.leaves) for part in parts(self.piece))
-            self._saved[recompute] = saved_activations(self.piece, recipe, self.model.d_model), before, behind
+            _, before, after = (sum(leaf_bytes(leaf, recipe) for leaf in part.leaves) for part in parts(self.piece))
+            self._saved[recompute] = saved_activations(self.piece, recipe, self.model.d_model), before, after
         return self._saved[recompute]
 
     def tensors(self, recipe: Recipe) -> list[RankTensor]:
@@ -77,11 +77,11 @@ class StageTable(NamedTuple):
 
 
 class PassTable(NamedTuple):
-    """Seconds of a micro-batch in all layers, without recomputation, and before and behind them; of recomputation."""
+    """Seconds of a micro-batch in all layers, without recomputation, and before and after them; of recomputation."""
 
     layers: PieceTime
     before: PieceTime
-    behind: PieceTime
+    after: PieceTime
     recomputed: float
 
 
@@ -138,13 +138,13 @@ class LayerTables:
 
     def _peak(self, recipe: Recipe, table: LayerTable, stage: StageTable) -> Peak:
         pieces, pp, width = recipe.pieces, recipe.layout.pp, self.model.d_model
-        whole, before, behind = table.saved(recipe.recompute)
-        inside = (whole.saved - before - behind) * stage.layers / self.n_layers
-        ends = (before if stage.number == 0 else 0) + (behind if stage.number == pp - 1 else 0)
+        sequence, before, after = table.saved(recipe.recompute)
+        inside = (sequence.saved - before - after) * stage.layers / self.n_layers
+        ends = (before if stage.number == 0 else 0) + (after if stage.number == pp - 1 else 0)
         blocks_away = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two of a piece
         piece = SavedActivations(
             saved=int((inside + ends) * recipe.micro_batch / pieces),
-            recomputed=whole.recomputed * recipe.micro_batch,
+            recomputed=sequence.recomputed * recipe.micro_batch,
             offloadable=int(inside * blocks_away * recipe.micro_batch / pieces),
         )
         sizes = table.sizes.times(recipe.micro_batch, logits=stage.number == pp - 1)
@@ -154,20 +154,20 @@ class LayerTables:
         """Seconds of a step; of its exchange those of the slower end of the pipeline."""
         table, passes, stages = self.layer_table(recipe), self.pass_table(recipe), self.stage_tables(recipe)
         assert table
-        pp, most = recipe.layout.pp, max(sum(map(len, ranges)) for ranges in self._stage_layers(recipe))
+        pp, most_layers = recipe.layout.pp, max(sum(map(len, ranges)) for ranges in self._stage_layers(recipe))
         recomputed = passes.recomputed if recipe.recompute != "none" else 0.0
         layers = passes.layers._replace(inputs=passes.layers.inputs + recomputed)
         times = list[PieceTime]()
         for stage in stages:
             time = layers.times(stage.layers / self.n_layers)
             time = time.plus(passes.before) if stage.number == 0 else time
-            times.append(time.plus(passes.behind) if stage.number == pp - 1 else time)
+            times.append(time.plus(passes.after) if stage.number == pp - 1 else time)
         slower = max(range(len(stages)), key=lambda i: times[i].seconds)
         handed = stage_message(recipe, self.machine, table.sizes.positions * recipe.micro_batch, self.model.d_model)
         pipeline = timeline.equal_stages(
             recipe,
             layers=layers.seconds / pp,
-            slowest=max(times[slower].seconds, layers.seconds * most / self.n_layers),
+            slowest=max(times[slower].seconds, layers.seconds * most_layers / self.n_layers),
             send=self.kernels.transfer(handed) if handed else 0.0,
             waits=self.machine.waits,
         )
@@ -208,9 +208,9 @@ class LayerTables:
     def _usual_stage(self, recipe: Recipe, table: LayerTable) -> int:
         """The first stage with the most layers, all of the kind that most are."""
         stages = self._stage_layers(recipe)
-        most = max(sum(map(len, ranges)) for ranges in stages)
+        most_layers = max(sum(map(len, ranges)) for ranges in stages)
         usual = (i for i, (first, *rest) in enumerate(stages) if first.start >= table.usual_from)
-        return next((i for i in usual if sum(map(len, stages[i])) == most), 0)
+        return next((i for i in usual if sum(map(len, stages[i])) == most_layers), 0)
 
     def stage_table(self, recipe: Recipe, table: LayerTable, number: int) -> StageTable:
         pp, ranges = recipe.layout.pp, self._stage_layers(recipe)[number]
@@ -238,10 +238,10 @@ class LayerTables:
             probe = replace(in_one_stage(recipe), micro_batch=sequences, accumulation=batches, recompute=recompute)
             timer = StepTimer(self.model, probe, self.machine, table.pipeline)
             piece = table.piece.times(sequences)
-            layers, before, behind = (timer.work(part, timer.kernels) for part in parts(piece))
+            layers, before, after = (timer.work(part, timer.kernels) for part in parts(piece))
             recomputed = layers.total.recomputed
             inside = layers.piece._replace(inputs=layers.piece.inputs - recomputed)
-            self._passes[key] = PassTable(inside, before.piece, behind.piece, recomputed)
+            self._passes[key] = PassTable(inside, before.piece, after.piece, recomputed)
         return self._passes[key]
 
 
@@ -268,7 +268,7 @@ def in_one_stage(recipe: Recipe) -> Recipe:
 
 
 def parts(piece: StagePiece) -> Iterator[StagePiece]:
-    """The leaves and collectives of the layers, those before them, and those behind."""
+    """The leaves and collectives of the layers, those before them, and those after."""
 
     def part(leaf: RankLeaf) -> int:
         return 0 if leaf.layers else 1 if leaf.entry.kind == "embedding" else 2

@@ -101,14 +101,14 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     return ranks
 
 
-def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | None:
-    """`memory` if no rank reserves more than `most` bytes; None as soon as one stage's does."""
-    pipeline, width = Pipeline(model, recipe), width_of(model)
+def memory_within(model: Model, recipe: Recipe, capacity: int | None) -> Ranks | None:
+    """`memory` if no rank reserves more than `capacity` bytes; None as soon as one stage's does."""
+    pipeline, width = Pipeline(model, recipe), model.d_model
     layout, peaks = recipe.layout, list[RankPeak]()
     for stage in range(layout.pp):
         pieces = pipeline.of_stage(stage)
         ranks = _stage(stage, pieces, [saved_activations(piece, recipe, width) for piece in pieces], recipe, width)
-        if most is not None and any(rank.reserved > most for rank in ranks):
+        if capacity is not None and any(rank.reserved > capacity for rank in ranks):
             return None
         peaks += ranks
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
@@ -138,18 +138,13 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     layout = recipe.layout
     if not 0 <= number < layout.gpus:
         raise InputError("train", [Fault("--rank", number, f"a rank from 0 to {layout.gpus - 1:,} of {layout}")])
-    pipeline, width = Pipeline(model, recipe), width_of(model)
+    pipeline, width = Pipeline(model, recipe), model.d_model
     stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
     position, column = divmod(rest, layout.tp)
     pieces = pipeline.of_stage(stage)
     weights = rank_weights(pieces, recipe, column)
     saved = [saved_activations(piece, recipe, width) for piece in pieces]
     return _rank(number, 1, stage, pieces, weights, saved, recipe, position % sharers(recipe, False), width)
-
-
-def width_of(model: Model) -> int:
-    """D of the stack that the layers' stream belongs to."""
-    return model.d_model
 
 
 def _stage(
@@ -172,7 +167,7 @@ def _stage(
 
 def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) -> Counter[str]:
     """The figures of a rank that PyTorch's own sharding also has, by name: bytes, and the number of each collective."""
-    pieces, width = pipeline.of_stage(rank.stage), width_of(model)
+    pieces, width = pipeline.of_stage(rank.stage), model.d_model
     values = Counter(rank.state._asdict())
     saved = [saved_activations(piece, recipe, width) for piece in pieces]
     values["saved"], values["saved again"] = (
@@ -242,15 +237,15 @@ def peak_of(
     best: tuple[int, ...] = max(flights, key=lambda f: sum(n * k.saved for n, k in zip(f, saved, strict=True)))
     last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)
     running = saved[last].saved
-    rest = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - running
+    in_flight_bytes = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - running
     recomputed = max(k.recomputed for k in saved)
     optimizer, host, away = state.optimizer, 0, 0
     if recipe.offloads("optimizer"):
         optimizer, host = 0, state.optimizer + state.gradients
     if recipe.offloads("activations"):
         away = max(k.offloadable for k in saved)
-        host += rest + saved[last].offloadable
-        running, rest = running - saved[last].offloadable, 0
+        host += in_flight_bytes + saved[last].offloadable
+        running, in_flight_bytes = running - saved[last].offloadable, 0
     tables: dict[str, dict[str, int]] = {}
     for name, moment in profiles.moments(recipe, sizes, groups, state, width).items():
         at_work = running + (recomputed if moment.recomputes else 0)
@@ -262,7 +257,7 @@ def peak_of(
             "gathered": moment.gathered,
             "buffers": moment.buffers,
             "logits": moment.logits,
-            "in_flight": rest if moment.saved else 0,
+            "in_flight": in_flight_bytes if moment.saved else 0,
             "adapters": state.adapters,
         }
     sums = {name: sum(table.values()) for name, table in tables.items()}

@@ -38,7 +38,7 @@ def repeats_gather(join: RankLeaf, recipe: Recipe) -> bool:
 
 
 def waits(
-    join: RankLeaf, kind: str, seconds: float, beside: ProductTime, recipe: Recipe, machine: Machine
+    join: RankLeaf, kind: str, seconds: float, products: ProductTime, recipe: Recipe, machine: Machine
 ) -> tuple[float, float]:
     """Seconds that a rank waits, forward and backward, for a collective of the given kind and duration next to the
     given products, and for its counterpart in backward.
@@ -49,8 +49,8 @@ def waits(
     first_share = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
     there, back = join.passes
     if kind == "reduce_scatter":
-        return there * seconds, back * lost(seconds, first_share * beside.inputs)
+        return there * seconds, back * lost(seconds, first_share * products.inputs)
     hides = float(machine.overlap and kind in rules.hidden_backward)
-    forward = lost(seconds, first_share * beside.forward) if kind == "all_gather" else seconds
-    repeated = lost(seconds, hides * beside.inputs) if repeats_gather(join, recipe) else 0.0
-    return there * forward, back * lost(seconds, hides * beside.weights) + repeated
+    forward = lost(seconds, first_share * products.forward) if kind == "all_gather" else seconds
+    repeated = lost(seconds, hides * products.inputs) if repeats_gather(join, recipe) else 0.0
+    return there * forward, back * lost(seconds, hides * products.weights) + repeated

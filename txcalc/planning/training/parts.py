@@ -15,7 +15,7 @@ from txcalc.planning.parallelism import own_logits
 from txcalc.planning.training.activations import recomputed as recomputed_layers, saved_by_kind
 from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
-from txcalc.planning.training.memory import RankPeak, memory, width_of
+from txcalc.planning.training.memory import RankPeak, memory
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, residual_leaves
 from txcalc.planning.training.states import optimizer_bytes, rank_weights, stacked, states
@@ -53,7 +53,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
     flops, recomputed_flops, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
-    weights = [tensor for some in rank_weights(pieces, recipe, rank.column) for tensor in some]
+    weights = [tensor for tensors in rank_weights(pieces, recipe, rank.column) for tensor in tensors]
     for kind in dict.fromkeys(tensor.kind for tensor in weights):  # of several sharers, the first have most
         optimizer[kind] = states(
             [weight for weight in weights if weight.kind == kind], recipe, 0, rank.column
@@ -65,7 +65,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
             repeated = ceil_div(of_step * leaf.recomputed_in(recipe.recompute, numbers), len(leaf.layers) or 1)
             recomputed_flops[leaf.entry.kind] += repeated
             flops[leaf.entry.kind] += ceil_div(of_step * passes(leaf.entry), 1) + repeated
-        for kind, size in saved_by_kind(piece, recipe, width_of(model)).items():
+        for kind, size in saved_by_kind(piece, recipe, model.d_model).items():
             saved[kind] += size * flights
     columns = (flops, recomputed_flops, saved, optimizer)
     costs = {kind: StepCosts(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
@@ -110,7 +110,7 @@ class RankTree(NamedTuple):
                     sliced.add(id(leaf))
         return cls(root, shards, sp, cp, frozenset(sliced))
 
-    def cut(self, entry: Entry | None) -> Num:
+    def position_shards(self, entry: Entry | None) -> Num:
         """The number of ranks that split the positions that a leaf saves, or those of a block's input (None)."""
         return self.sp if entry is None or id(entry.leaf) in self.sliced else 1
 
@@ -144,12 +144,12 @@ def in_letters(
             return 0
         if not recomputes(entry):
             elements = entry.leaf.saved_fused(entry.work) * entry.runs if recipe.rules.fused else entry.saved
-            return exact_div(elements, rank.cut(entry))
+            return exact_div(elements, rank.position_shards(entry))
         if core:
             return saved_by_core(entry) * entry.runs
         is_input = (entry.name, id(entry.leaf)) in inputs
         width = rank.root.stacks[-1].d_model
-        return exact_div(entry.work.positions * width * entry.layers, rank.cut(None)) if is_input else 0
+        return exact_div(entry.work.positions * width * entry.layers, rank.position_shards(None)) if is_input else 0
 
     def state(entry: Entry) -> Num:
         hidden = entry.kind != "norm" and entry.layer is not None

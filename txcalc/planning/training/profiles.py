@@ -182,17 +182,19 @@ def _fsdp2(recipe: Recipe, groups: WeightGroups, state: State, loss: int) -> dic
     width, wide = recipe.compute_bytes, recipe.reduce_bytes
     root, learning, reduced = groups.root, groups.root_learning, groups.block_learning
     stays = not recipe.reshard
-    accumulated, whole = 0, 0
+    accumulated, unreduced = 0, 0
     if recipe.layout.pp > 1:
         # torch's pipeline: between micro-batches weights stay gathered, and gradients whole, in `reduce`, unreduced.
-        stays, whole = True, wide * (learning + groups.blocks_learning) if recipe.accumulation > 1 else 0
+        stays, unreduced = True, wide * (learning + groups.blocks_learning) if recipe.accumulation > 1 else 0
     elif recipe.accumulation > 1:
         accumulated = state.gradients
     always = groups.blocks * width if stays else 0
     running = root * width + (always or min(2, groups.number) * groups.block * width)
     return {
-        "loss": Moment(accumulated, root * width + always, whole, loss),
-        "backward": Moment(accumulated, running, whole or reduced * (width + wide) + learning * width, recomputes=True),
+        "loss": Moment(accumulated, root * width + always, unreduced, loss),
+        "backward": Moment(
+            accumulated, running, unreduced or reduced * (width + wide) + learning * width, recomputes=True
+        ),
         "end": Moment(state.gradients, root * width, learning * (width + wide), saved=False),
         "step": Moment(state.gradients, saved=False),
     }

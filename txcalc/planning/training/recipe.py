@@ -200,9 +200,9 @@ class Recipe(Struct, frozen=True):
         faults: list[Fault | str] = []
         choices = {"schedule": SCHEDULES, "context": CONTEXT_PARALLEL, "attention": (None, *FLASH), "offload": OFFLOAD}
         faults += [
-            _unknown(name, value, [value_name for value_name in known if value_name])
-            for name, known in choices.items()
-            if (value := getattr(self, name)) not in known
+            _unknown(name, value, [value_name for value_name in allowed if value_name])
+            for name, allowed in choices.items()
+            if (value := getattr(self, name)) not in allowed
         ]
         if not _recompute(self.recompute):
             faults.append(_unknown("recompute", self.recompute, RECOMPUTE, GRANULARITY))
@@ -349,7 +349,7 @@ def _number(text: str) -> bool:
 
 
 def _unknown(name: str, value: str, known: Sequence[str], translations: Mapping[str, str] | None = None) -> Fault:
-    """The fault of an unknown value, with the nearest known one; `others` translates another tool's names."""
+    """The fault of an unknown value, with the nearest known one; `translations` translates another tool's names."""
     near = [
         (translations or {}).get(candidate, candidate) for candidate in nearest(value, [*known, *(translations or {})])
     ]

@@ -81,9 +81,9 @@ def resolve_recipe(
         product = f"its sizes multiply to {layout.gpus:,}"
         faults.append(Fault("--layout", str(layout), f"the {gpus:,} GPUs of {flag}", product))
     sequences = choices.get("micro_batch", 1) * layout.copies  # of one micro-batch of all ranks
-    whole = global_batch(batch, max(1, sequences), tokens, "adapter" in choices)
-    if sequences and (whole < 1 or whole % sequences):
-        faults.append(Fault("--global-batch", whole, f"a multiple of micro-batch · dp · fsdp = {sequences:,}"))
+    step_sequences = global_batch(batch, max(1, sequences), tokens, "adapter" in choices)
+    if sequences and (step_sequences < 1 or step_sequences % sequences):
+        faults.append(Fault("--global-batch", step_sequences, f"a multiple of micro-batch · dp · fsdp = {sequences:,}"))
     if "schedule" in choices and layout.pp == 1:
         faults.append(Fault("--schedule", choices["schedule"], "none where pp = 1: it is of a pipeline"))
     if faults:
@@ -93,4 +93,4 @@ def resolve_recipe(
     usual = ("fsdp2",) if layout.fsdp > 1 or single else ("megatron", "fsdp2")
     having = (name for name in usual if FRAMEWORKS[name].schedules_by(schedule, layout.pp))
     chosen = {"framework": next(having, usual[0]), "schedule": schedule, **choices}
-    return Recipe(layout, accumulation=max(1, whole // (sequences or 1)), tokens=tokens, **chosen)
+    return Recipe(layout, accumulation=max(1, step_sequences // (sequences or 1)), tokens=tokens, **chosen)

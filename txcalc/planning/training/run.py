@@ -114,10 +114,12 @@ def tokens_of(
         raise InputError("train", ["--deadline is of a run: --train-tokens, --compute or --budget says which"])
     if compute is None:
         return tokens
-    least = flops_per_token(model, length)
-    if compute < least:
-        raise InputError("train", [Fault("--compute", compute, f"at least {ceil(least):,} FLOPs, those of one token")])
-    return compute // least
+    token_flops = flops_per_token(model, length)
+    if compute < token_flops:
+        raise InputError(
+            "train", [Fault("--compute", compute, f"at least {ceil(token_flops):,} FLOPs, those of one token")]
+        )
+    return compute // token_flops
 
 
 def run(

@@ -113,16 +113,16 @@ def _zbv(stages: int, rank: int, batches: int) -> Iterator[Action]:
 
 
 def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
-    do, behind = _Script(), stages - rank - 1
-    for _ in range(2 * behind):
+    do, later_ranks = _Script(), stages - rank - 1
+    for _ in range(2 * later_ranks):
         yield from do("F0")
     for _ in range(rank + 1):
         yield from do("F0 F1")
-    for _ in range(behind):
+    for _ in range(later_ranks):
         yield from do("I1 W F1")
     for _ in range(batches - 2 * stages + rank + 1):
         yield from do("F0 B1 F1 B0")
-    for _ in range(behind):
+    for _ in range(later_ranks):
         yield from do("B1 F1 B0")
     late = False  # in the second half of the rest, weights' gradients are deferred
     for i in range(rank + 1):
@@ -131,7 +131,7 @@ def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
         yield from do("I1" if late else "B1")
         late = late or half
         yield from do("I0" if late else "B0")
-    for _ in range(behind):
+    for _ in range(later_ranks):
         yield from do("W I0" if late else "W B0")
     while do.waiting:
         yield from do("W")

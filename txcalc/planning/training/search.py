@@ -112,13 +112,13 @@ class Search:
         fits. 1 where a framework has no layout of one accelerator to count them in."""
         states_bytes = []
         for name in self.frameworks:
-            whole = replace(self.base, layout=Layout(), zero=0, framework=name, schedule="1f1b")
+            unsharded = replace(self.base, layout=Layout(), zero=0, framework=name, schedule="1f1b")
             try:
-                pieces = Pipeline(self.model, whole).pieces
+                pieces = Pipeline(self.model, unsharded).pieces
             except InputError:
                 return 1
-            state = states([tensor for piece in pieces for tensor in tensors(piece, whole)], whole, 0)
-            states_bytes.append(sum(state) - (state.optimizer if whole.offloads("optimizer") else 0))
+            state = states([tensor for piece in pieces for tensor in tensors(piece, unsharded)], unsharded, 0)
+            states_bytes.append(sum(state) - (state.optimizer if unsharded.offloads("optimizer") else 0))
         return int(ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * self.machine.accelerator.memory))
 
     def run(
@@ -150,24 +150,24 @@ class Search:
         )
         if not tried.least:
             raise Refuted(f"{self.model.name}: {refusal}")
-        least = self._timed(*tried.least[2:])
-        takes = iec(least.plan.fullest.reserved, 3)
+        smallest_layout = self._timed(*tried.least[2:])
+        takes = iec(smallest_layout.plan.fullest.reserved, 3)
         mends = self._mends(given)
         refusal += f": the smallest of {tried.number} that were computed takes {takes}" + (
             f" ({mends})" if mends else ""
         )
         if given:
             refusal += f'; without ":{self.gpus}" the fewest that suffice are found'
-        return Searched((least,), self.considered, 0, refusal)
+        return Searched((smallest_layout,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:
         """The first layouts that fit, at most `enough`. The memory of one that takes more than both the accelerator has
         and the smallest before it is not computed to the end."""
         fitting, capacity = list[FoundLayout](), self.machine.accelerator.memory
         for estimate in estimates:
-            most = max(capacity, tried.least[0]) if tried.least else None
+            limit = max(capacity, tried.least[0]) if tried.least else None
             try:
-                plan = memory_within(self.model, estimate.recipe, most)
+                plan = memory_within(self.model, estimate.recipe, limit)
             except InputError:
                 continue
             tried.number += 1
@@ -248,12 +248,12 @@ class Search:
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Recipes of a layout: micro-batch, interleaving, ZeRO stage and recomputation."""
-        rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].newton_schulz > 0
+        rules, whole_matrices = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].newton_schulz > 0
         if rules.lacks(layout) or ("schedule" in self.fixed and layout.pp == 1):
             return  # a schedule needs a pipeline
         if self.base.packed and not rules.packs:
             return
-        zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
+        zeros = [n for n in rules.zeros if n == 0 or (not whole_matrices and (n == 1 or layout.pp == 1))]
         recomputes = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
             if self.batch % (micro * layout.copies):
@@ -277,8 +277,8 @@ class Search:
                             zero=zero,
                             schedule=schedule,
                         )
-                        wanted = "zero" not in self.fixed or self.base.zero in (zero, recipe.zero_stage)
-                        if wanted and accumulation >= recipe.least:
+                        allowed = "zero" not in self.fixed or self.base.zero in (zero, recipe.zero_stage)
+                        if allowed and accumulation >= recipe.least:
                             yield recipe
 
 
@@ -298,10 +298,10 @@ def fewest_gpus(
             return error
 
     too_few, number, result = 0, 1, run(1)
-    least = 1 if isinstance(result, TxcalcError) or not result.refused else searches[1].least
+    min_gpus = 1 if isinstance(result, TxcalcError) or not result.refused else searches[1].least
     while isinstance(result, TxcalcError) or result.refused:
         too_few, number, previous = number, min(2 * number, node) if number < node else 2 * number, result
-        while node < number < least:
+        while node < number < min_gpus:
             too_few, number = number, 2 * number
         result = run(number)
         if isinstance(previous, TxcalcError):
@@ -311,7 +311,7 @@ def fewest_gpus(
             return previous._replace(refused=f"{previous.refused}; of {number:,}: {result}")
         elif result.refused and result.peak_bytes > SMALLER * previous.peak_bytes:
             return result
-    low, high = max(too_few, min(number, least) - 1) // node, number // node
+    low, high = max(too_few, min(number, min_gpus) - 1) // node, number // node
     while high - low > 1:
         middle = (low + high) // 2
         attempt = run(middle * node)

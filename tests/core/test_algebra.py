@@ -478,7 +478,7 @@ def test_positions_that_a_rank_of_megatron_keeps() -> None:
     rank = algebra.of_rank(
         model, Layout(tp=4, sp=4), work, 0, Recipe(Layout(tp=4, sp=4), 2, 1, 48, framework="megatron")
     )
-    cut = {entry.name.rpartition(".")[2]: rank.cut(entry) for entry in walk(rank.root, work)}
+    cut = {entry.name.rpartition(".")[2]: rank.position_shards(entry) for entry in walk(rank.root, work)}
     shared = ("attention_norm", "q", "k", "v", "feed_forward_norm", "gate", "up", "final_norm", "projection")
     assert all(cut[name] == 4 for name in shared)
     assert all(cut[name] == 1 for name in ("tokens", "core", "o", "activation", "down"))

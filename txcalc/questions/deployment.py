@@ -811,9 +811,8 @@ def _speculation(serving: Serving) -> SpeculationInfo | None:
 
 
 def _efficiency(serving: Serving) -> dict[str, KernelShare]:
-    efficiency = serving.efficiency
-    sources = efficiency.sources
-    return {key: KernelShare(value, sources[key]) for key, value in efficiency.figures().items()}
+    efficiency = serving.plan.planner.accelerator.efficiency
+    return {key: KernelShare(value, efficiency.sources[key]) for key, value in efficiency.figures().items()}
 
 
 def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:

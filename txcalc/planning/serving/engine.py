@@ -191,9 +191,11 @@ def engine(
         raise InputError("engine", faults)
     bits_of(kv, "--kv")
     form, reserved = weights_of(model, weights), reserve or Reserve()
+    number, rank = adapters
     plain = EngineConfig(
-        form, kv, block, chunk, reserved, weights, None, "", prefix, offload, *adapters, interval, gathers
-    )
+        weights=form, kv=kv, block=block, chunk=chunk, reserve=reserved, weights_name=weights, prefix=prefix,
+        offload=offload, adapters=number, rank=rank, interval=interval, gathers=gathers,
+    )  # fmt: skip
     return plain if memory is None else with_engine(plain, model, memory, reserve)
 
 

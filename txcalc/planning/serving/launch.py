@@ -26,7 +26,7 @@ from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running
-from txcalc.planning.serving.launch_weights import Served, repository_of, served
+from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     style = ENGINES[engine]
     layout, config = plan.best.layout, plan.planner.engine
     guess = request.speculation if request else None
-    chosen = _checked(plan, engine)
+    chosen = _engine_of_plan(plan, engine)
     comments = [f"# the flags are those of {style.version}, the plan is of {chosen}"] if chosen.user_version else []
     if guess and plan.planner.draft is None:
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of the text so far")
@@ -88,7 +88,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     return "\n".join([*comments, *_comment(weights), _lines(start, flags)])
 
 
-def _checked(plan: Plan, engine: str) -> EngineProfile:
+def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     """The engine and version that runs the plan. Errors: `InputError` for a plan that does not fit, of another engine,
     or in formats that the engine does not have on the accelerator, or only as .gguf files."""
     config, style = plan.planner.engine, ENGINES[engine]
@@ -109,22 +109,23 @@ def _checked(plan: Plan, engine: str) -> EngineProfile:
     return chosen
 
 
-def _streamed(plan: Plan) -> Served:
+def _vllm_weights(plan: Plan) -> CommandWeights:
     """vLLM quantises layer by layer: as of the version whose flags are known here."""
     memory = plan.planner.engine.memory
-    return served(plan, online=True, streams=not (memory and memory.profile.user_version))
+    return weights_of_plan(plan, online=True, streams=not (memory and memory.profile.user_version))
 
 
-def _whole(plan: Plan) -> Served:
+def _sglang_weights(plan: Plan) -> CommandWeights:
     """SGLang quantises when all weights are on the GPU."""
-    return served(plan, online=True, streams=False)
+    return weights_of_plan(plan, online=True, streams=False)
 
 
-def _as_stored(plan: Plan) -> Served:
-    return served(plan, online=False, streams=False)
+def _trtllm_weights(plan: Plan) -> CommandWeights:
+    """TensorRT-LLM quantises nothing while it loads."""
+    return weights_of_plan(plan, online=False, streams=False)
 
 
-def _comment(weights: Served) -> list[str]:
+def _comment(weights: CommandWeights) -> list[str]:
     return [f"# {weights.comment}"] if weights.comment else []
 
 
@@ -151,9 +152,9 @@ class CommandStyle(NamedTuple):
     """
 
     adapters: str
-    write: Callable[[Plan, Served, SpeculativeDecoding | None], tuple[str, Flags]] | None
+    write: Callable[[Plan, CommandWeights, SpeculativeDecoding | None], tuple[str, Flags]] | None
     version: str
-    weights: Callable[[Plan], Served]
+    weights: Callable[[Plan], CommandWeights]
     gguf: bool = False
     runs: str = ""
     without_towers: bool = False
@@ -165,7 +166,7 @@ def _lines(start: str, flags: Flags) -> str:
     return " \\\n  ".join([start, *(flag if value is None else f"{flag} {value}" for flag, value in flags)])
 
 
-def _dynamo(plan: Plan, weights: Served, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
+def _dynamo(plan: Plan, weights: CommandWeights, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
     """The commands of a front end and its workers: one pool, or one for prefill and one for decode."""
     lines = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
@@ -244,34 +245,36 @@ def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
     return [words[kv]]
 
 
+def _above_one(*degrees: tuple[str, int]) -> Flags:
+    """The flags of the degrees of a layout that are not 1."""
+    return [(flag, degree) for flag, degree in degrees if degree > 1]
+
+
 def _share(part: int, *others: int) -> str:
     """A part of the sum."""
     return f"{part / (part + sum(others)):.3g}"
 
 
-def _vllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _vllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout = plan.best.layout
     return f"vllm serve {weights.checkpoint}", _vllm_flags(plan, weights, layout, running(plan, layout), guess)
 
 
-def _loaded(weights: Served) -> Flags:
+def _loaded(weights: CommandWeights) -> Flags:
     """What vLLM and SGLang do with the weights while they load them."""
     flags = (("--dtype", weights.dtype), ("--quantization", weights.quantization))
     return [(flag, value) for flag, value in flags if value]
 
 
 def _vllm_flags(
-    plan: Plan, weights: Served, layout: Layout, sequences: int, guess: SpeculativeDecoding | None
+    plan: Plan, weights: CommandWeights, layout: Layout, sequences: int, guess: SpeculativeDecoding | None
 ) -> Flags:
     """Those of a layout whose copies each run `sequences` at most."""
     engine = plan.planner.engine
     if layout.ep not in (1, layout.tp * layout.dp):
         raise _refuse(plan, "vLLM")
     flags: Flags = [*_loaded(weights), ("--tensor-parallel-size", layout.tp)]
-    if layout.pp > 1:
-        flags.append(("--pipeline-parallel-size", layout.pp))
-    if layout.dp > 1:
-        flags.append(("--data-parallel-size", layout.dp))
+    flags += _above_one(("--pipeline-parallel-size", layout.pp), ("--data-parallel-size", layout.dp))
     if layout.ep > 1:
         flags.append(("--enable-expert-parallel", None))
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
@@ -298,20 +301,16 @@ def _vllm_flags(
     return flags
 
 
-def _sglang(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine, shared = plan.best.layout, plan.planner.engine, _shared(plan)
     together = layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
     flags: Flags = [*_loaded(weights), ("--tp-size", together if shared else layout.tp)]
-    if layout.pp > 1:
-        flags.append(("--pp-size", layout.pp))
-    if layout.dp > 1:
-        flags.append(("--dp-size", layout.dp))
+    flags += _above_one(("--pp-size", layout.pp), ("--dp-size", layout.dp))
     if shared:
         flags.append(("--enable-dp-attention", None))
-    if layout.ep > 1:
-        flags.append(("--ep-size", layout.ep))
+    flags += _above_one(("--ep-size", layout.ep))
     sequences = running(plan, layout) * (layout.dp if shared else 1)
     # It keeps a few tokens of the context for itself (managers/tp_worker.py: max_req_input_len = context - 6).
     context = max(plan.context, min(plan.context + 6, plan.planner.model.context or plan.context + 6))
@@ -343,15 +342,12 @@ def _sglang(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> t
     return f"python -m sglang.launch_server --model-path {weights.checkpoint}", flags
 
 
-def _trtllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def _trtllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.planner.engine
     if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
     flags: Flags = [("--tp_size", layout.dp if _shared(plan) else layout.tp)]
-    if layout.pp > 1:
-        flags.append(("--pp_size", layout.pp))
-    if layout.ep > 1:
-        flags.append(("--ep_size", layout.ep))
+    flags += _above_one(("--pp_size", layout.pp), ("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", running(plan, layout))]
     gpu = plan.best.fullest
     reserve = engine.reserve.of(gpu.memory) + gpu.rank.rest.get("left free", 0)
@@ -363,7 +359,7 @@ def _trtllm(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> t
     return start, flags
 
 
-def _options(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> list[str]:
+def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> list[str]:
     """Options that TensorRT-LLM only reads from a file."""
     engine, lines = plan.planner.engine, []
     if weights.dtype:
@@ -392,16 +388,16 @@ def _options(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> 
 
 ENGINES = {
     "vllm": CommandStyle(
-        "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _streamed, without_towers=True
+        "name each adapter: --lora-modules NAME=PATH …", _vllm, "vLLM 0.33", _vllm_weights, without_towers=True
     ),
     "sglang": CommandStyle(
-        "name each adapter: --lora-paths NAME=PATH …", _sglang, "SGLang 0.5.23", _whole, gathers=False
+        "name each adapter: --lora-paths NAME=PATH …", _sglang, "SGLang 0.5.23", _sglang_weights, gathers=False
     ),
     "trtllm": CommandStyle(
         "each request names its adapter: lora_request",
         _trtllm,
         "TensorRT-LLM 00209af",
-        _as_stored,
+        _trtllm_weights,
         gathers=True,
         one_copy=True,
     ),
@@ -409,7 +405,7 @@ ENGINES = {
         "each adapter is loaded by the workers' own API (DYN_LORA_ENABLED=true)",
         None,
         "vLLM 0.33",
-        _streamed,
+        _vllm_weights,
         runs="vllm",
         without_towers=True,
     ),

@@ -11,7 +11,7 @@ from txcalc.planning.formats.names import NATIVE
 from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Plan
-from txcalc.planning.serving.launch_weights import Served, name_of, to_fill_in
+from txcalc.planning.serving.launch_weights import CommandWeights, name_of, to_fill_in
 from txcalc.planning.serving.offload import count, divides
 from txcalc.planning.serving.points import SpeculativeDecoding
 
@@ -30,22 +30,22 @@ def running(plan: Plan, layout: Layout) -> int:
     return min(share, most) if most else share
 
 
-def gguf_file(plan: Plan) -> Served:
+def gguf_file(plan: Plan) -> CommandWeights:
     """The plan's .gguf file for a shell: the one that was read, or one to fill in."""
     if path := _read(plan):
-        return Served(shlex.quote(path))
+        return CommandWeights(shlex.quote(path))
     text = f"the {_type(plan)} .gguf file of {name_of(plan.planner.model)}"
-    return Served(to_fill_in("GGUF", text), comment=f"set GGUF to {text}")
+    return CommandWeights(to_fill_in("GGUF", text), comment=f"set GGUF to {text}")
 
 
-def gguf_path(plan: Plan) -> Served:
+def gguf_path(plan: Plan) -> CommandWeights:
     """The same for a Modelfile."""
     if path := _read(plan):
-        return Served(path)
+        return CommandWeights(path)
     model, kind = name_of(plan.planner.model), _type(plan)
     name, word = re.sub(r"[^A-Za-z0-9.]+", "-", model.rpartition("/")[2]), re.sub(r"[^A-Z0-9_]+", "-", kind)
     comment = f"replace the file after FROM by the {kind} .gguf file of {model}"
-    return Served(f"./REPLACE-WITH-THE-{word}-FILE-OF-{name}.gguf", comment=comment)
+    return CommandWeights(f"./REPLACE-WITH-THE-{word}-FILE-OF-{name}.gguf", comment=comment)
 
 
 def _read(plan: Plan) -> str:
@@ -61,7 +61,7 @@ def _type(plan: Plan) -> str:
     return plan.planner.engine.weights.name.upper()
 
 
-def llama_server(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     """Start and flags of `llama-server`. Its context is of all slots together."""
     engine, layout, model = plan.planner.engine, plan.best.layout, plan.planner.model
     slots = _slots(plan, "llama.cpp")
@@ -84,7 +84,7 @@ def llama_server(plan: Plan, weights: Served, guess: SpeculativeDecoding | None)
     return f"llama-server --model {weights.checkpoint}", flags
 
 
-def modelfile(plan: Plan, weights: Served, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
+def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     """The lines of a Modelfile, with what the server itself has to be started with as comments."""
     engine, model = plan.planner.engine, plan.planner.model
     slots = _slots(plan, "Ollama")

@@ -34,7 +34,7 @@ KINDS = {
 }
 
 
-class Served(NamedTuple):
+class CommandWeights(NamedTuple):
     """Weights in a command: the checkpoint as the shell reads it, and what is done with it while it is loaded: the
     dtype, or the quantisation, it gets there ("": as it is); `comment`: what the user has to do."""
 
@@ -44,7 +44,7 @@ class Served(NamedTuple):
     comment: str = ""
 
 
-def served(plan: Plan, online: bool, streams: bool) -> Served:
+def weights_of_plan(plan: Plan, online: bool, streams: bool) -> CommandWeights:
     """The weights of a plan for an engine that loads checkpoints of the hub. `online`: it quantises to FP8 while it
     loads; `streams`: layer by layer, without room for all weights as published."""
     model, engine = plan.planner.model, plan.planner.engine
@@ -52,12 +52,12 @@ def served(plan: Plan, online: bool, streams: bool) -> Served:
     repository = repository_of(model)
     same = engine.weights_name == NATIVE or (published is not None and engine.weights.name == published.name)
     if same:
-        return Served(repository) if repository else _missing(model, "a")
+        return CommandWeights(repository) if repository else _missing(model, "a")
     if repository and published and published.name in DTYPES:
         if engine.weights.name in DTYPES:
-            return Served(repository, dtype=DTYPES[engine.weights.name])
+            return CommandWeights(repository, dtype=DTYPES[engine.weights.name])
         if engine.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
-            return Served(repository, quantization="fp8")
+            return CommandWeights(repository, quantization="fp8")
     return _missing(model, kind_of(engine.weights_name, engine.weights), published)
 
 
@@ -97,10 +97,12 @@ def _plain(text: str) -> str:
     return re.sub(r"[^\w./:,=()+ -]", "_", text, flags=re.ASCII)
 
 
-def _missing(model: Model, kind: str, published: Format | None = None) -> Served:
+def _missing(model: Model, kind: str, published: Format | None = None) -> CommandWeights:
     text = f"{kind} checkpoint of {name_of(model)}"
     published_as = f", which is published in {published.name}" if published and not model.changed else ""
-    return Served(to_fill_in("CHECKPOINT", text), comment=f"set CHECKPOINT to {_plain(text)}{_plain(published_as)}")
+    return CommandWeights(
+        to_fill_in("CHECKPOINT", text), comment=f"set CHECKPOINT to {_plain(text)}{_plain(published_as)}"
+    )
 
 
 def _loads_wide(plan: Plan, published: Format) -> bool:

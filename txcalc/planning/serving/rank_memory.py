@@ -70,8 +70,8 @@ class RankBytes:
         ledger = model.entries if stage.root is model.root else stage.ledger(model.workload())
         stored = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
         offload = engine.offload
-        self.weights = [one for one in stored if not (offload and offload.holds(one[0]))]
-        self.ram_weights = [one for one in stored if offload and offload.holds(one[0])]
+        self.weights = [(entry, size) for entry, size in stored if not (offload and offload.holds(entry))]
+        self.ram_weights = [(entry, size) for entry, size in stored if offload and offload.holds(entry)]
         self.adapters_bytes = 0
         if engine.adapters:
             each = sum(map(engine.adapted, ledger))

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
@@ -232,10 +231,6 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         layout = self.chosen.layout
         rate = self.request.rate
         return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
-
-    @property
-    def efficiency(self) -> Efficiency:
-        return self.plan.planner.accelerator.efficiency
 
 
 def bounded(timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None) -> Steady:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,55 @@ class Model(Struct, frozen=True, dict=True):
         return self.entries.total("active")
 
     @property
+    def flops_per_token(self) -> Fraction:
+        """Forward FLOPs of matrix products per token, averaged over a prefill of the usual length (its context, at most
+        2,048 tokens); with windows, only the query-key pairs that they let through. `ledger` has other lengths.
+
+        >>> import txcalc
+        >>> txcalc.load("llama-3.1-8b").flops_per_token
+        Fraction(16083058688, 1)
+        """
+        ledger = self.ledger(tokens=self.usual_tokens)
+        return Fraction(ledger.total("flops_masked" if self.has_windows else "flops"), ledger.work.tokens)
+
+    @property
+    def kv_bytes_per_token(self) -> int | None:
+        """Bytes by which the next token lengthens the KV cache of one sequence, in 16 bits, after the usual length;
+        None where the cache grows in steps.
+
+        >>> import txcalc
+        >>> txcalc.load("llama-3.1-8b").kv_bytes_per_token
+        131072
+        """
+        growth = self.ledger(tokens=self.usual_tokens).cache_now.growth
+        return None if growth is None else 2 * growth
+
+    def summary(self) -> str:
+        """Its kind and sizes, and what it costs, in a few lines.
+
+        >>> import txcalc
+        >>> print(txcalc.load("gpt2").summary())
+        gpt2: decoder, 12 layers, D = 768, V = 50,257 (tied)
+        MHA 12/12 × 64; plain F = 3,072
+        124,439,808 parameters, 285 M FLOPs per token at 1,024 tokens, 36 KiB of KV cache per token
+        """
+        tokens = self.workload(tokens=self.usual_tokens).tokens
+        cost = f"{self.params:,} parameters, {short(self.flops_per_token)} FLOPs per token at {tokens:,} tokens"
+        cache = f", {iec(self.kv_bytes_per_token)} of KV cache per token" if self.kv_bytes_per_token else ""
+        return "\n".join([*self.outline(), cost + cache])
+
+    def outline(self) -> tuple[str, str]:
+        """Its kind and sizes in one line, its layers in another."""
+        layers = " + ".join(str(stack.n_layers) for stack in self.stacks)
+        first = f"{self.name}: {self.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {self.d_model:,}"
+        if self.vocab_size is not None:
+            first += f", V = {self.vocab_size:,}" + (" (tied)" if self.description.last.head.tied else "")
+        blocks = [group.block for stack in self.root.stacks for group in stack.groups]
+        descriptions = [leaf.describe() for leaf in self.root.leaves()]
+        descriptions += [branch.part.describe() for block in blocks for branch in block.branches]
+        return first, "; ".join(dict.fromkeys(words for words in descriptions if words))
+
+    @property
     def kind(self) -> str:
         """decoder, encoder, encoder-decoder, vision, audio; a decoder without attention is recurrent, one with both a
         hybrid."""
@@ -265,7 +315,7 @@ class Model(Struct, frozen=True, dict=True):
             del given["source"]
         sizes = {name: _length(value, decoding is not None) for name, value in given.items()}
         faults = [
-            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}")
+            Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}", _mend(value))
             for name, value in sizes.items()
             if not _within(value, least := LEAST[name], decoding is not None)
         ]
@@ -315,14 +365,24 @@ class Model(Struct, frozen=True, dict=True):
         **conventions: Any,
     ) -> Ledger:
         """Every leaf under this workload. `conventions` are those of `workload`: logits, mla, keep_scores, decoding.
+        Lengths may be given by letter: B, T, P, T_src.
 
         For arrays of lengths the figures are arrays of exact Python integers.
 
         >>> import txcalc
         >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
         2333186457600
+        >>> txcalc.load("gpt2").ledger(T=1024).total("cache")
+        18874368
         """
-        work = self.workload(batch, tokens, past, source, **conventions)
+        sizes = {"batch": batch, "tokens": tokens, "past": past, "source": source}
+        letters = conventions.keys() & LETTERS.keys()
+        for letter in letters:
+            name = LETTERS[letter]
+            if sizes[name] is not None and not (isinstance(sizes[name], int) and sizes[name] == LEAST[name]):
+                raise InputError("ledger", [f"{name} and {letter} say the same thing twice"])
+            sizes[name] = conventions.pop(letter)
+        work = self.workload(**sizes, **conventions)
         weight = bits_of(dtype)
         return self.counted(work, (weight, weight, bits_of(kv_dtype, "--kv")))
 
@@ -401,6 +461,7 @@ def _known(value: object) -> bool:
 
 
 LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
+LETTERS = {"B": "batch", "T": "tokens", "P": "past", "T_src": "source"}
 
 
 def _length(value: object, taken: bool) -> Any:
@@ -422,6 +483,11 @@ def _within(value: Any, least: int, taken: bool) -> bool:
     if taken or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
     return bool(value.size) and all(whole(one) and least <= one <= MAX_TOKENS for one in value.flat)
+
+
+def _mend(value: object) -> str:
+    """How to give several lengths."""
+    return f"np.array({value}) gives a figure for each" if isinstance(value, list | tuple) else ""
 
 
 def _several(value: Any) -> str:

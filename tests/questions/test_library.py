@@ -381,3 +381,35 @@ def test_help_lists_every_argument() -> None:
     lines = dict(line.split(maxsplit=1) for line in text.partition("Arguments:\n")[2].splitlines())
     assert lines["context"].startswith("Context length: tokens per sequence")
     assert lines.keys() == inspect.signature(txcalc.kv).parameters.keys()
+
+
+def test_models_are_given_one_by_one_or_in_a_list() -> None:
+    pair = [txcalc.load("gpt2"), txcalc.load("gpt2-xl")]
+    assert txcalc.compare(pair) == txcalc.compare(*pair)
+    assert txcalc.crossover(pair, formulas=False) == txcalc.crossover(*pair, formulas=False)
+    with pytest.raises(InputError, match="1 given"):
+        txcalc.compare(pair[:1])
+
+
+def test_a_ledger_takes_lengths_by_letter_and_says_how_to_give_several() -> None:
+    model = txcalc.load("t5-small")
+    assert model.ledger(B=2, T="1k", T_src=512) == model.ledger(batch=2, tokens=1024, source=512)
+    with pytest.raises(InputError, match="tokens and T say the same thing twice"):
+        model.ledger(tokens=512, T=1024)
+    with pytest.raises(InputError, match=r"np\.array\(\[1024, 2048\]\)"):
+        model.ledger(tokens=[1024, 2048])
+
+
+@pytest.mark.parametrize("name", ["gpt2", "gemma-3-27b", "mixtral-8x7b", "vit-b", "t5-small", "mamba-2.8b"])
+def test_a_models_costs_per_token_are_those_of_show(name: str) -> None:
+    model, answer = txcalc.load(name), txcalc.show(name)
+    flops = answer.flops.masked.matmul if answer.has_windows else answer.flops.forward.matmul
+    positions = model.workload(tokens=model.usual_tokens).tokens
+    assert model.flops_per_token * positions == flops
+    assert model.kv_bytes_per_token == answer.cache.bytes_per_token
+    assert model.summary().startswith("\n".join(answer.model.summary)) and f"{model.params:,}" in model.summary()
+
+
+def test_an_answer_within_an_answer_shows_its_figures() -> None:
+    flops = txcalc.show("gpt2", tokens=1).flops
+    assert repr(flops).startswith(f"Flops(forward=ForwardFlops(matmul={flops.forward.matmul}, ")

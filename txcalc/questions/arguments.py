@@ -218,6 +218,13 @@ def one_size(**values: Any) -> None:
         raise InputError("workload", faults)
 
 
+def listed(sources: Sequence[Any]) -> tuple[Any, ...]:
+    """Sources that were given one by one, or as one list."""
+    if len(sources) == 1 and isinstance(sources[0], list | tuple):
+        return tuple(sources[0])
+    return tuple(sources)
+
+
 def several_texts(name: str, values: Any) -> list[str]:
     """One or several texts. Errors: `InputError`."""
     texts = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else [values]

@@ -21,7 +21,7 @@ from txcalc.planning.matching import MatchedModel, Near, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import some
+from txcalc.questions.arguments import listed, some
 from txcalc.questions.changes import must_change, parse_variant
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.model_info import ModelInfo
@@ -158,7 +158,7 @@ def compare(
     """Compare two to eight models: parameters, FLOPs and cache over lengths, with ratios to the first. Also variants of
     one model, models of one budget, and where attention exceeds the feed-forward.
 
-    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+    In Python: several arguments, or one list of models. Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
     >>> answer = txcalc.compare("llama-3.1-8b", txcalc.load("llama-3.1-8b", h_kv=4), context="8k")
@@ -168,10 +168,11 @@ def compare(
     if (match is None) != (by is None):
         pair = "what is equal, and the size that makes it so (--match params --by F)"
         raise InputError("options", [f"--match and --by go together: {pair}"])
-    number = len(sources) + len(variants)
-    if not (2 <= number <= MAX_MODELS and sources):
+    model_sources = listed(sources)
+    number = len(model_sources) + len(variants)
+    if not (2 <= number <= MAX_MODELS and model_sources):
         raise InputError("compare", [f"{number} given, expected 2 to {MAX_MODELS} models, or variants of one by --set"])
-    models = [load(source) for source in sources]
+    models = [load(source) for source in model_sources]
     models += [variant(models[0], changes) for changes in variants]
     wanted = some(context, "--context")
     contexts = wanted or default_contexts(models)

@@ -19,7 +19,7 @@ from txcalc.planning.crossover import (
 )
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import length, maybe
+from txcalc.questions.arguments import length, listed, maybe
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_MODELS, Mark, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
@@ -106,10 +106,11 @@ def crossover(
     >>> txcalc.crossover("llama-3.1-8b", formulas=False).rows[0].tokens
     21504
     """
-    if not sources:
+    model_sources = listed(sources)
+    if not model_sources:
         raise InputError("crossover", ["expected one or more models"])
     encoder_tokens = maybe(source_tokens, "--source-tokens", length)
-    prefills = [prefills_of(load(source), encoder_tokens, logits, mla) for source in sources]
+    prefills = [prefills_of(load(source), encoder_tokens, logits, mla) for source in model_sources]
     lengths = [crossovers(each) for each in prefills]
     forms: list[Sequence[Any]] = [[None] * len(of_model) for of_model in lengths]
     classic: tuple[ClassicCrossing, ...] = ()

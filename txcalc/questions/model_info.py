@@ -23,19 +23,7 @@ class ModelInfo(Answer):
     def of(cls, model: Model) -> ModelInfo:
         description = model.description
         source, model_type = description.source or model.origin, description.model_type or None
-        return cls(model.name, model.kind, model.context, source, model_type, model.params, summary(model))
-
-
-def summary(model: Model) -> tuple[str, str]:
-    """A model in one line, and its layers in another."""
-    layers = " + ".join(str(stack.n_layers) for stack in model.stacks)
-    first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {model.d_model:,}"
-    if model.vocab_size is not None:
-        first += f", V = {model.vocab_size:,}" + (" (tied)" if model.description.last.head.tied else "")
-    blocks = [group.block for stack in model.root.stacks for group in stack.groups]
-    descriptions = [leaf.describe() for leaf in model.root.leaves()]
-    descriptions += [branch.part.describe() for block in blocks for branch in block.branches]
-    return first, "; ".join(dict.fromkeys(words for words in descriptions if words))
+        return cls(model.name, model.kind, model.context, source, model_type, model.params, model.outline())
 
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}

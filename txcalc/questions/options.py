@@ -132,7 +132,7 @@ SOURCE_HELP = (
     "words: gated|plain, rms|ln, pre|post, bias|nobias, tied|untied, final|nofinal)."
 )
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
-SourcesArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source")]
+SourcesArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
 OptionalSources = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source", optional=True)]
 SourceListArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
 

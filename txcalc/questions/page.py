@@ -29,7 +29,6 @@ from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
 from txcalc.program import Guard, Program, written
 from txcalc.questions.answers import Answer, Known
-from txcalc.questions.model_info import summary
 from txcalc.questions.train import Train, answer_of
 
 # Quantities whose evidence the page shows, by their names on it.
@@ -120,7 +119,7 @@ class PageModel(Answer):
         return cls(
             name=model.name,
             source=source,
-            summary=tuple(line for line in summary(model) if line),
+            summary=tuple(line for line in model.outline() if line),
             notes=tuple(model.all_notes),
             sliders=tuple(PageSlider.of(slider, explorer) for slider in explorer.sliders),
             fixed=explorer.fixed,

@@ -26,7 +26,7 @@ from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.training.answer import train as train_plan
 from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
-from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts
+from txcalc.questions.arguments import checked, length, lengths, listed, maybe, names, several_texts
 from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
 from txcalc.questions.phrases import priced
 from txcalc.questions.verify import Progress, no_progress
@@ -152,9 +152,10 @@ def report(
     >>> len(txcalc.report("gpt2").html) < 1_500_000
     True
     """
-    if len(sources) > data.MOST_MODELS:
-        raise InputError("report", [Fault("models", len(sources), f"at most {data.MOST_MODELS} in one page")])
-    if not sources:
+    model_sources = listed(sources)
+    if len(model_sources) > data.MOST_MODELS:
+        raise InputError("report", [Fault("models", len(model_sources), f"at most {data.MOST_MODELS} in one page")])
+    if not model_sources:
         raise InputError("report", ["expected models"])
     gpus, runs, layouts = (
         [] if values == () else several_texts(name, values)
@@ -167,7 +168,7 @@ def report(
         faults += [f"{flag} is of a plan of training (add --train NAME:N)" for flag in flags]
     if faults:
         raise InputError("options", faults)
-    models = [load(source, changes, ignore=ignore) for source in sources]
+    models = [load(source, changes, ignore=ignore) for source in model_sources]
     plan_grid = grid.plan_grid()
     serving = tuple(_serving(models, gpus, [plan_grid.of(model) for model in models], tell))
     numbers = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
@@ -176,7 +177,7 @@ def report(
     explorers = [explore(model) for model in models]
     commands = [
         _source(source if isinstance(source, str) else model.name, changes or {}, ignore)
-        for source, model in zip(sources, models, strict=True)
+        for source, model in zip(model_sources, models, strict=True)
     ]
     accelerators = map(load_accelerator, accelerator_names())
     shown = PageData(

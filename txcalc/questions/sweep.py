@@ -17,7 +17,7 @@ from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Deferred, Result, json_key
-from txcalc.questions.arguments import checked, length, names, several_texts
+from txcalc.questions.arguments import checked, length, listed, names, several_texts
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_LINES, Panel, Picture, PlotAxis, Series
 from txcalc.questions.workload import WorkloadInfo
@@ -202,13 +202,14 @@ def sweep(
     """
     from txcalc.sweeps.sweep import meaning
 
-    if not 1 <= len(sources) <= MAX_MODELS:
-        raise InputError("sweep", [f"{len(sources)} models, expected 1 to {MAX_MODELS}"])
+    model_sources = listed(sources)
+    if not 1 <= len(model_sources) <= MAX_MODELS:
+        raise InputError("sweep", [f"{len(model_sources)} models, expected 1 to {MAX_MODELS}"])
     lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_tokens}
     fixed = {name: length(value, name) for name, value in lengths.items() if value is not None}
     conventions = {"dtype": dtype, "kv_dtype": kv, "logits": logits, "mla": mla}
     axes, sizes = list(grid_axes(over)), asked_for(changes, {})
-    grids = [grid_of(source, sizes, ignore, axes, names(quantities), fixed, conventions) for source in sources]
+    grids = [grid_of(source, sizes, ignore, axes, names(quantities), fixed, conventions) for source in model_sources]
     if by_kind:
         kinds = tuple(dict.fromkeys(name for grid in grids for name in grid.by_kind()))
         for grid in grids:

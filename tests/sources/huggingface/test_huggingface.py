@@ -19,7 +19,7 @@ from txcalc import load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
-from txcalc.questions.model_info import architecture, summary
+from txcalc.questions.model_info import architecture
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
@@ -223,7 +223,7 @@ def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, sai
 
 
 def test_the_width_of_heads_among_pieces_is_theirs() -> None:
-    assert summary(read(SMALL["XLNetModel"]["config"]))[1].startswith("MHA 4/4 × 16")
+    assert read(SMALL["XLNetModel"]["config"]).outline()[1].startswith("MHA 4/4 × 16")
 
 
 def test_truth_is_complete() -> None:

@@ -95,6 +95,12 @@ def test_latex_is_plain_and_within_a_page(command: str) -> None:
     assert latex(command)
 
 
+def test_a_latex_table_keeps_its_rows_hierarchy_and_says_its_conventions() -> None:
+    text = latex("compare gpt2 llama-3.1-8b")
+    assert r"\caption{2 models; $\times$ is the ratio to gpt2; 2 FLOPs per multiply-add; dense attention" in text
+    assert r" & gpt2 & llama-3.1-8b & $\times$ \\" in text and r"\quad 1,024 & " in text
+
+
 @pytest.mark.slow
 def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(tmp_path: Path) -> None:
     """In one document, so that a TeX starts once: with margins of an inch, as `latex.PAGE` has them."""

@@ -31,7 +31,7 @@ def report(answer: Compare, form: str) -> Report:
         headings.append(TableCell(model.name, fold(model.name, max(width, NAME))))
         columns.append(cells)
         if i and ratio_columns:
-            headings.append("")
+            headings.append(TableCell("", "×"))
             columns.append(ratios)
     lines: list[Sequence[Any]] = []
     group = ""

@@ -26,18 +26,22 @@ _SIGNS = str.maketrans(
 def as_latex(report: Report) -> str:
     """One float per table; tables too wide or too long for a page are split. Cells that are already math (`$…$`) stay
     as they are."""
-    return "\n\n".join(["% \\usepackage{booktabs}", *(text for table in report.tables for text in _floats(table))])
+    caption = "; ".join(report.header[:3]) or "Result"  # of a table without a title
+    floats = (text for table in report.tables for text in _floats(table, caption))
+    return "\n\n".join(["% \\usepackage{booktabs}", *floats])
 
 
-def _floats(table: Table) -> Iterator[str]:
+def _floats(table: Table, caption: str) -> Iterator[str]:
     number = 0
     for chosen, widths, _ in blocks(table, WIDTH):
         for start in range(0, max(1, len(table.rows)), ROWS):
             number += 1
-            yield _float(table, table.rows[start : start + ROWS], chosen, widths, number)
+            yield _float(table, table.rows[start : start + ROWS], chosen, widths, number, table.title or caption)
 
 
-def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], widths: list[int], number: int) -> str:
+def _float(
+    table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], widths: list[int], number: int, caption: str
+) -> str:
     """One float: the given rows and columns of a table, with lines broken as in a terminal."""
     heads, *body = [
         [
@@ -47,14 +51,13 @@ def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], width
         for k, row in enumerate((table.headings, *rows))
     ]
     columns = _columns([i in table.left for i in chosen], list(zip(heads, *body, strict=True)))
-    title = table.title or "Result"
-    label = re.sub(r"[^a-z0-9]+", "-", (table.name or title).lower()).strip("-") or "result"
+    label = re.sub(r"[^a-z0-9]+", "-", (table.name or caption).lower()).strip("-") or "result"
     going_on, after = (f"-{number}", " (continued)") if number > 1 else ("", "")
     return "\n".join(
         [
             r"\begin{table}[htbp]",
             r"\centering\small",
-            f"\\caption{{{latex_text(title)}{after}}}",
+            f"\\caption{{{latex_text(caption)}{after}}}",
             f"\\label{{tab:{label}{going_on}}}",
             f"\\begin{{tabular}}{{{''.join(columns)}}}",
             r"\toprule",
@@ -137,9 +140,10 @@ def _bracketed(text: str, signs: str) -> str:
 
 
 def _text(text: str) -> str:
-    """A cell's text; mathematics stays, in pieces between which lines may break."""
+    """A cell's text, indented as in a terminal; mathematics stays, in pieces between which lines may break."""
     if not _mathematics(text):
-        return latex_text(text)
+        indent = len(text) - len(text.lstrip(" "))
+        return r"\quad " * (indent // 2) + latex_text(text.lstrip(" "))
     return text.replace(r"\left(", "(").replace(r"\right)", ")").replace("; ", ";$ $")
 
 

@@ -664,7 +664,7 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
             columns = dict(zip(head, zip(*rows, strict=True), strict=True))
             numbers = {name: column for name, column in columns.items() if name not in ("model", "layout")}
             assert all(float(value) >= 0 for column in numbers.values() for value in column if value) and numbers
-            assert len([name for name in numbers if re.search(r" \((FLOPs/token|parameters|share)\)$", name)]) >= 2
+            assert any(re.search(r" \((FLOPs/token|parameters|share)\)$", name) for name in numbers)
         for button in page.query_selector_all("button[aria-label$='as LaTeX']"):
             with page.expect_download() as saved:
                 button.click()

@@ -32,7 +32,7 @@ function save(name, type, content) {
 
 // A heading: its text, in files with the unit of its column.
 const heading = (head) => head.title ?? head;
-const withUnit = (head) => (head.unit ? `${head.title} (${head.unit})` : heading(head));
+const withUnit = (head) => (head.unit && !head.title.includes(head.unit) ? `${head.title} (${head.unit})` : heading(head));
 // A number in a table that is no figure of the model: grouped for people, plain in files.
 const count = (n) => ({ text: group(n), value: n, plain: true });
 const valueOf = (cell) => (cell && typeof cell === "object" ? cell.value : cell);

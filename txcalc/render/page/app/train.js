@@ -17,6 +17,7 @@ function Train() {
   const plan = DATA.train[state.train],
     model = MODELS[plan.model],
     run = plan.runs[Math.min(state.at.run ?? 0, plan.runs.length - 1)];
+  const shares = Object.entries(run.mfu).map(([name, share]) => [name, percentOf(`mfu ${name}`, share)]);
   const title = (each) => `${MODELS[each.model].name} on ${each.runs[0].gpu.count} × ${each.runs[0].gpu.name}`;
   const cell = (name, value, text) => ({ name, value, text, real: true });
   const real = (...own) => html`<${Figure} ...${cell(...own)} />`;
@@ -34,10 +35,11 @@ function Train() {
         html`<div class="card"><h2>Step <${Badge} how="modelled" /></h2><p class="big">${real("step", run.step_s.achievable, seconds(run.step_s.achievable))}</p></div>
       <div class="card"><h2>Step, floor</h2><p class="big">${real("floor", run.step_s.floor, seconds(run.step_s.floor))}</p></div>`
       }
-      ${Object.entries(run.mfu).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big"><${Figure} ...${percentOf(`mfu ${name}`, share)} /></p></div>`)}
+      ${shares.slice(0, 1).map(([name, share]) => html`<div class="card"><h2>MFU, ${name}</h2><p class="big"><${Figure} ...${share} /></p></div>`)}
       <div class="card"><h2>Largest micro-batch</h2><p class="big"><${Figure} name="max_micro_batch" value=${run.max_micro_batch} /></p></div>
     </section>
     ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>Time and cost of a training run</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} price=${plan.price} /></section>`}
+    ${shares.length > 1 && html`<section aria-label="MFU"><h2>MFU by convention</h2><${Cells} table=${{ title: "Model FLOPs utilisation", head: ["convention", "MFU"], rows: shares }} /></section>`}
     <${Ranks} run=${run} memory=${memory} />
     <${Pipeline} run=${run} model=${model} />
     ${

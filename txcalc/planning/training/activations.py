@@ -68,8 +68,8 @@ def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
 
 
 def _recomputed_core(leaf: RankLeaf, recipe: Recipe) -> int:
-    """What a recomputed attention core saves beside its operands: its result and statistics; without a fused kernel
-    also the scores and the scaled queries."""
+    """Bytes that a recomputed attention core saves in addition to its operands: its result and row statistics; without
+    a fused kernel also the scores and the scaled queries."""
     entry, work, attended = leaf.entry, leaf.entry.work, leaf.entry.leaf.attended
     if entry.kind != "attention_core" or work is None or attended is None:
         return 0

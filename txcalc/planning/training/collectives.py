@@ -22,9 +22,8 @@ from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, stacked, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
+TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # kind in backward; other kinds stay the same
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit: one fp32 number per position each
-
 
 Add = Callable[[str, int, int], None]  # kind, number of collectives, bytes of each
 
@@ -52,7 +51,7 @@ def local_kv_elements(entry: Entry, width: Num) -> Num:
 
 
 def muon_replicas(tensor: RankTensor, recipe: Recipe) -> int:
-    """How many ranks of tp gather a matrix split among them and each orthogonalise all of it, as in Megatron-LM."""
+    """The number of tp ranks that gather a split matrix and all orthogonalise the whole of it, as in Megatron-LM."""
     if tensor.axis is None or recipe.rules.dtensor:
         return 1
     return recipe.layout.expert_ways if tensor.expert else recipe.layout.tp

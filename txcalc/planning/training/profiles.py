@@ -119,7 +119,7 @@ QUEUE = 1024
 
 
 def unreleased_bytes(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
-    """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such."""
+    """Bytes that are freed but not yet reusable, because a collective's stream may still read them."""
     if not recipe.rules.record_stream:
         return 0
     layout = recipe.layout

@@ -33,7 +33,7 @@ class RankLeaf(NamedTuple):
     whole        the leaf before it is split
     on_residual  it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
     layers       numbers of the layers it is part of; () outside all layers
-    of_tower     it belongs to a tower, whose weights are held but which is not run
+    of_tower     it belongs to a tower, whose weights take memory but which is not run
     dispatched   it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
     sequence     with cp: its entry for whole sequences, whose work the ranks share evenly
     products     for a collective: the split products that read what it gathers or produce what it reduces

@@ -49,7 +49,7 @@ class Ways:
         self.tp, self.ep, self.etp, self.sp, self.value = tp, ep, etp, sp, value
         self.pads, self.slices, self.copies = pads, slices, copies
         self.ranks = value(tp)
-        self._said = "tp", self.ranks  # what a fault names
+        self._axis = "tp", self.ranks  # what a fault names
         self._faults: dict[str, Fault] = {}
         self._notes: dict[str, None] = {}
 
@@ -59,7 +59,7 @@ class Ways:
         expert = Ways(self.etp, value=self.value)
         expert._faults, expert._notes = self._faults, self._notes
         derived = expert.ranks == max(1, self.ranks // self.value(self.ep))
-        expert._said = self._said if derived else ("etp", expert.ranks)
+        expert._axis = self._axis if derived else ("etp", expert.ranks)
         return expert
 
     # Obstacles and notes.
@@ -100,7 +100,7 @@ class Ways:
     def split(self, name: str, number: Num) -> Num:
         """number / tp of heads, columns or channels; it must divide."""
         if self.value(number) % self.ranks:
-            self.fault(*self._said, f"a divisor of {name} = {self.value(number):,}")
+            self.fault(*self._axis, f"a divisor of {name} = {self.value(number):,}")
         return self._divided(number, self.tp)
 
     def groups(self, name: str, number: Num) -> Num:

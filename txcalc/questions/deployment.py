@@ -597,7 +597,7 @@ def stage_memory(gpu: Gpu, context: int) -> StageMemory:
         rest=rank.rest,
         free_bytes=gpu.free,
         weights=tuple(PartBytes(entry.path, entry.times, size) for entry, size in rank.weights),
-        cache=tuple(PartBytes(held.path, held.copies, size) for held, size in rank.pages(context)),
+        cache=tuple(PartBytes(pages.path, pages.copies, size) for pages, size in rank.pages(context)),
     )
 
 

@@ -180,7 +180,7 @@ class Sweep:
         for one, other in pairwise(sorted(self.places)):
             if one == other:
                 raise InputError("sweep", [f"{one} is swept twice"])
-        self._made: tuple[Any, Model] | None = None
+        self._last_model: tuple[Any, Model] | None = None
         self.first = self._end(0)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -331,15 +331,15 @@ class Sweep:
     def _model(self, changes: Mapping[str, Any]) -> Model:
         """The model with these keys changed; the last one is kept where nothing varies within a block."""
         key = tuple(changes.values()) if all(type(value) is int for value in changes.values()) else None
-        if self._made and key is not None and self._made[0] == key:
-            return self._made[1]
+        if self._last_model and key is not None and self._last_model[0] == key:
+            return self._last_model[1]
         model = self.base
         if changes:
             raw = spec.changed(self.base.raw, changes)
             names = dict(zip(self.places, self.names, strict=True))
             resolved = resolve(raw, self.base.origin, names)
             model = Model(self.base.name, assemble(resolved), raw, resolved, self.base.origin)
-        self._made = (key, model)
+        self._last_model = (key, model)
         return model
 
 

@@ -40,9 +40,9 @@ WORDS = {"awq": 8, "gptq": 32, "bitnet": 4}
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger: of those above it, its own.
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    leaf: (tuple(above), tuple(own))
+    leaf: (tuple(above), tuple(names))
     for above, leaves in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-    for leaf, own in leaves.items()
+    for leaf, names in leaves.items()
 }
 ATTENTION, MLP = (MODULES[leaf][0] for leaf in ("attention.q", "feed_forward.up"))
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")

@@ -52,6 +52,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     in_ram           what is in the host's RAM, and the bytes left there (below 0: lacking)
     best             of several formats of the model on these accelerators, the one to take
     engine           whose memory it is, where one is named or runs the format on these accelerators
+    kind             the model's: decoder, encoder …
     """
 
     model: str
@@ -71,6 +72,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     refused: str | None = None
     best: bool = False
     engine: str = ""
+    kind: str = ""
 
     @classmethod
     def refusal(cls, model: Model, weights: str, asked: str, gpu: str, context: int, why: str) -> ModelFit:
@@ -78,6 +80,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             model=model.name, params=model.params, weights=weights, asked=asked, gpu=gpu, layout="", context=context,
             fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None, refused=why,
+            kind=model.kind,
         )  # fmt: skip
 
 
@@ -151,6 +154,7 @@ class FormatFits:
             in_ram=str(offload) if host else None,
             ram_free_bytes=ram_free,
             engine=str(engine.memory.profile) if engine.memory else "",
+            kind=model.kind,
         )
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:

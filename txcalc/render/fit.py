@@ -10,6 +10,14 @@ from txcalc.questions.fit import Cards, Fit
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import iec, three
 
+SERVED = ("decoder", "recurrent", "hybrid")  # kinds that people serve; --all and CSV have the others too
+SIZES = (
+    (20 * 10**9, "20 B parameters and more"),
+    (7 * 10**9, "7 to 20 B"),
+    (2 * 10**9, "2 to 7 B"),
+    (0, "less than 2 B"),
+)
+
 
 def report(answer: Fit, form: str) -> Report:
     """Which models fit, largest first: for one card a column per format, for several a column per card with the best
@@ -18,13 +26,24 @@ def report(answer: Fit, form: str) -> Report:
     for row in answer.rows:
         models.setdefault(row.model, []).append(row)
     fitting = [name for name, rows in models.items() if any(row.fits for row in rows)]
-    shown = sorted(fitting if answer.only_fits else models, key=lambda name: (-models[name][0].params, name))
+    served = [name for name in fitting if models[name][0].kind in SERVED]
+    grouped = answer.only_fits and form == "table" and bool(served)
+    wanted = served if grouped else fitting if answer.only_fits else models
+    shown = sorted(wanted, key=lambda name: (-models[name][0].params, name))
     best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
     timed = any(row.tokens_per_s for row in answer.rows)
+    names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
+    headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
+    if one_format:
+        headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
     lines: list[Sequence[Any]] = []
+    sizes: list[str] = []
     for name in shown:
         rows = [row for row in models[name] if row.best] if best_alone else models[name]
         first = models[name][0]
+        if grouped and (size := _size(first.params)) not in sizes:
+            sizes.append(size)
+            lines.append((TableCell(None, size), *[""] * (len(headings) - 1)))
         if one_format:
             speed = rows[0].tokens_per_s
             cells = [TableCell(rows[0].weights, rows[0].weights)]
@@ -32,10 +51,6 @@ def report(answer: Fit, form: str) -> Report:
         else:
             cells = [_room(row, best_alone) for row in rows]
         lines.append((name, rounded(first.params), first.context, *cells))
-    names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
-    headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
-    if one_format:
-        headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
     table = Table("", headings, lines, name="fit", crossed=not one_format)
     verb = "model fits" if len(models) == 1 else "models fit"
     tokens = f"with one sequence of {answer.context:,} tokens (their context if shorter)"
@@ -43,7 +58,14 @@ def report(answer: Fit, form: str) -> Report:
     if best_alone:
         speeds = ", tokens/s of one sequence," if timed else ""
         header.append(f"the first format that fits{speeds} and free memory per GPU")
+    if grouped and (others := len(fitting) - len(served)):
+        header.append(f"without the {others} encoders and encoder–decoders among them (--all)")
     return Report([table], header, answer.notes, not answer.failed)
+
+
+def _size(params: int) -> str:
+    """The class of size of a model, as a heading."""
+    return next(text for least, text in SIZES if params >= least)
 
 
 def _cards(answer: Fit) -> list[str]:

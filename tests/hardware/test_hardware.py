@@ -427,6 +427,7 @@ def test_every_cloud_instance_has_the_accelerators_of_a_preset() -> None:
 def test_an_instance_is_all_its_gpus_and_its_price_is_of_them() -> None:
     assert priced("p5.48xlarge@55") == ("p5.48xlarge", 8, 55 / 8)
     assert priced("2xg5.12xlarge") == ("g5.12xlarge", 8, None)
+    assert priced("g5.xlarge") == ("g5.xlarge", None, None) and priced("g5.xlarge:3")[1] == 3  # the fewest, or three
     with pytest.raises(UnknownName, match=r"p5\.48xlarge"):
         hardware.load("p5.49xlarge")
 

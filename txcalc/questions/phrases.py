@@ -33,7 +33,8 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
         raise InputError(flag, [Fault(flag, text, "one or more of it")])
     if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
         raise InputError(flag, [Fault(flag, text, "its number once", f"{first}x{name.rpartition(':')[0]}")])
-    if instance := instances.find(name):
+    instance = instances.find(name)
+    if instance and (number or instance.gpus > 1):  # of instances with one GPU, as many as are needed
         number = (number or 1) * instance.gpus
     return name, number
 

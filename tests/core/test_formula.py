@@ -114,7 +114,7 @@ def test_a_table_shows_letters_over_numbers() -> None:
 def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> None:
     markdown = run("gemma-3-27b", "--format", "markdown").stdout
     assert "| layers.0.attention | L_global + L_local | 2·d_h·(D·(h + h_kv) + 1) |" in markdown
-    held = markdown.split("elements in all")[1].split("Elements kept")[0]
+    held = markdown.split("elements in total")[1].split("Elements kept")[0]
     assert "| layers.0.attention | L_local | 2·min(T, W)·h_kv·d_h |" in held
     assert "| layers.5.attention | L_global | 2·T·h_kv·d_h |" in held
     parts = [row["part"] for row in rows("gemma-3-27b") if row["quantity"] == "params"]

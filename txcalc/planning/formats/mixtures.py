@@ -92,7 +92,7 @@ def _read(table: Table) -> Raw:
 
 PLAIN = ("default", "table", "head", "fused", "low")
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-MIXTURES: Mapping[str, Mixture] = {name: Mixture(**_read(said)) for name, said in _DATA["mixtures"].items()}
+MIXTURES: Mapping[str, Mixture] = {name: Mixture(**_read(table)) for name, table in _DATA["mixtures"].items()}
 OWN: Mapping[str, Mapping[str, Table]] = {
     kind: {name: _read(table) for name, table in tables.items()} for kind, tables in _DATA["own"].items()
 }

@@ -111,12 +111,12 @@ def _batch(answer: Train) -> str:
 
 def _limit_line(answer: Train) -> str:
     """What fits, all else equal, in a line."""
-    fewest = answer.min_gpus
     micro = f"micro-batches of {answer.max_micro_batch:,} or sequences of {answer.max_tokens:,} tokens"
-    fits = "and fits on no number of GPUs"
-    if fewest:
-        fits = f"and needs at least {fewest.gpus:,} {'GPU' if fewest.gpus == 1 else 'GPUs'} ({fewest.layout})"
-    return f"this layout stretches to {micro}, {fits} (--detail: every table)"
+    fits = "fits on no number of GPUs"
+    if fewest := answer.min_gpus:
+        least = f"needs at least {fewest.gpus:,} GPUs ({fewest.layout})"
+        fits = "fits on one GPU" if fewest.gpus == 1 else least
+    return f"this layout stretches to {micro}, and {fits} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:

@@ -134,7 +134,8 @@ def load(name: str | Path) -> Accelerator:
     known = cards.named(text, files)
     if known not in files and (instance := instances.find(text)):
         title = f"{(card := load(instance.accelerator)).title} ({instance.name})"
-        return replace(card, title=title, node=instance.gpus, link_between=instance.network)
+        sources = {**card.sources, "node": instance.source, "link_between": instance.source}
+        return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
     if known not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
         if less and cards.named(less[1], files) in files and (chip := load(less[1])).unified:
@@ -166,8 +167,8 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     of what presets share (`presets/sources.toml`).
 
     `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
-    link such texts per second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
-    accelerators, go together.
+    link such texts per second, peaks numbers of dense TFLOP/s, power watts. `link_between` needs `node`, a number
+    of accelerators.
 
     `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,
     or the file of the generation that `kernels` names. Values are numbers: shares above 0 and at most 1

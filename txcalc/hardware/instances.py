@@ -16,6 +16,7 @@ class Instance(NamedTuple):
     gpus: int
     accelerator: str
     network: int | None
+    source: str
 
 
 def find(name: str) -> Instance | None:
@@ -34,7 +35,9 @@ def _instances() -> dict[str, Instance]:
 
     clouds, _ = read(folder() / "instances.toml")
     return {
-        bare(name): Instance(name, row["gpus"], row["of"], row.get("network", 0) * 10**9 // 8 // row["gpus"] or None)
-        for cloud in clouds["sources"]
+        bare(name): Instance(
+            name, row["gpus"], row["of"], row.get("network", 0) * 10**9 // 8 // row["gpus"] or None, source
+        )
+        for cloud, source in clouds["sources"].items()
         for name, row in clouds[cloud].items()
     }

@@ -67,8 +67,8 @@ class Reader:
             for key, unit in (("node", "accelerators"), ("power", "watts"), ("half_sums", "times"))
         )
         (link, between), (node, power, sums) = rates, counts
-        if (between is None) != (node is None):
-            self.faults.append("link_between and node go together: what is between nodes, and how large these are")
+        if between is not None and node is None:
+            self.faults.append("link_between needs node: the number of accelerators of a node")
         kernels = self.raw.get("kernels", "")
         if kernels not in ("", *generations()):
             self.faults.append(Fault("kernels", kernels, f"one of {', '.join(generations())}"))

@@ -27,7 +27,18 @@ from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
 
-ADAPTERS = ("deploy", "export", "formula", "measure", "prove", "report", "show", "sweep", "verify")  # with an adapter
+ADAPTERS = (
+    "crossover",
+    "deploy",
+    "export",
+    "formula",
+    "measure",
+    "prove",
+    "report",
+    "show",
+    "sweep",
+    "verify",
+)  # with an adapter
 
 
 class Call(NamedTuple):

@@ -63,12 +63,13 @@ def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
     if not any(row.tokens for row in first):
         why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
         return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
-    dense, masked = (f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first)
-    one, other = (("masked", masked), ("dense", dense)) if name in windowed else (("dense", dense), ("masked", masked))
-    also = f" ({other[0]}: {other[1]})" if masked != dense else ""
-    if one[1] == "never":
-        return f"{name}: attention, {one[0]}, never costs as much as the feed-forward{also}"
-    return f"{name}: attention, {one[0]}, costs as much as the feed-forward {one[1]}{also}"
+    lengths = {row.attention: f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first}
+    ways = ("masked", "dense") if name in windowed else ("dense", "masked")
+    main, other = (lengths[way] for way in ways)
+    verb = "never costs as much" if main == "never" else "costs as much"
+    when = "" if main == "never" else f" {main}"
+    also = f"; {ways[1]} {other}" if other != main else ""
+    return f"{name}: attention {verb} as the feed-forward{when} ({ways[0]}{also})"
 
 
 def _lengths(rows: Sequence[Crossing]) -> Table:

@@ -41,7 +41,7 @@ def report(answer: Fit, form: str) -> Report:
     for name in shown:
         rows = [row for row in models[name] if row.best] if best_alone else models[name]
         first = models[name][0]
-        if grouped and (size := _size(first.params)) not in sizes:
+        if grouped and (size := _size_class(first.params)) not in sizes:
             sizes.append(size)
             lines.append((TableCell(None, size), *[""] * (len(headings) - 1)))
         if one_format:
@@ -63,7 +63,7 @@ def report(answer: Fit, form: str) -> Report:
     return Report([table], header, answer.notes, not answer.failed)
 
 
-def _size(params: int) -> str:
+def _size_class(params: int) -> str:
     """The class of size of a model, as a heading."""
     return next(text for least, text in SIZES if params >= least)
 

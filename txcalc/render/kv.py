@@ -70,7 +70,7 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
         for row in rows[:: len(batches)]:
             lines[row.dtype, row.context].append(_share(row))
     if any(row.cross_bytes for row in rows):
-        headings.append("of which encoder's, batch 1" if batches[0] == 1 else "of which encoder's")
+        headings.append(f"of which encoder's, batch {batches[0]:,}")
         for row in rows[:: len(batches)]:
             lines[row.dtype, row.context].append(_size(row.cross_bytes or 0))
     return Table("", headings, list(lines.values()), keys=2, name="cache")

@@ -49,25 +49,27 @@ def report(answer: Show, form: str) -> Report:
 
 
 def _headline(answer: Show) -> list[str]:
-    """The figures that people come for, in three lines."""
-    params, cache, memory = answer.params, answer.cache, answer.memory
-    active = f" ({short(params.active)} active)" if params.active != params.total else ""
+    """The figures that people come for, in three lines, each with how it is known."""
+    params, cache, memory, known = answer.params, answer.cache, answer.memory, answer.known
+    active = f", {short(params.active)} active ({known['active'].text})" if params.active != params.total else ""
     tokens = answer.workload.batch * answer.workload.tokens
     dense, masked = (
-        f"{short(Fraction(cost, tokens))}" for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
+        short(Fraction(cost, tokens)) for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
     )
-    flops = f"{masked} FLOPs per token as masked ({dense} dense)" if answer.has_windows else f"{dense} FLOPs per token"
-    if answer.convention.attention == "masked" and not answer.has_windows:
-        flops = f"{masked} FLOPs per token as masked"
-    weights = f"weights {iec(memory.weights_bytes)} ({memory.format})"
+    flops = f"{dense} FLOPs per token ({known['flops'].text})"
+    if answer.has_windows or answer.convention.attention == "masked":
+        flops = f"{masked} FLOPs per token as masked ({known['flops_masked'].text}), {dense} dense"
+    memories = f"weights {iec(memory.weights_bytes)} ({memory.format})"
     if cache.elements:
         grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""
-        weights += f"; KV cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens ({cache.dtype})"
+        memories += f"; cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens ({cache.dtype})"
     state, saved = iec(memory.training_state_bytes), iec(memory.saved_bytes.fused)
+    per_param = sum(part.bytes_per_param or 0 for part in memory.training_state)
+    rule = "" if answer.training else f" (AdamW, {per_param} B/param)"  # a step has a line of its own
     return [
-        f"{answer.model.name}: {short(params.total)} parameters{active}, {flops}",
-        weights,
-        f"to train: {state} of weights, gradients and optimizer, {saved} of saved activations (--detail)",
+        f"{answer.model.name}: {short(params.total)} parameters ({known['params'].text}){active}; {flops}",
+        f"{memories}; {known['weights_bytes'].text}",
+        f"to train: state {state}{rule}, saved activations {saved}",
     ]
 
 

@@ -100,7 +100,7 @@ def comparison(answer: DeployComparison) -> Report:
         fits, reason = _judgement(each)
         if reason:
             notes[f"{model} on {each.gpu.name}: {reason}"] = None
-        figures = serving.row(each.speed) if each.speed else [None] * (3 + 2 * priced)
+        figures = serving.row(each.speed, priced) if each.speed else [None] * (3 + 2 * priced)
         users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
         rows.append((label, fits, str(each.layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)

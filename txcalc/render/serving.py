@@ -219,17 +219,15 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
     ]
 
 
-def row(speed: Speed) -> list[TableCell]:
-    """The speed columns of a table of several deployments, at the load or at capacity."""
+def row(speed: Speed, priced: bool) -> list[TableCell]:
+    """The speed columns of a table of several deployments, at the load or at capacity; `priced`: with costs."""
     point = speed.capacity or speed
-    hourly = () if speed.price_per_gpu_hour is None else (_money(point.cost_per_hour),)
-    steady, costs = point.steady, (*hourly, *_costs(speed, point))
+    steady, costs = point.steady, (point.cost_per_hour, point.cost_per_million_output) if priced else ()
+    cost_cells = [_money(cost) for cost in costs]
     if not steady.timed:
         why = "saturated" if steady.lasts else "overloaded"
-        return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *costs]
-    if steady.tpot_s.mean is None:
-        return [_time(steady.ttft_s.mean), cell(None), cell(None), *(cell(None) for _ in costs)]
-    return [_time(steady.ttft_s.mean), _time(steady.tpot_s.mean), _rate(steady.tokens_per_s_gpu), *costs]
+        return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *cost_cells]
+    return [_time(steady.ttft_s.mean), _time(steady.tpot_s.mean), _rate(steady.tokens_per_s_gpu), *cost_cells]
 
 
 def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:

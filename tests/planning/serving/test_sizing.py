@@ -249,6 +249,11 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert [row["gpu"]["name"] for row in rows] == ["h100-sxm", "l40s", "l4"] and "times_cheapest" not in rows[2]
     costs = [row["speed"]["capacity"]["cost_per_million_output"] for row in rows[:2]]
     assert rows[1]["times_cheapest"] == pytest.approx(costs[1] / costs[0]) and costs[1] > costs[0]
+    # A kind without a price has no cost; an encoder has that of an hour.
+    mixed = run("llama-3.1-8b", *cards[:-1], "h100:1", "--gpu", "a100-80gb:1@2", "--concurrency", "1")[1]
+    assert " 0.1000 " in mixed and " 2.00 " in mixed and re.search(r"yes +one GPU +56 +\S+ ms +\S+ ms +\d+\n", mixed)
+    passes = run("bert-base", "--gpu", "l4:1@1", "--gpu", "l40s:1@3")[1]
+    assert re.search(r"cheapest .* 1\.00\n", passes) and re.search(r"yes .* 3\.00\n", passes)
 
 
 def test_without_a_load_the_answer_is_what_the_gpus_carry() -> None:

@@ -14,7 +14,8 @@ from command import Command
 import txcalc
 from txcalc.errors import InputError
 from txcalc.planning.formats.names import known_format
-from txcalc.sources import hub, presets
+from txcalc.sources import build, hub, presets
+from txcalc.sources.spec import stating_defaults
 
 run = Command()
 CONFIG: dict[str, Any] = {
@@ -115,6 +116,37 @@ def test_the_same_words_describe_the_same_model_in_every_form(tmp_path: Path) ->
             txcalc.load(source)
     plain = txcalc.load({**sizes, "feed_forward": {"d_ff": 256, "gated": False}})
     assert plain.params == txcalc.load("D=64 L=2 h=4 F=256 plain").params
+
+
+def test_whether_a_layer_is_gated_is_asked_kind_by_kind() -> None:
+    """A kind's own word stands, and a kind without one is gated, wherever its width is written."""
+
+    def params(shared: Any, **kinds: Any) -> int:
+        layer = {name: {"feed_forward": table} for name, table in kinds.items()}
+        sizes = {"d_model": 64, "n_layers": 2, "attention": {"n_heads": 4}, "pattern": ["a", "b"]}
+        return txcalc.load({**sizes, "feed_forward": shared, "layer": layer}).params
+
+    attention, matrix = 2 * (4 * 64 * 64 + 2 * 64), 64 * 256
+    assert params({"d_ff": 256}, a={"gated": False}, b={"gated": True}) == attention + (2 + 3) * matrix
+    assert params({"activation": "gelu"}, a={"d_ff": 256, "gated": False}, b={"d_ff": 128}) == attention + 3.5 * matrix
+    with pytest.raises(InputError, match="F = 256 is 4·D"):
+        params({"activation": "gelu"}, a={"d_ff": 256}, b={"d_ff": 128})
+    with pytest.raises(InputError, match="F = 256 is 4·D"):
+        params({"d_ff": 256}, a={"gated": False}, b={})
+    params({"d_ff": 256, "gated": True}, a={"gated": False}, b={})
+    halves: dict[str, Any] = {"encoder": {"n_layers": 1, "feed_forward": {"gated": False}}, "decoder": {"n_layers": 1}}
+    sizes = {"kind": "encoder-decoder", "d_model": 64, "vocab_size": 9, "attention": {"n_heads": 4}}
+    model = txcalc.load({**sizes, "feed_forward": {"d_ff": 128}, **halves})
+    assert [layer.feed_forward and layer.feed_forward.gated for layer in model.description.layers] == [False, True]
+    with pytest.raises(InputError, match="feed_forward is 256, expected a table"):
+        params(256, a={"d_ff": 100}, b={"d_ff": 100})
+
+
+def test_a_post_norm_decoder_without_a_vocabulary_comes_back_without_a_final_norm() -> None:
+    """What its table leaves to the default of its place."""
+    post = {"attention": {"n_heads": 4}, "feed_forward": {"d_ff": 128}, "norm": {"place": "post"}}
+    model = build({"d_model": 64, "n_layers": 2, **post}, "post")
+    assert build(stating_defaults(model.raw), "post", written=True).params == model.params
 
 
 @pytest.mark.parametrize("source", ["-", "/dev/stdin"])

@@ -201,6 +201,9 @@ def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str
     cycle = _cycle(resolver, stack, variants, homes)
     groups = [] if "n_layers" in stack.faulty else _groups(resolver, stack.n_layers, cycle)
     tables_here = {key: raw[key] for key in ALL if key in raw}
+    for name in PART_TABLES:  # what every kind replaces is looked at by none
+        if variants and not isinstance(raw.get(name, {}), Mapping) and all(name in kind for kind in variants.values()):
+            resolver.fault(written(homes, name), raw[name], "a table")
     layers: dict[str, LayerSpec | None] = {}
     for name in dict.fromkeys([name for name, _ in groups] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})

@@ -138,40 +138,47 @@ def with_user_defaults(raw: Table, where: str) -> Raw:
     Errors: `InputError` for F = 4·D without a word on it. That is the classic block's size, which is not gated.
     """
     result = deepcopy(dict(raw))
-    for half, channel in _silent(result):
-        width, inner = half.get("d_model", result.get("d_model")), channel.get("d_ff")
+    for width, feed_forward in list(_silent(result)):
+        inner = next((table["d_ff"] for table in reversed(feed_forward) if "d_ff" in table), None)
         if type(width) is int and type(inner) is int and inner == 4 * width:
             which = "the words plain and gated, in a table feed_forward.gated = false and true"
             fault = f"F = {inner:,} is 4·D: is it gated, or plain as in the classic block? ({which})"
             raise InputError(where, [fault])
-        channel["gated"] = True
+        feed_forward[0]["gated"] = True
     return _with_final_norm(result, False)
 
 
 def stating_defaults(raw: Table) -> Raw:
     """A reader's description with what `with_user_defaults` would add stated: not gated, and with a final norm."""
     result = deepcopy(dict(raw))
-    for _, channel in _silent(result):
-        channel["gated"] = False
+    for _, feed_forward in list(_silent(result)):
+        feed_forward[0]["gated"] = False
     return _with_final_norm(result, True)
 
 
-def _silent(raw: Raw) -> Iterator[tuple[Raw, Raw]]:
-    """The `feed_forward` tables that do not say whether they are gated, each with its half of the description."""
-    for half in (half for half in (raw, raw.get("encoder"), raw.get("decoder")) if isinstance(half, dict)):
-        layers = half.get("layer")
-        for kind in (half, *(layers.values() if isinstance(layers, dict) else ())):
-            channel = kind.get("feed_forward") if isinstance(kind, dict) else None
-            above = [outer["feed_forward"] for outer in (raw, half) if "feed_forward" in outer]
-            if isinstance(channel, dict) and not any("gated" in each for each in (channel, *above)):
-                yield half, channel
+def _silent(raw: Raw) -> Iterator[tuple[object, list[Raw]]]:
+    """The layer kinds that do not say whether they are gated: the width, and the `feed_forward` tables that hold for
+    the kind, the outermost first."""
+    halves = ("encoder", "decoder") if raw.get("kind") in ("encoder-decoder", "audio") else ("",)
+    for half in halves:
+        stack = [table for table in (raw, raw.get(half)) if isinstance(table, dict)]
+        width = next((table["d_model"] for table in reversed(stack) if "d_model" in table), None)
+        layers = [table["layer"] for table in stack if isinstance(table.get("layer"), dict)]
+        for kind in {name: None for layer in layers for name in layer} or ("",):
+            tables = [*stack, *(layer.get(kind) for layer in layers)]
+            inner = (table.get("feed_forward") for table in tables if isinstance(table, dict))
+            feed_forward = [table for table in inner if isinstance(table, dict)]
+            if feed_forward and not any("gated" in table for table in feed_forward):
+                yield width, feed_forward
 
 
 def _with_final_norm(raw: Raw, final: bool) -> Raw:
-    """A description whose final norm is stated where it is a decoder without a vocabulary."""
+    """A description whose final norm is stated where it is a decoder without a vocabulary; post-norm has none."""
     headless = raw.get("kind", "decoder") == "decoder" and not {"vocab_size", "encoder"} & raw.keys()
     norm = raw.get("norm", {})
-    return {**raw, "norm": {"final": final, **norm}} if headless and isinstance(norm, dict) else raw
+    if not headless or not isinstance(norm, dict):
+        return raw
+    return {**raw, "norm": {"final": final and norm.get("place") != "post", **norm}}
 
 
 def _written(raw: Table) -> str:

@@ -238,7 +238,7 @@ def test_what_a_machine_says() -> None:
 
 
 def rank(state: State, away: int = 0) -> RankPeak:
-    return RankPeak(0, 1, 0, 0, {}, "", {}, state, (), 0, away, 0)
+    return RankPeak({}, "", {}, state, (), 0, away, rank=0, count=1, stage=0, column=0, collective_bytes=0)
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ class Estimate:
 
     @cached_property
     def bytes(self) -> int:
-        return max(sum(peak.bytes.values()) for peak in self.peaks)
+        return max(peak.allocated for peak in self.peaks)
 
     @cached_property
     def seconds(self) -> float:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
@@ -34,26 +33,18 @@ CATEGORIES = (
 RESERVED = (1040, 1000)
 
 
-class RankPeak(Struct, frozen=True):
-    """Equal ranks.
+class Peak(Struct, frozen=True):
+    """The peak memory of a rank.
 
-    rank, count       the number of the first, and how many there are
-    stage             of the pipeline
-    column            the number of the first in its group of tp
-    bytes             by category, at the moment when their sum is largest
-    moment            which that is
-    moments           the sum at each moment
-    state             what it holds for good, whatever the moment
-    in_flight         micro-batches in flight, of each of its pieces
-    host              bytes that its host's memory holds for it
-    offloaded         of these the activations of one micro-batch, which come and go
-    collective_bytes  freed before a collective is done with them, and so taken from the device once more
+    bytes      by category, at the moment when their sum is largest
+    moment     which that is
+    moments    the sum at each moment
+    state      what it holds for good, whatever the moment
+    in_flight  micro-batches in flight, of each of its pieces
+    host       bytes that its host's memory holds for it
+    offloaded  of these the activations of one micro-batch, which come and go
     """
 
-    rank: int
-    count: int
-    stage: int
-    column: int
     bytes: dict[str, int]
     moment: str
     moments: dict[str, int]
@@ -61,11 +52,26 @@ class RankPeak(Struct, frozen=True):
     in_flight: tuple[int, ...]
     host: int
     offloaded: int
-    collective_bytes: int
 
     @property
     def allocated(self) -> int:
         return sum(self.bytes.values())
+
+
+class RankPeak(Peak, frozen=True):
+    """The peak memory of equal ranks.
+
+    rank, count       the number of the first, and how many there are
+    stage             of the pipeline
+    column            the number of the first in its group of tp
+    collective_bytes  freed before a collective is done with them, and so taken from the device once more
+    """
+
+    rank: int
+    count: int
+    stage: int
+    column: int
+    collective_bytes: int
 
     @property
     def reserved(self) -> int:
@@ -208,19 +214,7 @@ def _rank(
     sizes, groups = profiles.PassSizes.of(recipe, pieces, column), profiles.WeightGroups.of(tensors)
     peak = peak_of(recipe, stage, saved, sizes, groups, state, width)
     unreleased = profiles.unreleased_bytes(recipe, pieces, state)
-    return RankPeak(number, count, stage, column, *peak, unreleased)
-
-
-class Peak(NamedTuple):
-    """The fields of `RankPeak` that do not depend on which rank it is."""
-
-    bytes: dict[str, int]
-    moment: str
-    moments: dict[str, int]
-    state: State
-    in_flight: tuple[int, ...]
-    host: int
-    offloaded: int
+    return RankPeak(**asdict(peak), rank=number, count=count, stage=stage, column=column, collective_bytes=unreleased)
 
 
 def peak_of(

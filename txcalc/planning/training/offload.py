@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from txcalc.num import ceil_div
-from txcalc.planning.training.memory import Peak, RankPeak
+from txcalc.planning.training.memory import Peak
 from txcalc.planning.training.recipe import Recipe
 
 # Host memory bandwidth per accelerator, in bytes per second: two sockets with eight channels of DDR5-4800 (38.4 GB/s
@@ -29,7 +29,7 @@ class Hosted(NamedTuple):
     processors: float
 
 
-def hosted(recipe: Recipe, ranks: Sequence[RankPeak | Peak], link: int, forward: float, backward: float) -> Hosted:
+def hosted(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, backward: float) -> Hosted:
     """`forward` and `backward`: seconds of a micro-batch's compute, which overlap with the transfer of activations."""
     waiting = processors = 0.0
     if recipe.offloads("optimizer"):

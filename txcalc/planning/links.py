@@ -1,7 +1,7 @@
 """What ranks send each other: messages, the datasheet of their links, and what a communication library reaches of it.
 
-A library is a choice of the machine (`Machine.library`), so that serving and training time a link alike or say by the
-library's name why not.
+`Machine.library` is the communication library: serving and training time a message alike where their libraries are
+the same.
 """
 
 from __future__ import annotations
@@ -148,9 +148,9 @@ class Nccl(Library, frozen=True):
 
 class EngineCollectives(Library, frozen=True):
     """What serving engines send. Within a node they replay captured graphs, measured kernel by kernel
-    (`Efficiency.links`): all-reduces of their own (TensorRT-LLM, vLLM and SGLang have one each), and NCCL for all else.
-    Between nodes they call NCCL as any framework does: their own all-reduces write into each other's memory, which only
-    ranks of one node can.
+    (`Efficiency.links`): the engine's all-reduce (TensorRT-LLM, vLLM and SGLang each have one), and NCCL for every
+    other collective. Between nodes they call NCCL as frameworks do: in the engine's all-reduce ranks write into each
+    other's memory, which works only within a node.
 
     Source   vLLM, distributed/device_communicators/custom_all_reduce.py: disabled for a group over several nodes
     """

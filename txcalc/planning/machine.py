@@ -1,7 +1,7 @@
 """The machine that a model is served or trained on: accelerators in nodes, their kernels, links and hosts.
 
-Kernels take what the curves of their class say (`curves.Curve`), fitted to kernels that were measured one by one, those
-of an engine where it has its own; messages take what a communication library reaches of the links (`links.Library`).
+The time of a kernel follows the curve of its class (`curves.Curve`), which is fitted to measured kernels: those of the
+engine if there are any. The time of a message follows the communication library (`links.Library`).
 Source   Williams et al. 2009 (roofline)
 """
 
@@ -18,20 +18,20 @@ from txcalc.planning.layout import Group, standing
 from txcalc.planning.links import DATASHEET, NCCL, Library, LibrarySource, Message
 from txcalc.units import bits_of
 
-# What FlashAttention reaches of the peak of an A100, the middle of 25 to 40 % and of 50 to 73 %; and of accelerators
-# whose newer instructions it does not use: 335 TFLOP/s of an H100's 989 where it reaches 73 % of an A100's (Dao 2023,
-# arXiv 2307.08691, abstract, sections 1 and 4.1).
+# Share of an A100's peak that FlashAttention reaches: the middle of 25 to 40 % (1) and of 50 to 73 % (2). On newer
+# accelerators, whose new instructions it does not use, it reaches `NEWER` times this share: 335 of an H100's 989
+# TFLOP/s, against 73 % of an A100's peak (Dao 2023, arXiv 2307.08691, abstract, sections 1 and 4.1).
 FLASH = {"flash1": 0.325, "flash2": 0.615}
 OLDER = ("ampere", "ada")
 NEWER = 335 / 989 / 0.73
 
-# Of a second of a collective, what compute beside it loses: they share multiprocessors, memory and power. On average
-# compute took 18.9 % longer beside collectives than alone, and one after the other 10.2 % longer than beside each
-# other, so that collectives took 0.310 of what compute took (1.189 * 1.102 - 1). Lee et al. 2025 (arXiv 2507.03114,
-# abstract): training steps of GPT-3 and Llama models on 4 A100, H100, MI210 or MI250.
+# Seconds that compute loses per second of a concurrent collective: they share multiprocessors, memory and power. On
+# average compute took 18.9 % longer with concurrent collectives than alone, and running both in sequence took 10.2 %
+# longer than running them concurrently: collectives alone took 0.310 of the time of compute alone (1.189 * 1.102 - 1).
+# Lee et al. 2025 (arXiv 2507.03114, abstract): GPT-3 and Llama training steps on 4 A100, H100, MI210 or MI250.
 SLOWED = 0.189 / (1.189 * 1.102 - 1)
 
-# Bytes per second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
+# Bytes per second one way between an accelerator and its host, by default: 16 lanes of PCIe 4.0, each of
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
 
@@ -45,8 +45,7 @@ class Machine(Struct, frozen=True):
     host         bytes per second one way between an accelerator and its host
     engine       whose kernels it runs; "": those that engines have in common
     library      of its communication
-    waits        seconds for which both ends of a message between stages do nothing else before it: of activations, and
-                 of gradients
+    waits        seconds that both stages are blocked before a message between them: of activations, of gradients
     """
 
     accelerator: Accelerator
@@ -96,7 +95,7 @@ class Machine(Struct, frozen=True):
 
 
 class Kernels:
-    """Seconds of a rank's kernels and collectives, as they are reached; `Floor` has those that nothing can beat."""
+    """Achievable seconds of a rank's kernels and collectives; `Floor` has the lower bounds."""
 
     def __init__(self, machine: Machine, wide: str = "bf16", flash: str | None = None) -> None:
         self.machine, self.accelerator = machine, machine.accelerator

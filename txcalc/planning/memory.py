@@ -30,8 +30,8 @@ ADAMW_MIXED = (
 
 
 def training_state(params: int, learning: int | None = None) -> list[StateShare]:
-    """What a training step holds for every parameter, whatever the batch. `learning`: the number of parameters
-    that are trained; of the others the weights alone are held."""
+    """The training state, which does not depend on the batch. `learning`: the number of trained parameters; of frozen
+    ones only the weights are held."""
     trained = params if learning is None else learning
     first, *rest = ADAMW_MIXED
     return [StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in rest)]

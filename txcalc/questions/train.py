@@ -77,7 +77,7 @@ class RecipeOptions(o.Options):
     recipe: Annotated[str, RECIPE] = ""
 
     def choices(self, **given: Any) -> dict[str, Any]:
-        """The fields of the recipe that are given, and those that others say. Errors: `InputError`."""
+        """The recipe's fields: `given`, and those of the options and of `--recipe`. Errors: `InputError`."""
         given |= {
             "framework": self.framework,
             "schedule": self.schedule,

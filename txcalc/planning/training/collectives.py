@@ -146,8 +146,8 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> 
 
 
 def _activations(piece: StagePiece, recipe: Recipe, add: Add) -> None:
-    """The collectives of activations: forward, backward, and those that recomputation repeats. In torch each of two
-    parallel branches has its own, and a token is sent to experts once per selected expert."""
+    """The collectives of activations: forward, backward, and those that recomputation repeats. In PyTorch's
+    sharding each of two parallel branches has collectives, and a token is sent once to each selected expert."""
     numbers = recomputed(piece, recipe)
     positions = {leaf.entry.path: i for i, leaf in enumerate(piece.leaves)}
     ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves)}

@@ -75,8 +75,8 @@ class RankPeak(Peak, frozen=True):
 
     @property
     def reserved(self) -> int:
-        """Bytes that the allocator is likely to reserve: `RESERVED`, a measured factor, times allocated and lent
-        bytes."""
+        """Bytes that the allocator is likely to reserve: `RESERVED`, a measured factor, times the sum of
+        `allocated` and `collective_bytes`."""
         return (self.allocated + self.collective_bytes) * RESERVED[0] // RESERVED[1]
 
 

@@ -344,19 +344,19 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
 
 def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
     """Disaggregated prefill and decode, compared with one server for both."""
-    apart, together = pools.steady, speed.steady
+    disaggregated, combined = pools.steady, speed.steady
     rows: list[tuple[Any, ...]] = [
         ("GPUs for prefill", cell(pools.prefill.layout.gpus), cell(speed.layout.gpus)),
         ("layout of prefill", cell(str(pools.prefill.layout)), cell(str(speed.layout))),
         ("GPUs for decode", cell(pools.decode.layout.gpus), cell(None)),
         ("layout of decode", cell(str(pools.decode.layout)), cell(None)),
-        (column("TTFT", "s"), _time(apart.ttft_s.mean), _time(together.ttft_s.mean)),
+        (column("TTFT", "s"), _time(disaggregated.ttft_s.mean), _time(combined.ttft_s.mean)),
         (column("of which cache transfer", "s"), _time(pools.transfer.seconds), cell(None)),
-        (column("TPOT", "s"), _time(apart.tpot_s.mean), _time(together.tpot_s.mean)),
-        (column("end to end", "s"), _time(apart.e2e_s.mean), _time(together.e2e_s.mean)),
-        ("tokens/s per GPU", _rate(apart.tokens_per_s_gpu), _rate(together.tokens_per_s_gpu)),
-        ("requests/s", _rate(apart.requests_per_s), _rate(together.requests_per_s)),
-        ("share of time in prefill", _share(apart.utilisation), _share(together.utilisation)),
+        (column("TPOT", "s"), _time(disaggregated.tpot_s.mean), _time(combined.tpot_s.mean)),
+        (column("end to end", "s"), _time(disaggregated.e2e_s.mean), _time(combined.e2e_s.mean)),
+        ("tokens/s per GPU", _rate(disaggregated.tokens_per_s_gpu), _rate(combined.tokens_per_s_gpu)),
+        ("requests/s", _rate(disaggregated.requests_per_s), _rate(combined.requests_per_s)),
+        ("share of time in prefill", _share(disaggregated.utilisation), _share(combined.utilisation)),
     ]
     if pools.cost_per_million_output is not None:
         costs = pools.cost_per_million_output, speed.cost_per_million_output
@@ -472,13 +472,14 @@ def _budget(speed: Speed) -> Table:
 def api(answer: Deploy, comparison: ApiComparison) -> str:
     """From which load serving is cheaper than the API."""
     name, whole, stated = answer.model.name, comparison.at_the_load, comparison.at_utilisation
+    load_name = "capacity" if answer.speed and answer.speed.capacity else "this load"
     if least := comparison.break_even:
         text = (
             f"serving {name} is cheaper than the API from {short(least.requests)} requests a month on, "
-            f"{_share(least.utilisation).text} of those that the plan serves"
+            f"{_share(least.utilisation).text} of {load_name}"
         )
     else:
-        text = f"the API is cheaper than serving {name} at every load of the plan: {_monthly(whole)}"
+        text = f"the API is cheaper than serving {name} at {load_name} and below: {_monthly(whole)}"
     if stated is None:
         return text
     cheaper = "the API" if stated.api_cost < stated.plan_cost else "serving"

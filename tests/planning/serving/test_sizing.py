@@ -323,18 +323,20 @@ def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
     assert stated["requests"] == pytest.approx(0.3 * requests) and stated["tokens"] == pytest.approx(704.4 * requests)
     assert {each["plan_cost"] for each in (least, whole, stated)} == {month}
     out = " ".join(run(*BUY, "--api", "0.05/.2", "--utilisation", "30%")[1].split())
-    share = f"{100 * least['utilisation']:.1f} % of those that the plan serves"
+    share = f"{100 * least['utilisation']:.1f} % of this load"
     assert (
         f"serving llama-3.1-8b is cheaper than the API from 11.2 M requests a month on, {share}; at 30.0 % the " in out
     )
     assert f"API is cheaper: the API takes {stated['api_cost']:,.2f} a month, the plan 1,825.00" in out
     dear = run.data(*BUY, "--api", "0.01/0.02")["api"]
     assert dear["break_even"] is None and "at_utilisation" not in dear
-    assert "the API is cheaper than serving llama-3.1-8b at every load" in " ".join(
+    assert "the API is cheaper than serving llama-3.1-8b at this load and below: " in " ".join(
         run(*BUY, "--api", "0.01/0.02")[1].split()
     )
     # Where no load is given, against what the GPUs carry; of an encoder, by its positions.
     carried = run.data(*BUY[:-2], "--api", "0.05/0.2")
+    share = f"{100 * carried['api']['break_even']['utilisation']:.1f} % of capacity"
+    assert share in " ".join(run(*BUY[:-2], "--api", "0.05/0.2")[1].split())
     requests = 730 * 3600 * carried["speed"]["capacity"]["steady"]["requests_per_s"]
     assert carried["api"]["at_the_load"]["requests"] == pytest.approx(requests)
     assert run.data("bert-base", "--gpu", "l4:1@1", "--api", "0.5/9")["api"]["break_even"]["tokens"] == 730 / 0.5 * 1e6

@@ -196,11 +196,11 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
             if not (choice.serves and self.timer.links_known(layout)):
                 continue
 
-            def kept(rate: float, layout: Layout = layout) -> bool:
+            def acceptable(rate: float, layout: Layout = layout) -> bool:
                 timed = self.timer.open(layout, rate).timed
                 return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate))
 
-            if rate := most_rate(kept, best.rate if best else 0.0, target):
+            if rate := most_rate(acceptable, best.rate if best else 0.0, target):
                 inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
@@ -252,15 +252,15 @@ def simulation(timer: Timer, layout: Layout, sequences: int, rate: float | None 
     return timer.simulations[key]  # type: ignore[no-any-return]
 
 
-def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
-    """The highest rate between two bounds that `kept` accepts, rounded down to three digits, if acceptance is
+def most_rate(acceptable: Callable[[float], bool], least: float, most: float) -> float:
+    """The highest rate between two bounds that `acceptable` accepts, rounded down to three digits, if acceptance is
     monotonic; 0: none."""
     low, high = max(1.01 * least, most / 1e9), most
-    if low > high or not kept(low):
+    if low > high or not acceptable(low):
         return 0.0
     while high > 1.0005 * low:
         middle = sqrt(low * high)
-        low, high = (middle, high) if kept(middle) else (low, middle)
+        low, high = (middle, high) if acceptable(middle) else (low, middle)
     digits = 2 - floor(log10(low))
     return round(floor(low * 10.0**digits) / 10.0**digits, max(0, digits))
 
@@ -300,10 +300,10 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
         return 0
     most = min(choice.max_concurrency // layout.dp, MOST_BATCH)
 
-    def kept(n: int) -> bool:
+    def acceptable(n: int) -> bool:
         return n <= most and limits.met_by(bounded(timer, limits, layout, n * layout.dp))
 
-    last = bisect_max(kept, most + 1)
+    last = bisect_max(acceptable, most + 1)
     return most if last is None else last
 
 

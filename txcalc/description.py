@@ -224,10 +224,8 @@ class Description(Options):
     released: bool = key(flag, True, "whether its weights can be had: what nobody can run is not offered")
     quantization: Table | None = key(table, None, "quantization_config of the published checkpoint")
     variants: Table = key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
-    towers: Table = key(tables_by_name, {}, "its towers beside the language model, each a description with a projector")
-    beside: int | None = key(
-        expected, None, "parameters beside it of towers and projectors that are no tables of `towers`"
-    )
+    towers: Table = key(tables_by_name, {}, "vision and audio towers, each a description with a projector")
+    beside: int | None = key(expected, None, "parameters of towers and projectors that `towers` does not describe")
 
     stacks: Mapping[str, StackSpec]
 

@@ -96,6 +96,7 @@ class Model(Struct, frozen=True, dict=True):
             return repr(value) if isinstance(value, range) else f"{type(value).__name__} at {id(value)}"
 
         content = {key: value for key, value in as_tables(self.description).items() if key not in PROVENANCE}
+        content["towers"] = {name: tower._content for name, tower in self.towers.items()}
         return json.dumps(content, sort_keys=True, default=as_text)
 
     def __repr__(self) -> str:

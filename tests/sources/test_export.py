@@ -72,6 +72,15 @@ def test_towers_come_back_from_toml_leaf_by_leaf(name: str) -> None:
         assert rows(back.towers[tower], tokens=64) == rows(own, tokens=64)
 
 
+def test_models_with_the_same_resolved_towers_are_equal() -> None:
+    """The file states a default of the tower, which the preset leaves out."""
+    model = txcalc.load("qwen3.5-27b")
+    raw = tomllib.loads(to_toml(model))
+    assert build(raw, "back", written=True) == model
+    raw["towers"]["vision"]["n_layers"] += 1
+    assert build(raw, "back", written=True) != model
+
+
 def test_what_a_change_has_taken_away_is_not_written() -> None:
     """A file's keys must count: a gate on no shared experts would be refused."""
     model = txcalc.load("qwen3-next-80b-a3b", {"n_shared": 0})

@@ -210,7 +210,7 @@ def megatron_model(model: Model, ledger: Ledger, attention: str, pp: int) -> Con
 
 
 def _megatron(
-    name: str, formula: str, source: str, model: Model, ledger: Ledger, attention: str, holds: str
+    name: str, formula: str, source: str, model: Model, ledger: Ledger, attention: str, included: str
 ) -> Convention:
     describes(name, model, ledger, recurrent=False, latent=False)
     stack, flops = only_stack(model), by_kind(ledger, attention)
@@ -223,10 +223,12 @@ def _megatron(
         term("feed-forward", 48 * squares, 3 * channel, "theirs: two matrices of D × 4·D"),
         term("scores and values", 12 * scores, 3 * flops.pop("attention_core", 0), why_core(ledger, attention)),
         term("logits", 6 * rows * width * vocab, 3 * flops.pop("head", 0), HEAD),
-        term("the layers' forward again", recomputed.get(holds, 0), 0, "activations recomputed in backward"),
+        term("the layers' forward again", recomputed.get(included, 0), 0, "activations recomputed in backward"),
         term("other products", 0, 3 * sum(flops.values()), NOTHING),
     ]
-    return convention(name, "a training step", formula, source, terms)._replace(again=recomputed, holds=holds)
+    return convention(name, "a training step", formula, source, terms)._replace(
+        recomputed=recomputed, included=included
+    )
 
 
 def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:

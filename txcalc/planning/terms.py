@@ -25,8 +25,8 @@ class ConventionTerm(NamedTuple):
 class Convention(NamedTuple):
     """A published way to count the FLOPs of a workload: what it counts, its formula, source and terms.
 
-    again    FLOPs, by the same convention, of recomputing attention (`core`) or all blocks (`blocks`) in backward
-    holds    which of these the terms already include
+    recomputed  FLOPs, by the same convention, of recomputing attention (`core`) or all blocks (`blocks`) in backward
+    included    which of these the terms already include
     """
 
     name: str
@@ -34,8 +34,8 @@ class Convention(NamedTuple):
     formula: str
     source: str
     terms: tuple[ConventionTerm, ...]
-    again: Mapping[str, int] = {}
-    holds: str = "none"
+    recomputed: Mapping[str, int] = {}
+    included: str = "none"
 
     @property
     def theirs(self) -> int:
@@ -48,11 +48,11 @@ class Convention(NamedTuple):
     @property
     def model_flops(self) -> int:
         """FLOPs without recomputation: what a model FLOPs utilisation (MFU) divides."""
-        return self.theirs - self.again.get(self.holds, 0)
+        return self.theirs - self.recomputed.get(self.included, 0)
 
     def hardware_flops(self, recompute: str) -> int:
-        """FLOPs with what is computed again: what a hardware FLOPs utilisation (HFU) divides."""
-        return self.model_flops + self.again.get(recompute, 0)
+        """FLOPs with recomputation: what a hardware FLOPs utilisation (HFU) divides."""
+        return self.model_flops + self.recomputed.get(recompute, 0)
 
 
 IDLE = "experts a token does not pass"
@@ -117,7 +117,7 @@ def trained(name: str, formula: str, source: str, terms: Iterable[ConventionTerm
     """A training step: three forwards, of which backward may compute one again."""
     result = convention(name, "a training step", formula, source, terms)
     core = sum(term.theirs for term in result.terms if term.name == CORE)
-    return result._replace(again={"core": core // 3, "blocks": result.theirs // 3})
+    return result._replace(recomputed={"core": core // 3, "blocks": result.theirs // 3})
 
 
 def term(name: str, theirs: int, ours: int, why: str = "") -> ConventionTerm:

@@ -1,6 +1,6 @@
 """Utilisation: the share of the peak that a training rate is, by each published count of FLOPs.
 
-MFU counts the FLOPs of the model, HFU also what is computed again. Both ways: a rate in, utilisation out, for a rate
+MFU counts the FLOPs of the model, HFU also those of recomputation. Both ways: a rate in, utilisation out, for a rate
 that was measured as for one that was predicted.
 Source   Chowdhery et al. 2022 (arXiv 2204.02311), section 4.1
 """

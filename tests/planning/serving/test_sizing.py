@@ -309,6 +309,12 @@ def test_the_capacity_without_limits_is_what_fits() -> None:
         assert "capacity" not in run.data(*argv, *load_)["speed"]
 
 
+def test_a_percentile_of_too_few_requests_is_a_note() -> None:
+    argv = ("llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "2", "--ttft", "p99:1s")
+    assert "p99 of 20 simulated requests is the slowest: --requests N simulates more" in run(*argv)[2]
+    assert "is the slowest" not in run(*argv, "--requests", "100")[2]
+
+
 BUY = ("llama-3.1-8b", "--gpu", "h100:1@2.5", "--prompt", "2k", "--answer", "300", "--concurrency", "50")
 
 

@@ -150,8 +150,14 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         notes, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
             notes.append(DIFFER)
+        number = len(run.run.done) if run else 0
+        for percent in dict.fromkeys((self.limits.ttft_percentile, self.limits.tpot_percentile)):
+            if run and percent is not None and ceil(percent * number / 100) == number:
+                notes.append(
+                    f"p{percent:g} of {number:,} simulated requests is the slowest: --requests N simulates more"
+                )
         if run and run.gives_means:
-            notes.append(f"TTFT and TPOT are means of the {len(run.run.done):,} requests that were simulated: {SEATED}")
+            notes.append(f"TTFT and TPOT are means of the {number:,} requests that were simulated: {SEATED}")
         return tuple(notes)
 
     @property

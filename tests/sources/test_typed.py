@@ -137,7 +137,11 @@ def test_whether_a_layer_is_gated_is_asked_kind_by_kind() -> None:
     halves: dict[str, Any] = {"encoder": {"n_layers": 1, "feed_forward": {"gated": False}}, "decoder": {"n_layers": 1}}
     sizes = {"kind": "encoder-decoder", "d_model": 64, "vocab_size": 9, "attention": {"n_heads": 4}}
     model = txcalc.load({**sizes, "feed_forward": {"d_ff": 128}, **halves})
-    assert [layer.feed_forward and layer.feed_forward.gated for layer in model.description.layers] == [False, True]
+    assert [layer.feed_forward and layer.feed_forward.gated for layer in model.description.layers] == [False, False]
+    tower = {"kind": "vision", "d_model": 96, "n_layers": 1, "attention": {"n_heads": 4}, "feed_forward": {"d_ff": 360}}
+    tower |= {"vision": {"image": 32, "patch": 16}}
+    plain = {**tower, "feed_forward": {"d_ff": 360, "gated": False}}
+    assert txcalc.load(tower).params == txcalc.load(plain).params  # encoders and pictures are plain
     with pytest.raises(InputError, match="feed_forward is 256, expected a table"):
         params(256, a={"d_ff": 100}, b={"d_ff": 100})
 

@@ -132,13 +132,14 @@ def changed(raw: Table, changes: Table) -> Raw:
 
 
 def with_user_defaults(raw: Table, where: str) -> Raw:
-    """A user's description with the defaults that inline text and tables share: a `feed_forward` that does not say is
-    gated, and a decoder without a vocabulary has no final norm.
+    """A user's description with the defaults that inline text and tables share: a decoder's `feed_forward` that does
+    not say is gated, and a decoder without a vocabulary has no final norm.
 
     Errors: `InputError` for F = 4·D without a word on it. That is the classic block's size, which is not gated.
     """
     result = deepcopy(dict(raw))
-    for width, feed_forward in list(_silent(result)):
+    width = result.get("d_model")
+    for feed_forward in list(_silent(result)):
         inner = next((table["d_ff"] for table in reversed(feed_forward) if "d_ff" in table), None)
         if type(width) is int and type(inner) is int and inner == 4 * width:
             which = "the words plain and gated, in a table feed_forward.gated = false and true"
@@ -151,25 +152,22 @@ def with_user_defaults(raw: Table, where: str) -> Raw:
 def stating_defaults(raw: Table) -> Raw:
     """A reader's description with what `with_user_defaults` would add stated: not gated, and with a final norm."""
     result = deepcopy(dict(raw))
-    for _, feed_forward in list(_silent(result)):
+    for feed_forward in list(_silent(result)):
         feed_forward[0]["gated"] = False
     return _with_final_norm(result, True)
 
 
-def _silent(raw: Raw) -> Iterator[tuple[object, list[Raw]]]:
-    """The layer kinds that do not say whether they are gated: the width, and the `feed_forward` tables that hold for
-    the kind, the outermost first."""
-    halves = ("encoder", "decoder") if raw.get("kind") in ("encoder-decoder", "audio") else ("",)
-    for half in halves:
-        stack = [table for table in (raw, raw.get(half)) if isinstance(table, dict)]
-        width = next((table["d_model"] for table in reversed(stack) if "d_model" in table), None)
-        layers = [table["layer"] for table in stack if isinstance(table.get("layer"), dict)]
-        for kind in {name: None for layer in layers for name in layer} or ("",):
-            tables = [*stack, *(layer.get(kind) for layer in layers)]
-            inner = (table.get("feed_forward") for table in tables if isinstance(table, dict))
-            feed_forward = [table for table in inner if isinstance(table, dict)]
-            if feed_forward and not any("gated" in table for table in feed_forward):
-                yield width, feed_forward
+def _silent(raw: Raw) -> Iterator[list[Raw]]:
+    """The `feed_forward` tables that hold for a layer kind of a decoder, the outermost first, where none says whether
+    it is gated. Encoders and vision models are plain where nobody says."""
+    if raw.get("kind", "decoder") != "decoder":
+        return
+    layers = raw["layer"] if isinstance(raw.get("layer"), dict) else {}
+    for kind in layers or ("",):
+        inner = (table.get("feed_forward") for table in (raw, layers.get(kind)) if isinstance(table, dict))
+        feed_forward = [table for table in inner if isinstance(table, dict)]
+        if feed_forward and not any("gated" in table for table in feed_forward):
+            yield feed_forward
 
 
 def _with_final_norm(raw: Raw, final: bool) -> Raw:

@@ -100,6 +100,14 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     assert place.read_text() != "mine"
 
 
+def test_a_context_beyond_the_models_is_noted() -> None:
+    page = txcalc.report(["gpt2", "llama-3.1-8b"], gpu="h100:1", context="1k,8k", concurrency=1)
+    assert page.notes == (
+        "gpt2 was made for 1,024 tokens: its serving plans have contexts of at most 1,024, not 8,192",
+    )
+    assert not txcalc.report("gpt2", gpu="h100:1", concurrency=1).notes
+
+
 def test_a_page_on_standard_output() -> None:
     found = run("gpt2", "-o", "-")
     assert found.exit_code == 0 and found.stdout.startswith("<!doctype html>") and "</html>" in found.stdout

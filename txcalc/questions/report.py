@@ -170,9 +170,17 @@ def report(
         raise InputError("options", faults)
     models = [load(source, changes, ignore=ignore) for source in model_sources]
     plan_grid = grid.plan_grid()
-    serving = tuple(_serving(models, gpus, [plan_grid.of(model) for model in models], tell))
+    grids = [plan_grid.of(model) for model in models]
+    serving = tuple(_serving(models, gpus, grids, tell))
     numbers = maybe(tokens, "--tokens", length), maybe(global_batch, "--global-batch", length)
     notes: list[str] = []
+    if grid.context is not None:
+        notes += [
+            f"{model.name} was made for {model.context:,} tokens: its serving plans have contexts of at most "
+            f"{each.contexts[-1]:,}, not {plan_grid.contexts[-1]:,}"
+            for model, each in zip(models, grids, strict=True)
+            if each.contexts != plan_grid.contexts
+        ]
     plans = tuple(plan for text in runs for plan in _training(models, text, layouts, *numbers, notes))
     explorers = [explore(model) for model in models]
     commands = [

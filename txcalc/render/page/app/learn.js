@@ -105,8 +105,7 @@ const hasCache = (totals) => totals.cache > 0n || totals.cache_constant > 0n;
 
 function Answers({ model, found }) {
   const t = found.totals,
-    tokens = found.letters.B * (found.letters.T ?? model.positions);
-  const how = (quantity) => known(model, found, quantity);
+    how = (quantity) => known(model, found, quantity);
   return html`
     <section aria-label="Totals" class="cards">
       ${t.active !== t.params && html`<${Card} name="active" title="Active per token" value=${t.active} how=${how("active")} />`}
@@ -129,7 +128,7 @@ function Answers({ model, found }) {
     <${Memory} model=${model} found=${found} />
     <${TrainingRun} model=${model} found=${found} />
     <${Theorems} model=${model} found=${found} />
-    <section aria-label="Command"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found, tokens)}</code></pre></section>`;
+    <section aria-label="Command"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found)}</code></pre></section>`;
 }
 
 function Parts({ model, found }) {

@@ -15,7 +15,6 @@ const runName = (run) =>
 
 function Train() {
   const plan = DATA.train[state.train],
-    model = MODELS[plan.model],
     run = plan.runs[Math.min(state.at.run ?? 0, plan.runs.length - 1)];
   const shares = Object.entries(run.mfu).map(([name, share]) => [name, percentOf(`mfu ${name}`, share)]);
   const title = (each) => `${MODELS[each.model].name} on ${each.runs[0].gpu.count} × ${each.runs[0].gpu.name}`;
@@ -41,7 +40,7 @@ function Train() {
     ${run.tokens_per_s_per_gpu !== null && html`<section aria-label="Run"><h2>Time and cost of a training run</h2><${Spent} one=${1 / run.tokens_per_s_per_gpu} gpus=${run.gpu.count} names=${["amount", "hourly"]} price=${plan.price} /></section>`}
     ${shares.length > 1 && html`<section aria-label="MFU"><h2>MFU by convention</h2><${Cells} table=${{ title: "Model FLOPs utilisation", head: ["convention", "MFU"], rows: shares }} /></section>`}
     <${Ranks} run=${run} memory=${memory} />
-    <${Pipeline} run=${run} model=${model} />
+    <${Pipeline} run=${run} />
     ${
       run.spent_s &&
       html`<section aria-label="Time"><h2>Step time by cause</h2><${Cells} table=${{
@@ -79,7 +78,7 @@ function Ranks({ run, memory }) {
 }
 
 // One row per stage, one block per micro-batch's forward and backward, to scale.
-function Pipeline({ run, model }) {
+function Pipeline({ run }) {
   const stages = run.timeline;
   if (!stages)
     return run.too_many

@@ -1,4 +1,4 @@
-"""txcalc: what a Transformer costs, as a formula, an exact integer and a proof.
+"""txcalc: what a Transformer costs, as formulas and exact integers, each with how it is known.
 
 >>> import txcalc
 >>> model = txcalc.load("llama-3.1-8b")

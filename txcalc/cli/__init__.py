@@ -136,7 +136,7 @@ def main(
         bool, typer.Option("--cite", callback=_cite, is_eager=True, help="Print a BibTeX entry and exit.")
     ] = False,
 ) -> None:
-    """What a Transformer costs: parameters, memory and FLOPs, as a formula, an exact integer and a proof.
+    """What a Transformer costs: parameters, memory and FLOPs as formulas and exact integers, each with how it is known.
 
     Example: txcalc show llama-3.1-8b --tokens 2k
     """

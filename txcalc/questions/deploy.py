@@ -659,6 +659,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if self.profile is None and is_gguf(plan.planner.engine.weights):
             form = plan.planner.engine.weights.name
             notes.append(f"{form} is a format of llama.cpp, as which fit judges it: --engine llama.cpp")
+        api = self._api(serving, speed)
+        if self.api is not None and speed and api is None:
+            notes.append("not compared with the API: the plan does not sustain the load")
         fitting = None
         if fewer:
             fitting = deployment.point(fewer, (fewer.cheapest if fewer.limits else None) or fewer.chosen)
@@ -686,7 +689,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             notes=(*model.notes, *notes),
             largest_that_fits=fitting,
             unsuited=None if self.disaggregated else deployment.unsuited(plan),
-            api=self._api(serving, speed),
+            api=api,
             plan_notes=tuple(notes),
             detail=self.detail,
             draw=_picture(plan, serving) if single_plan else None,

@@ -348,6 +348,12 @@ def test_from_which_load_serving_is_cheaper_than_an_api() -> None:
     assert run.data("bert-base", "--gpu", "l4:1@1", "--api", "0.5/9")["api"]["break_even"]["tokens"] == 730 / 0.5 * 1e6
 
 
+def test_an_api_is_not_compared_at_a_load_that_is_not_sustained() -> None:
+    plan = ("llama-3.1-8b", "--gpu", "h100:1@2.5", "--rate", "1000/s", "--prompt", "1k", "--answer", "100")
+    data = json.loads(run(*plan, "--api", "0.1/0.2", "--json")[1])
+    assert "not compared with the API: the plan does not sustain the load" in data["notes"] and not data.get("api")
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_one_replica_less_is_too_few(seed: int) -> None:
     """Without a number: the fewest of all counts whose replicas can be rented, on every layout."""

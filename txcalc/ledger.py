@@ -45,6 +45,11 @@ KINDS = (*LEAF_KINDS, "all_reduce", "all_gather", "reduce_scatter", "all_to_all"
 FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
+def kind_words(kind: str) -> str:
+    """A kind of part, as tables and plots write it."""
+    return "feed-forward" if kind == "feed_forward" else kind.replace("_", " ")
+
+
 class PathStep(NamedTuple):
     """One segment of a path: a name and, for repeated parts, the `indices` of the copies.
 

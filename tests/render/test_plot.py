@@ -18,7 +18,9 @@ from hypothesis import given, strategies as st
 
 import txcalc
 from txcalc import hardware, load
+from txcalc.ledger import kind_words
 from txcalc.questions.crossover import MAIN_RULES
+from txcalc.questions.deploy import Deploy
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.questions.show import picture as show_picture
 from txcalc.render import draw, terminal
@@ -41,7 +43,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Picture]:
     """Pictures that commands draw, in place of their files."""
     pictures: list[Picture] = []
 
-    def keep(picture: Picture, suffix: str) -> bytes:
+    def keep(picture: Picture, suffix: str, style: draw.Style) -> bytes:
         pictures.append(picture)
         return b""
 
@@ -71,7 +73,7 @@ def test_the_cache_drawn_is_the_cache_shown(drawn: list[Picture], tmp_path: Path
     for row in data["rows"]:
         label = f"{row['dtype']}, {'1 sequence' if row['batch'] == 1 else '3 sequences'}"
         assert lines[label][row["context"]] == row["bytes"]
-        assert lines[f"{label}: dense"][row["context"]] == row["dense_bytes"]
+        assert lines[f"{label}: full attention"][row["context"]] == row["dense_bytes"]
     assert {1024, 8192, 131072} == panel.series[0].marked
 
 
@@ -154,7 +156,7 @@ def test_latency_drawn_is_that_of_every_batch(drawn: list[Picture], tmp_path: Pa
     assert achievable.ys == [point["tpot_s"] for point in points]
     assert floor.ys == [point["tpot_floor_s"] for point in points]
     at = {mark.label.partition(":")[0]: (mark.x, mark.y) for mark in panel.marks}
-    assert at["asked"] == (64, None)
+    assert at["this plan"] == (64, None)
     assert at["limit"] == (None, 0.04)
     assert data["speed"]["ridge"]["weights"] > max(achievable.xs)
     assert len(at) == 2
@@ -199,7 +201,7 @@ def test_every_operation_is_below_the_roof(
         assert 0 < y <= min(kind.bandwidth * x, max(roof.ys[-1] for roof in roofs)) * (1 + Fraction(1, 10**9))
     if model == "llama-3.1-70b":  # a step of decode: every weight is read once, two FLOPs per sequence for each
         found = {line.label: line.xs[0] for line in placed}
-        assert float(found["feed forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
+        assert float(found["feed-forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
         assert float(found["head, decode, batch 64"]) == pytest.approx(64)  # two
         # 64 query heads of a K and V head of 8, four FLOPs for two numbers of two bytes
         assert float(found["attention core, decode, batch 64"]) == pytest.approx(8)
@@ -256,7 +258,9 @@ def test_what_matplotlib_is_given_is_what_is_drawn() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF")])
+@pytest.mark.parametrize(
+    ("suffix", "start"), [(".svg", b"<?xml"), (".png", b"\x89PNG"), (".pdf", b"%PDF"), (".pgf", b"% \\usepackage{pgf}")]
+)
 def test_a_file_has_the_same_bytes_every_time(suffix: str, start: bytes) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     first = draw.as_file(EVERY, suffix)
@@ -363,8 +367,11 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--plot", "a.gif"], "--plot is 'a.gif', expected a file named .svg or .png or .pdf, or - to draw here"),
-        (["--plot", ""], "--plot is '', expected a file named .svg or .png or .pdf, or - to draw here"),
+        (
+            ["--plot", "a.gif"],
+            "--plot is 'a.gif', expected a file named .svg or .png or .pdf or .pgf, or - to draw here",
+        ),
+        (["--plot", ""], "--plot is '', expected a file named .svg or .png or .pdf or .pgf, or - to draw here"),
         (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
         (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
         (["--plot", "-", "--json"], "options: --plot - needs --format table, not json"),
@@ -494,7 +501,7 @@ def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
     ledger = model.ledger(tokens=2048)
     params, flops, over = show_picture(model, ledger, "dense").panels
     assert dict(zip(params.series[0].xs, params.series[0].ys, strict=True)) == {
-        kind.replace("_", " "): value for kind, value in ledger.by_kind("params").items()
+        kind_words(kind): value for kind, value in ledger.by_kind("params").items()
     }
     assert sum(flops.series[0].ys) == ledger.total("flops")
     assert over.kind == "stack"
@@ -512,7 +519,7 @@ def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)
     one, two = answer.draw().panels
     assert (one.kind, two.kind) == ("stack", "stack")
-    assert [line.label for line in one.series] == ["embedding", "attention", "feed forward", "norm"]
+    assert [line.label for line in one.series] == ["embedding", "attention", "feed-forward", "norm"]
     assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]
     for panel, name in ((one, "gpt2"), (two, "mixtral-8x7b")):
         for i, width in enumerate(panel.series[0].xs):
@@ -521,10 +528,63 @@ def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
 
 def test_one_panel_has_no_text_above_it(tmp_path: Path) -> None:
     plan = ("deploy", "llama-3.1-8b", "--gpu", "h100:2")
-    code, _, err = run(*plan, "--plot", str(tmp_path / "front.svg"), "--panel", "user gets")
+    code, _, err = run(*plan, "--plot", str(tmp_path / "front.svg"), "--panel", "pareto")
     text = (tmp_path / "front.svg").read_text()
     assert code == 0, err
-    assert "tokens/s per user" in text and "llama-3.1-8b" not in text and "What a user gets" not in text
-    code, _, err = run(*plan, "--plot", str(tmp_path / "none.svg"), "--panel", "pareto")
-    assert code == 2 and "no panel named 'pareto'" in err
-    assert run(*plan, "--panel", "x")[2] == "txcalc: --panel: needs --plot FILE\n"
+    assert "tokens/s per user" in text and "llama-3.1-8b" not in text and "Pareto" not in text
+    code, _, err = run(*plan, "--plot", str(tmp_path / "none.svg"), "--panel", "nowhere")
+    assert code == 2 and "no panel named 'nowhere'" in err and "Roofline" in err
+    for option in ("--panel", "--size", "--font"):
+        assert run(*plan, option, "8")[2] == f"txcalc: {option}: needs --plot FILE\n"
+
+
+@pytest.mark.slow
+def test_a_plot_has_the_size_and_the_font_of_a_paper(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    answer = txcalc.kv("gpt2")
+    wide, column = (ET.fromstring(answer.plot(size=size)._repr_svg_()).get("width") for size in (None, "column"))
+    assert (wide, column) == ("576pt", f"{draw.COLUMN * 72:g}pt")
+    answer.plot(tmp_path / "a.pgf", size="3.3x2.5", font=7)
+    text = (tmp_path / "a.pgf").read_text()
+    assert r"{\pgfqpoint{3.300000in}{2.500000in}}" in text and r"\fontsize{7.000000}" in text
+    assert text.count(r"\begin{pgfscope}") == text.count(r"\end{pgfscope}") > 20
+    assert text.count("{") - text.count("}") == 0
+
+
+@pytest.mark.parametrize("size", ["0", "0x3", "3x0", "-1", "nan", "1e9", "3x3x3", "wide", ""])
+def test_a_plot_of_no_size_is_refused(size: str, tmp_path: Path) -> None:
+    code, out, err = run("kv", "gpt2", "--plot", str(tmp_path / "a.svg"), "--size", size)
+    assert (code, out) == (2, "") and err.startswith(f"txcalc: --size is '{size}', expected WIDTH or WIDTHxHEIGHT")
+    assert run("kv", "gpt2", "--plot", str(tmp_path / "a.svg"), "--font", "0")[2].startswith("txcalc: --font is 0")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_axes_of_ones_own_are_drawn_into_and_returned() -> None:
+    figure = pytest.importorskip("matplotlib.figure").Figure()
+    axes = figure.subplots()
+    assert txcalc.compare("gpt2", "gpt2-xl").plot(ax=axes, panel="cache") is axes
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gpt2", "gpt2-xl"]
+    assert axes.get_title() == "" and axes.get_xscale() == "log"
+
+
+@pytest.mark.slow
+def test_models_share_the_axes_of_a_crossover() -> None:
+    pytest.importorskip("matplotlib")
+    one, two = draw.figure(txcalc.crossover("gpt2", "gemma-3-27b", formulas=False).draw()).axes
+    assert (one.get_xlim(), one.get_ylim()) == (two.get_xlim(), two.get_ylim())
+    assert len(one.get_legend().get_texts()) == 4 + len(two.get_legend().get_texts())  # its series are named once
+
+
+def test_accelerators_are_drawn_on_common_axes() -> None:
+    answer = txcalc.deploy("llama-3.1-8b", ["h100:1@2.5", "l40s:1@1"], concurrency=8, context="4k")
+    panels = {panel.title: panel for panel in answer.draw().panels}
+    front = panels["Pareto front: tokens/s per user and per GPU"]
+    assert len(front.series) == 2
+    for each, line in zip(answer.deployments, front.series, strict=True):
+        assert isinstance(each, Deploy) and each.speed
+        assert list(line.ys) == [point.steady.tokens_per_s_gpu for point in each.speed.front]
+        at = panels["Cost per hour"].series[0]
+        assert dict(zip(at.xs, at.ys, strict=True))[line.label] == each.speed.cost_per_hour
+    with pytest.raises(txcalc.InputError, match="0 deployments fit"):
+        txcalc.deploy("llama-3.1-405b", ["l4:1", "t4:1"]).draw()

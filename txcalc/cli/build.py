@@ -22,7 +22,6 @@ import txcalc
 from txcalc.cli import completion, options
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
-from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
@@ -50,7 +49,7 @@ class Call(NamedTuple):
     changes    of --set and --lora
     ignore     keys of --ignore
     form       output format
-    place      file of --plot
+    plot       of --plot
     """
 
     name: str
@@ -59,7 +58,7 @@ class Call(NamedTuple):
     changes: dict[str, Any]
     ignore: list[str] | None
     form: options.FormatName
-    place: str | None
+    plot: options.Plot | None
 
     def ask(self, sources: Sequence[Any] | None = None) -> Any:
         """The question's answer; `sources` in place of the models as they were typed."""
@@ -102,9 +101,8 @@ def build(name: str) -> Any:
         form = options.chosen(values.pop("format_", "table"), values.pop("json_", False))
         force = values.get("force") if writes else values.pop("force", None)
         plots_over = bool(force and not values.get("out"))
-        place = options.plotted(values.pop("plot"), form, plots_over) if question.draws else None
-        if (panel := values.pop("panel", None)) and not place:
-            raise InputError("--panel", ["needs --plot FILE"])
+        styled = {key: values.pop(key, None) for key in ("panel", "size", "font")}
+        plot = options.plotted(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
         changes = parse_changes(taken.get("--set")) | adapters(taken.get("--lora"))[0]
@@ -115,9 +113,9 @@ def build(name: str) -> Any:
         extra = {each.name: values.pop(each.name) for each in adapted if each.name in values}
         with progress() if "tell" in signature(function).parameters else nullcontext() as tell:
             asked = values | ({"tell": tell} if tell else {})
-            call = Call(name, sources, asked, changes, taken.get("--ignore"), form, place)
+            call = Call(name, sources, asked, changes, taken.get("--ignore"), form, plot)
             answer = adapter(call, **extra) if adapter else call.ask()
-        printed(answer, form, place, panel)
+        printed(answer, form, plot)
 
     vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
@@ -166,6 +164,8 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     if question.draws:
         keywords.append(o.Keyword("plot", o.PLOT, str | None, None))
         keywords.append(o.Keyword("panel", o.PANEL, str | None, None))
+        keywords.append(o.Keyword("size", o.SIZE, str | None, None))
+        keywords.append(o.Keyword("font", o.FONT, float | None, None))
         keywords += [o.Keyword("force", o.FORCE, bool, False)] if force else []
     return keywords
 

@@ -27,12 +27,10 @@ def run(
     """The answer, or the command. Errors: `InputError` for options that exclude each other."""
     values, single_plan = call.values, len(call.sources) * len(call.values["gpu"]) == 1
     if emit is not None and (
-        not single_plan or call.form != "table" or call.place or values.get("detail") or values.get("simulate")
+        not single_plan or call.form != "table" or call.plot or values.get("detail") or values.get("simulate")
     ):
         mend = "one source and one --gpu, and excludes --format, --plot, --detail and --simulate"
         raise InputError("options", [f"--emit needs {mend}"])
-    if call.place and not single_plan:
-        raise InputError("options", ["--plot needs one source and one --gpu"])
     answer = call.ask()
     if emit is None:
         return answer

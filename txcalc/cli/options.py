@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.questions.changes import must_change
 
 if TYPE_CHECKING:
     from txcalc.model import Model
+    from txcalc.questions.answers import Drawing, Result
+    from txcalc.render.draw import Style
 
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
@@ -22,13 +24,35 @@ def chosen(format_: FormatName, json_: bool) -> FormatName:
     return "json" if json_ else format_
 
 
-def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
-    """Checks `--plot` before anything is computed. Errors: `InputError`, `MissingExtra`."""
+class Plot(NamedTuple):
+    """The plot that a command line asks for: its file or `-`, one panel or all, and its style."""
+
+    place: str
+    panel: str | None
+    style: Style
+
+    def drawing(self, answer: Result) -> Drawing | None:
+        """The plot of an answer, if it has one."""
+        from txcalc.questions.answers import Drawing
+
+        if not answer.draw:
+            return None
+        picture = answer.draw()
+        return Drawing(picture.panel(self.panel) if self.panel else picture, self.style)
+
+
+def plotted(
+    place: str | None, format_: FormatName, force: bool, panel: str | None, size: str | None, font: float | None
+) -> Plot | None:
+    """Checks `--plot` and its options before anything is computed. Errors: `InputError`, `MissingExtra`."""
+    given = {"--panel": panel, "--size": size, "--font": font}
     if place is None:
         if force:
             raise InputError("options", ["--force needs a file to write"])
+        if unused := [flag for flag, value in given.items() if value is not None]:
+            raise InputError(unused[0], ["needs --plot FILE"])
         return None
-    from txcalc.render.draw import SUFFIXES, check
+    from txcalc.render.draw import SUFFIXES, check, style
     from txcalc.sources.files import writable
 
     if place == "-":
@@ -39,7 +63,7 @@ def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
     check(place)
     if place != "-":
         writable(Path(place), force)
-    return place
+    return Plot(place, panel, style(size, font))
 
 
 def models(

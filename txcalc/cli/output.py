@@ -15,47 +15,38 @@ import typer
 
 from txcalc.render import FORMATS, written
 from txcalc.render.lines import Line, as_lines, wrapped
-from txcalc.render.report import Report
 
 if TYPE_CHECKING:
-    from txcalc.questions.answers import Result
-    from txcalc.questions.pictures import Picture
+    from txcalc.cli.options import Plot
+    from txcalc.questions.answers import Drawing, Result
 
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
 
-def emit(report: Report, text: Callable[[], str] | None, image: Picture | None = None, place: str = "-") -> None:
-    """Prints a report, or its `text` in another format; tables are 100 columns wide without a terminal.
-
-    `image`: written to the file `place` before anything is printed, or drawn below the table (`-`).
-    """
-    file_notes = [save(image, place)] if image and place != "-" else []
-    if text:
-        sys.stdout.write(text() + "\n")
-    else:
-        lines = as_lines(report, get_terminal_size((100, 24)).columns)
-        sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
-    if image and place == "-":
-        from txcalc.render.terminal import as_text
-
-        sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
-    print_notes(report.notes)
-    print_notes(file_notes)
-
-
-def printed(answer: Result | None, form: str, place: str | None = None, panel: str | None = None) -> None:
-    """Prints an answer, and plots it or one panel; exit code 1 if it is no. None: the command has printed."""
+def printed(answer: Result | None, form: str, plot: Plot | None = None) -> None:
+    """Prints an answer and plots it; exit code 1 if it is no. None: the command has printed. Tables are 100 columns
+    wide without a terminal."""
     if answer is None:
         return
-    image = answer.draw() if place and answer.draw else None
-    image = image.panel(panel) if image and panel else image
+    drawing = plot.drawing(answer) if plot else None
+    wrote = [save(drawing, plot.place)] if plot and drawing and plot.place != "-" else []
     if form == "json":
-        wrote = [save(image, place)] if image and place else []
         sys.stdout.write(escaped(answer.to_json()) + "\n")
         print_notes(wrote)
     else:
         report = answer.report(form)
-        emit(report, (lambda: written(report, form)) if form in FORMATS else None, image, place or "-")
+        if form in FORMATS:
+            sys.stdout.write(written(report, form) + "\n")
+        else:
+            lines = as_lines(report, get_terminal_size((100, 24)).columns)
+            sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
+        if drawing and not wrote:
+            from txcalc.render.terminal import as_text
+
+            width = min(get_terminal_size((80, 24)).columns, DRAWN)
+            sys.stdout.write("\n" + as_text(drawing.picture, width, _coloured()))
+        print_notes(report.notes)
+        print_notes(wrote)
     if answer.failed:
         raise typer.Exit(1)
 
@@ -97,11 +88,9 @@ def escaped(text: str) -> str:
     return text
 
 
-def save(picture: Picture, place: str) -> str:
+def save(drawing: Drawing, place: str) -> str:
     """Writes a plot, and says so. Errors: `InputError`."""
-    from txcalc.questions.answers import Drawing
-
-    Drawing(picture).save(place, force=True)  # `plotted` has checked the file
+    drawing.save(place, force=True)  # `plotted` has checked the file
     return f"the picture is in {place}"
 
 

@@ -45,7 +45,7 @@ def run(
         return show_via(call, headers)
     more = values.get("conventions") or any(values[name] for name in STEP) or call.changes or call.ignore
     if not more and (stored := lone_checkpoint(source)):
-        if call.place:
+        if call.plot:
             raise InputError("--plot", [f"needs a model, and {source} holds tensors alone"])
         from txcalc.questions.stored import show_stored
 
@@ -66,7 +66,7 @@ def show_via(call: Call, headers: bool) -> Any:
         "--set": any(not key.startswith("lora.") for key in call.changes),
         "--lora": any(key.startswith("lora.") for key in call.changes),
         "--headers": headers,
-        "--plot": bool(call.place),
+        "--plot": bool(call.plot),
     }
     given |= {f"--{name}": bool(values[name]) for name in ("past", "weights", "initial", *STEP)}
     given["--as"] = bool(values.get("conventions"))

@@ -37,7 +37,7 @@ def run(
     if not answer.follow:  # a size that follows the axes changes the model
         must_change([grid.base for grid in answer.grids], call.values.get("changes") or {})
     if out is not None:
-        if call.place or call.form != "table":
+        if call.plot or call.form != "table":
             raise InputError("options", ["--out excludes --plot and --format"])
         return write(answer, out, workers, cluster, force)
     if workers != 1 or cluster:
@@ -46,11 +46,12 @@ def run(
         raise InputError("sweep", [f"{answer.points:,} points are more than {MAX_POINTS:,}: --out streams them"])
     if call.form != "csv":
         answer.check(call.form)
-    if call.place:
+    if call.plot:
         check_drawable(answer)
     if call.form != "csv":
         return answer
-    wrote = [save(answer.draw(), call.place)] if call.place else []
+    drawing = call.plot.drawing(answer) if call.plot else None
+    wrote = [save(drawing, call.plot.place)] if call.plot and drawing else []
     print_csv(answer)
     print_notes([*answer.notes, *wrote])
     return None

@@ -32,6 +32,7 @@ from txcalc.sources.files import writable, write
 
 if TYPE_CHECKING:
     from txcalc.questions.pictures import Picture
+    from txcalc.render.draw import Style
     from txcalc.render.report import Report
 
 Value = TypeVar("Value")
@@ -137,17 +138,37 @@ class Result(Answer, Framed, kw_only=True):
         return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
 
     @checked
-    def plot(self, place: str | Path | None = None, *, force: bool = False, panel: str | None = None) -> Drawing:
-        """A plot: shown in a notebook, printed in a terminal, or written to `place` (FILE.svg, FILE.png or FILE.pdf).
-        `panel`: one panel, by a part of its title, without text above it.
+    def plot(
+        self,
+        place: str | Path | None = None,
+        *,
+        force: bool = False,
+        panel: str | None = None,
+        size: str | float | None = None,
+        font: float | None = None,
+        ax: Any = None,
+    ) -> Any:
+        """A plot: shown in a notebook, printed in a terminal, or written to a file.
 
-        Errors: `InputError` without a plot, or if the file exists (unless `force`) or cannot be written; `UnknownName`
-        for a panel; `MissingExtra`.
+        place  FILE.svg, .png, .pdf or .pgf; `force` overwrites it
+        panel  draw one panel, by a part of its title, without text above it
+        size   inches: a width (3.3), "3.3x2.5", or "column" of a paper
+        font   points of the text
+        ax     matplotlib's axes to draw one panel into; they are returned
+
+        Errors: `InputError` without a plot, or if the file exists or cannot be written; `UnknownName` for a panel;
+        `MissingExtra`.
         """
         if self.draw is None:
             raise InputError(self.schema, ["has no picture"])
         picture = self.draw()
-        drawing = Drawing(picture.panel(panel) if panel else picture)
+        if panel or ax is not None:
+            picture = picture.panel(panel or "")
+        draw = import_module("txcalc.render.draw")
+        if ax is not None:
+            draw.panel_into(ax, picture.panels[0])
+            return ax
+        drawing = Drawing(picture, draw.style(size, font))
         if place is not None:
             drawing.save(place, force=force)
         return drawing
@@ -184,11 +205,16 @@ class Result(Answer, Framed, kw_only=True):
 class Drawing:
     """A plot, drawn when it is shown."""
 
-    def __init__(self, picture: Picture) -> None:
+    def __init__(self, picture: Picture, style: Style) -> None:
         self.picture = picture
+        self.style = style
+
+    def __repr__(self) -> str:
+        return f"<plot: {self.picture.title or self.picture.panels[0].name}>"
 
     def _repr_svg_(self) -> str:
-        return import_module("txcalc.render.draw").as_file(self.picture, ".svg").decode()  # type: ignore[no-any-return]
+        draw = import_module("txcalc.render.draw")
+        return draw.as_file(self.picture, ".svg", self.style).decode()  # type: ignore[no-any-return]
 
     def __str__(self) -> str:
         width = min(get_terminal_size((80, 24)).columns, 100)
@@ -196,10 +222,11 @@ class Drawing:
 
     @checked
     def save(self, place: str | Path, *, force: bool = False) -> None:
-        """Writes FILE.svg, .png or .pdf. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`."""
+        """Writes FILE.svg, .png, .pdf or .pgf. Errors: `InputError` (a file that exists, unless `force`),
+        `MissingExtra`."""
         draw = import_module("txcalc.render.draw")
         path = Path(place)
         if path.suffix.lower() not in draw.SUFFIXES:
             raise InputError("plot", [Fault("plot", str(place), f"a file named {' or '.join(draw.SUFFIXES)}")])
         writable(path, force)
-        write(path, draw.as_file(self.picture, path.suffix.lower()), force)
+        write(path, draw.as_file(self.picture, path.suffix.lower(), self.style), force)

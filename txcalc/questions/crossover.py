@@ -166,18 +166,19 @@ def picture(prefills: Sequence[Prefills], lengths: Sequence[Sequence[RuleCrossov
     """FLOPs per token of both sides of a rule against the length, and their crossovers."""
     if len(prefills) > MAX_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MAX_MODELS})"])
-    panels = [sides_panel(*pair) for pair in zip(prefills, lengths, strict=True)]
+    crossings = [row.tokens for rows in lengths for row in rows if row.rule in MAIN_RULES and row.tokens]
+    low = max(1, min([128, *(n // 4 for n in crossings)]))
+    high = min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)]))
+    panels = [sides_panel(*pair, low, high) for pair in zip(prefills, lengths, strict=True)]
     models = [each.model for each in prefills]
     caption = picture_convention(models, "forward FLOPs of a prefill by its length", logits, mla)
-    return Picture("Where attention overtakes the rest", caption, panels)
+    return Picture("Attention against the feed-forward", caption, panels)
 
 
-def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover]) -> Panel:
-    """Both sides of the main rules for one model."""
+def sides_panel(prefills: Prefills, lengths: Sequence[RuleCrossover], low: int, high: int) -> Panel:
+    """Both sides of the main rules for one model, over lengths that all models share."""
     marked = [(each, each.tokens) for each in lengths if each.rule in MAIN_RULES and each.tokens]
-    crossings = [tokens for _, tokens in marked]
-    low = max(1, min([128, *(n // 4 for n in crossings)]))
-    xs = between(low, min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)])), crossings)
+    xs = between(low, high, [tokens for _, tokens in marked])
     costs = {
         quantity: {n: walk(prefills.model.root, prefills.at(n)).by_kind(quantity) for n in xs}
         for quantity in ("flops", "flops_masked")

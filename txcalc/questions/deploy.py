@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
@@ -481,7 +482,8 @@ def deploy(
     if all(isinstance(each, Refusal) for each in deployments):
         raise InputError("deploy", dict.fromkeys(each.refused for each in deployments if isinstance(each, Refusal)))
     # The type says one deployment: of several only `deployments` is there.
-    return cast(Deploy, DeployComparison(deployments=_compared(deployments)))
+    compared = _compared(deployments)
+    return cast(Deploy, DeployComparison(deployments=compared, draw=_picture("comparison_picture", compared)))
 
 
 def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
@@ -692,7 +694,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
             api=api,
             plan_notes=tuple(notes),
             detail=self.detail,
-            draw=_picture(plan, serving) if single_plan else None,
+            draw=_picture("picture", plan, serving) if single_plan else None,
             launch=self._launch(plan, serving) if single_plan else None,
         )
 
@@ -718,15 +720,9 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return launch
 
 
-def _picture(plan: Plan, serving: Serving | None) -> Callable[[], Any]:
-    """A function that draws the plan."""
-
-    def draw() -> Any:
-        from txcalc.questions.deploy_plot import picture
-
-        return picture(plan, serving)
-
-    return draw
+def _picture(name: str, *of: Any) -> Callable[[], Any]:
+    """A function that draws a plan, or compares deployments, by a function of `deploy_plot`."""
+    return lambda: getattr(import_module("txcalc.questions.deploy_plot"), name)(*of)
 
 
 def _single_stream(plan: Plan) -> str:

@@ -1,13 +1,16 @@
-"""The picture of `deploy`: memory, latency, the load over GPUs, the Pareto front, and a roofline."""
+"""The pictures of `deploy`: memory, latency, the load over GPUs, the Pareto front, and a roofline; and several
+deployments on common axes."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import takewhile
+from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.hardware import peak
-from txcalc.ledger import KINDS, walk
+from txcalc.ledger import KINDS, kind_words, walk
 from txcalc.model import MAX_TOKENS
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
@@ -17,7 +20,7 @@ from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import Slo
 from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving
-from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
+from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.units import iec, seconds, short, si_bytes
 
 TIMES = 16  # as many GPUs as the fewest that fit, at most
@@ -56,7 +59,7 @@ def _memory(plan: Plan) -> Panel:
         Series("activations", xs, [gpu.peak for gpu in gpus], 2),
         Series("cache", xs, [gpu.cache for gpu in gpus], 1),
     ]
-    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"asked: {context:,}", context)]
+    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"context: {context:,}", context)]
     if longest:
         marks.append(Mark(f"longest that fits: {longest:,}", longest))
     x, y = PlotAxis("context of every sequence (tokens)", "tokens", 2), PlotAxis("memory", "bytes")
@@ -69,17 +72,17 @@ def _latency(serving: Serving) -> Panel:
     figures = [point.tpot for point in points if point.tpot]
     series = [
         Series("achievable", xs, [figure.achievable for figure in figures], 0, marked=frozenset(xs)),
-        Series("floor: no server is faster", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
+        Series("lower bound", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
     ]
-    marks = [Mark(f"asked: {serving.chosen.sequences:,}", serving.chosen.sequences)]
+    marks = [Mark(f"this plan: {serving.chosen.sequences:,}", serving.chosen.sequences)]
     batches = (serving.ridge.weights, serving.ridge.with_cache) if serving.ridge else ()
     for what, batch in zip(("weights", "weights and cache"), batches, strict=False):
         ridge = (batch or 0) * serving.chosen.layout.dp
         if 0 < ridge <= max(xs):
-            marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
+            marks.append(Mark(f"compute time = time to read {what}: {ridge:,}", ridge))
     if serving.limits.tpot is not None:
         marks.append(Mark(f"limit: {seconds(serving.limits.tpot)}", y=serving.limits.tpot))
-    x, y = PlotAxis("sequences at once", "sizes", 2), PlotAxis("time per output token", "seconds", 10)
+    x, y = PlotAxis("running sequences", "sizes", 2), PlotAxis("time per output token", "seconds", 10)
     return Panel(f"Latency of a decode step at {serving.plan.context:,} tokens", x, y, series, marks)
 
 
@@ -100,7 +103,7 @@ def _roofline(serving: Serving) -> Panel:
     placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(times, work).items()]
     kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
     series = [
-        Series(f"{kind.replace('_', ' ')}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
+        Series(f"{kind_words(kind)}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
         for what, kind, x, y in placed
     ]
     peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, times.ranks[0].wide)}
@@ -112,7 +115,7 @@ def _roofline(serving: Serving) -> Panel:
         ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
         series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
     x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, achievable", log=10)
-    return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
+    return Panel(f"Roofline: memory bandwidth {si_bytes(accelerator.bandwidth)}/s", x, y, series)
 
 
 def _placed(layout_time: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
@@ -159,7 +162,7 @@ def _load_by_gpus(serving: Serving) -> Panel:
         Series("TTFT", xs, [state.ttft for state in states.values()], 0, marked=frozenset(xs)),
         Series("TPOT", xs, [state.tpot for state in states.values()], 1, marked=frozenset(xs)),
     ]
-    marks = [Mark(f"asked: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
+    marks = [Mark(f"this plan: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
     for name, limit, percent in (
         ("TTFT", limits.ttft, limits.ttft_percentile),
         ("TPOT", limits.tpot, limits.tpot_percentile),
@@ -168,9 +171,9 @@ def _load_by_gpus(serving: Serving) -> Panel:
             bounded = name if percent is None else f"p{percent:g} {name}"
             marks.append(Mark(f"limit of {bounded}: {seconds(limit)}", y=limit))
     return Panel(
-        "The load over GPUs, each number at its best layout",
+        "Latency at the load against the number of GPUs, each in its best layout",
         PlotAxis("GPUs", "sizes", 2),
-        PlotAxis("seconds, on average", "seconds", 10),
+        PlotAxis("mean time", "seconds", 10),
         series,
         marks,
     )
@@ -180,5 +183,42 @@ def _front(serving: Serving) -> Panel:
     """The Pareto front of tokens/s per user and tokens/s per GPU."""
     front = [(1 / point.steady.tpot, point.tokens_per_s_gpu) for point in serving.front if point.steady.tpot]
     xs, ys = [x for x, _ in front], [y for _, y in front]
-    x, y = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)
-    return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])
+    return Panel(FRONT, PER_USER, PER_GPU, [Series("front", xs, ys, 0, marked=frozenset(xs))])
+
+
+def comparison_picture(deployments: Sequence[Any]) -> Picture:
+    """Several models or kinds of accelerator: GPUs and cost as bars, and the Pareto fronts on common axes."""
+    fitting = [each for each in deployments if getattr(each, "fits", False)]
+    if not fitting or len(fitting) > MAX_LINES:
+        raise InputError("--plot", [f"{len(fitting)} deployments fit, expected 1 to {MAX_LINES} of them"])
+    several = len({each.model.name for each in fitting}) > 1
+    names = [f"{each.model.name} on {each.gpu.title}" if several else each.gpu.title for each in fitting]
+    names = [f"{each.layout.gpus} × {name}" for each, name in zip(fitting, names, strict=True)]
+    points = [each.speed and (each.speed.capacity or each.speed) for each in fitting]
+    panels = []
+    for title, label, ys in (
+        ("Cost per hour", "cost per hour", [point and point.cost_per_hour for point in points]),
+        (
+            "Cost of output tokens",
+            "cost per million output tokens",
+            [point and point.cost_per_million_output for point in points],
+        ),
+        ("Throughput", "tokens/s per GPU", [point and point.steady.tokens_per_s_gpu for point in points]),
+    ):
+        if any(ys):
+            panels.append(Panel(title, PlotAxis(""), PlotAxis(label), [Series(label, names, ys)], kind="bars"))
+    series: list[Series] = []
+    for i, (each, name) in enumerate(zip(fitting, names, strict=True)):
+        front = [at.steady for at in (each.speed.front if each.speed else ()) if at.steady.tpot_s.mean]
+        xs, ys = [1 / at.tpot_s.mean for at in front], [at.tokens_per_s_gpu for at in front]
+        if len(xs) > 1:
+            series.append(Series(name, xs, ys, i, marked=frozenset(xs)))
+    if series:
+        panels.append(Panel(FRONT, PER_USER, PER_GPU, series))
+    if not panels:
+        raise InputError("--plot", ["no deployment has a speed to draw"])
+    return Picture("Deployments side by side", "", panels)
+
+
+FRONT = "Pareto front: tokens/s per user and per GPU"
+PER_USER, PER_GPU = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)

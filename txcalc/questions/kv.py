@@ -238,12 +238,15 @@ def picture(
             ys = [row.bytes or None for row in line]
             series.append(Series(label, xs, ys, of, marked=frozenset(contexts)))
             if any(row.bytes != row.dense_bytes for row in line):
-                series.append(Series(f"{label}: dense", xs, [row.dense_bytes for row in line], of, dashed=True))
+                series.append(
+                    Series(f"{label}: full attention", xs, [row.dense_bytes for row in line], of, dashed=True)
+                )
     if len(series) > 2 * MAX_LINES:
         raise InputError("--plot", [f"{len(series)} lines are more than can be told apart ({2 * MAX_LINES})"])
     marks = []
     if model.context and low <= model.context <= high:
-        marks.append(Mark(f"its own context: {model.context:,}", model.context))
-    x, y = PlotAxis("context (tokens)", "tokens", 2), PlotAxis("bytes of the whole batch", "bytes", 2)
-    convention = "exact bytes; dense: if every attention layer cached every token"
-    return Picture(f"{model.name}: what the cache holds", convention, [Panel("", x, y, series, marks)])
+        marks.append(Mark(f"trained context: {model.context:,}", model.context))
+    x, y = PlotAxis("context (tokens)", "tokens", 2), PlotAxis("KV cache of the batch", "bytes", 2)
+    dashed = any(line.dashed for line in series)
+    convention = "full attention: every attention layer caches every token" if dashed else ""
+    return Picture(f"KV cache of {model.name}", convention, [Panel("", x, y, series, marks)])

@@ -229,10 +229,12 @@ CONVENTIONS = Option(
 FORMAT = Option("Output format.", None, "Output", "--format")
 JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")
 PLOT = Option(
-    "Also plot: FILE.svg, .png or .pdf, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output",
+    "Also plot: FILE.svg, .png, .pdf or .pgf, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output",
     "--plot",
 )  # fmt: skip
 PANEL = Option("Plot one panel, by a part of its title, without text above it.", "NAME", "Output", "--panel")
+SIZE = Option("Size of the plot in inches: 8, 3.3x2.5, or column (a paper's, 3.33).", "SIZE", "Output", "--size")
+FONT = Option("Font size of the plot in points.", "N", "Output", "--font")
 FORCE = Option("Overwrite an existing file.", None, "Output", "--force")
 OUT = Option("Write", "FILE", "Output", "--out", aliases=("--output", "-o"))
 

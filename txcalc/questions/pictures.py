@@ -20,7 +20,7 @@ class PlotAxis(NamedTuple):
 
     def write(self, value: Any) -> str:
         """A value as a tick label: 32k tokens, 16 GiB, 2.5 ms, 8.03 B."""
-        return WRITTEN[self.unit](Fraction(value))
+        return WRITTEN[self.unit](Fraction(value)) if value else "0"
 
 
 class Series(NamedTuple):
@@ -57,6 +57,11 @@ class Panel(NamedTuple):
     marks: Sequence[Mark] = ()
     kind: str = "lines"
 
+    @property
+    def name(self) -> str:
+        """What `--panel` knows it by."""
+        return self.title or self.y.label
+
 
 class Picture(NamedTuple):
     """A picture: title, conventions, and panels stacked vertically."""
@@ -66,11 +71,11 @@ class Picture(NamedTuple):
     panels: Sequence[Panel]
 
     def panel(self, name: str) -> Picture:
-        """One of its panels, by a part of its title, without text above it. Errors: `UnknownName`."""
-        wanted = [panel for panel in self.panels if name.lower() in panel.title.lower()]
-        if len(wanted) != 1:
-            titles = [panel.title for panel in self.panels]
-            raise UnknownName("--panel", "panel", name, titles, f"panels: {', '.join(filter(None, titles)) or 'one'}")
+        """The first panel with `name` in its title, without text above it. Errors: `UnknownName`."""
+        wanted = [panel for panel in self.panels if name.lower() in f"{panel.title}\n{panel.y.label}".lower()]
+        if not wanted:
+            names = [panel.name for panel in self.panels]
+            raise UnknownName("--panel", "panel", name, names, f"panels: {', '.join(names)}")
         return Picture("", "", [wanted[0]._replace(title="")])
 
 

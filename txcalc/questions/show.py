@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
 from txcalc.evidence.known import all_known, shown_known
-from txcalc.ledger import KINDS, Ledger, walk
+from txcalc.ledger import KINDS, Ledger, kind_words, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.formats.quantised import native
@@ -514,7 +514,7 @@ def picture(model: Model, ledger: Ledger, attention: str) -> Picture:
         (quantity, "FLOPs", f"FLOPs of a forward pass, {attention} attention"),
     ):
         parts = ledger.by_kind(what)
-        bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
+        bars = Series(name, [kind_words(kind) for kind in parts], list(parts.values()))
         panels.append(Panel("", PlotAxis(""), PlotAxis(axis), [bars], kind="bars"))
     longest = max(work.tokens, min(model.context or USUAL_CONTEXTS[-1], MAX_TOKENS))
     if longest > 1 and not model.fixed_length and not model.has_encoder_apart:
@@ -525,7 +525,7 @@ def picture(model: Model, ledger: Ledger, attention: str) -> Picture:
         layers: list[Series] = []
         for kind in [kind for kind in KINDS if any(kind in each for each in costs)]:
             ys = [Fraction(each.get(kind, 0), n) for each, n in zip(costs, xs, strict=True)]
-            layers.append(Series(kind.replace("_", " "), xs, ys, len(layers)))
+            layers.append(Series(kind_words(kind), xs, ys, len(layers)))
         x, y = PlotAxis("length of a prefill (tokens)", "tokens", 2), PlotAxis("FLOPs per token")
         panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))
     sizes = f"batch {work.batch:,}, tokens {work.tokens:,}, past {work.past:,}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import KINDS
+from txcalc.ledger import KINDS, kind_words
 from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
@@ -353,11 +353,10 @@ def lines(answer: Sweep) -> Iterator[Panel]:
             words = [model] if len(models) > 1 else []
             words += [f"{other.name} = {value:,}"] if other is not None else []
             marked = frozenset(xs if len(xs) <= 32 else ())
-            series.append(Series(", ".join(words) or quantity, xs, [points[x] for x in xs], len(series), marked=marked))
+            series.append(Series(", ".join(words) or model, xs, [points[x] for x in xs], len(series), marked=marked))
         unit = "bytes" if "bytes" in quantity else ""
         log = (2 if unit else 10) if wide([y for line in series for y in line.ys]) else 0
-        y = PlotAxis(quantity + (" (bytes)" if unit else ""), unit, log)
-        yield Panel(f"{quantity}: {meaning}", plot_axis(x), y, series)
+        yield Panel(meaning[:1].upper() + meaning[1:], plot_axis(x), PlotAxis(quantity, unit, log), series)
 
 
 def stacks(answer: Sweep) -> Iterator[Panel]:
@@ -373,13 +372,12 @@ def stacks(answer: Sweep) -> Iterator[Panel]:
             rows = {row[x.name]: row for row in answer.rows if row.get("model", model) == model}
             xs = sorted(rows)
             series = [
-                Series(kind.replace("_", " "), xs, [rows[x][name] for x in xs], colours.index(kind))
+                Series(kind_words(kind), xs, [rows[x][name] for x in xs], colours.index(kind))
                 for name, kind in kinds.items()
                 if any(rows[x][name] for x in xs)
             ]
             title = f"{model}: {what} by kind of part" if len(models) > 1 else f"{what} by kind of part"
-            y = PlotAxis(what + (" (bytes)" if unit else ""), unit)
-            yield Panel(title, plot_axis(x), y, series, (), "stack")
+            yield Panel(title, plot_axis(x), PlotAxis(what, unit), series, (), "stack")
 
 
 def plot_axis(axis: SweepAxis) -> PlotAxis:

@@ -12,6 +12,7 @@ from txcalc import hardware
 from txcalc.curves import PYTORCH
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, multiplied
+from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
 from txcalc.planning.links import LibrarySource
@@ -601,7 +602,7 @@ def layouts_panel(searched: Searched) -> Panel:
     recipes = [layout.recipe for layout in searched.best]
     recomputed = [", recompute" if recipe.recompute != "none" else "" for recipe in recipes]
     labels = [
-        f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{suffix}"
+        f"{recipe.layout}, micro-batch {recipe.micro_batch}, {recipe.framework}{suffix}"
         for recipe, suffix in zip(recipes, recomputed, strict=True)
     ]
     speeds = Series("tokens/s per GPU", labels, [layout.step.tokens_s for layout in searched.best])
@@ -615,10 +616,15 @@ def memory_panel(training: Training) -> Panel:
         max((rank for rank in training.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
         for stage in range(training.recipe.layout.pp)
     ]
+    if len(fullest) == 1:
+        sizes = {kind_words(name): size for name, size in fullest[0].bytes.items() if size}
+        sizes |= {"total": fullest[0].allocated, "memory of the GPU": training.capacity}
+        bars = [Series("bytes", list(sizes), list(sizes.values()))]
+        return Panel("Memory of the fullest GPU", PlotAxis(""), PlotAxis("memory", "bytes"), bars, kind="bars")
     xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
     categories = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
     series = [
-        Series(name.replace("_", " "), xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
+        Series(kind_words(name), xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
         for i, name in enumerate(categories)
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
@@ -641,4 +647,4 @@ def timeline_panel(training: Training) -> Panel:
             xs, ys = zip(*spans, strict=True)
             series.append(Series(word, xs, ys, len(series)))
     x, y = PlotAxis("time", "seconds"), PlotAxis("stage", "sizes")
-    return Panel(f"The pipeline, {training.recipe.schedule}", x, y, series, kind="spans")
+    return Panel(f"Pipeline schedule: {training.recipe.schedule}", x, y, series, kind="spans")

@@ -1,4 +1,4 @@
-"""Pictures drawn as SVG or PNG, by matplotlib."""
+"""Pictures drawn as SVG, PNG, PDF or PGF, by matplotlib."""
 
 from __future__ import annotations
 
@@ -6,18 +6,55 @@ import io
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
-from txcalc.errors import InputError, MissingExtra, shown
+from txcalc.errors import Fault, InputError, MissingExtra, shown
 from txcalc.questions.pictures import Panel, Picture, PlotAxis, Series
 
-SUFFIXES = (".svg", ".png", ".pdf")
+SUFFIXES = (".svg", ".png", ".pdf", ".pgf")
+COLUMN = 3.33  # inches of a column of a paper
 # Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 SHAPES = "osD^vPX*"  # a colour is never the only thing that tells lines apart
 TICKS = 8
 NAME = 64  # characters of a label
+
+
+class Style(NamedTuple):
+    """Inches of a picture, and points of its text; without a height, what the panels need."""
+
+    width: float = 8.0
+    height: float | None = None
+    font: float = 9.0
+
+    @property
+    def letters(self) -> int:
+        """How many fit across."""
+        return int(self.width * 72 / (0.55 * self.font))
+
+    @property
+    def legend(self) -> int:
+        """Letters that fit below the axes, beside a line's sign."""
+        return max(12, self.letters - 25)
+
+
+USUAL = Style()
+
+
+def style(size: str | float | None = None, font: float | None = None) -> Style:
+    """A size such as `3.3`, `3.3x2.5` or `column`, and a font size. Errors: `InputError`."""
+    sides: list[float] = []
+    with suppress(ValueError):
+        text = COLUMN if size == "column" else USUAL.width if size is None else size
+        sides = [float(side) for side in str(text).split("x")]
+    if len(sides) not in (1, 2) or not all(1 <= side <= 40 for side in sides):
+        raise InputError("--size", [Fault("--size", size, "WIDTH or WIDTHxHEIGHT, from 1 to 40 inches, or column")])
+    if font is not None and not 1 <= font <= 100:
+        raise InputError("--font", [Fault("--font", font, "from 1 to 100 points")])
+    usual = USUAL.font if sides[0] >= 5 else 8.0
+    return Style(sides[0], sides[1] if len(sides) == 2 else None, usual if font is None else font)
 
 
 # Shared by both libraries.
@@ -91,16 +128,19 @@ def check(place: str) -> None:
         raise InputError("--plot", [f"matplotlib does not start: {shown(str(error), 100)}"]) from None
 
 
-def as_file(picture: Picture, suffix: str) -> bytes:
-    """The bytes of a .svg, .png or .pdf: identical for identical numbers under one version of matplotlib."""
+def as_file(picture: Picture, suffix: str, style: Style = USUAL) -> bytes:
+    """The bytes of a .svg, .png, .pdf or .pgf: identical for identical numbers under one version of matplotlib."""
     import warnings
 
     import matplotlib
 
     out = io.BytesIO()
-    with _defaults(), warnings.catch_warnings():
+    with _defaults(style), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # of a name: drawn as a box
-        drawn = figure(picture)
+        if suffix == ".pgf":
+            with matplotlib.rc_context({"font.family": "serif"}):  # the document's own
+                return _pgf(figure(picture, style)).encode()
+        drawn = figure(picture, style)
         unstated = {".svg": ("Date", "Creator"), ".png": ("Software",), ".pdf": ("CreationDate", "Creator", "Producer")}
         metadata: dict[str, Any] = {"Title": shortened(picture.title), **dict.fromkeys(unstated[suffix])}
         with matplotlib.rc_context({"svg.hashsalt": "txcalc"}):
@@ -108,7 +148,36 @@ def as_file(picture: Picture, suffix: str) -> bytes:
     return out.getvalue()
 
 
-def _defaults() -> Any:
+def _pgf(drawn: Any) -> str:
+    r"""A figure for `\input` in LaTeX. matplotlib would start LaTeX to measure text; Agg's measures do."""
+    from matplotlib.backends.backend_pgf import RendererPgf
+
+    from txcalc.render.latex import latex_text
+
+    measure = drawn.canvas.get_renderer().get_text_width_height_descent
+
+    class Renderer(RendererPgf):
+        def draw_text(self, gc: Any, x: Any, y: Any, s: str, *args: Any, **others: Any) -> None:
+            super().draw_text(gc, x, y, latex_text(s), *args, **others)  # type: ignore[no-untyped-call]
+
+        def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> Any:
+            return measure(s, prop, ismath)
+
+    body = io.StringIO()
+    drawn.draw(Renderer(drawn, body))  # type: ignore[no-untyped-call]
+    size = rf"\pgfqpoint{{{drawn.get_figwidth():f}in}}{{{drawn.get_figheight():f}in}}"
+    return "\n".join(
+        [
+            r"% \usepackage{pgf}",
+            r"\begingroup\makeatletter\begin{pgfpicture}%",
+            rf"\pgfpathrectangle{{\pgfpointorigin}}{{{size}}}\pgfusepath{{use as bounding box, clip}}%",
+            body.getvalue() + r"\end{pgfpicture}\makeatother\endgroup",
+            "",
+        ]
+    )
+
+
+def _defaults(style: Style) -> Any:
     """matplotlib with its default settings, and no math parsing in labels."""
     import matplotlib
 
@@ -117,7 +186,11 @@ def _defaults() -> Any:
     }
     ours: dict[Any, Any] = {
         "text.parse_math": False,
-        "font.size": 9.0,
+        "font.size": style.font,
+        "axes.titlesize": "medium",
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "legend.fontsize": "medium",
         "axes.spines.top": False,
         "axes.spines.right": False,
         "axes.grid": True,
@@ -129,31 +202,66 @@ def _defaults() -> Any:
     return matplotlib.rc_context({**plain, **ours})
 
 
-def figure(picture: Picture) -> Any:
+def figure(picture: Picture, style: Style = USUAL) -> Any:
     """A matplotlib `Figure` of a picture, with its panels stacked; pyplot's state is not touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    heights = [_height(panel) for panel in picture.panels]
-    drawn = Figure(figsize=(8.0, 0.7 + sum(heights)), layout="constrained")
+    heights = [_height(panel, style) for panel in picture.panels]
+    header = [*folded(picture.title, style.letters), *folded(picture.convention, style.letters)]
+    natural = 0.1 + len(header) * 1.4 * style.font / 72 + sum(heights)
+    drawn = Figure(figsize=(style.width, style.height or natural), layout="constrained")
+    below = style if style.height is None or style.height >= natural else None  # no room for legends
     FigureCanvasAgg(drawn)
-    if picture.title:
-        header = [shortened(picture.title), *folded(picture.convention, 110)]
-        drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize=10)
+    if header:
+        drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize="medium")
     rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for axes, panel in zip(rows, picture.panels, strict=True):
-        axes.set_title(shortened(panel.title, 100), fontsize=10, fontweight="bold", loc="left")
-        {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
+    for i, (axes, panel) in enumerate(zip(rows, picture.panels, strict=True)):
+        alike = [other for other in picture.panels if (other.kind, other.x, other.y) == (panel.kind, panel.x, panel.y)]
+        axes.set_title("\n".join(folded(panel.title, style.letters)))
+        panel_into(axes, panel, below, alike, explained=i > 0 and _labels(picture.panels[i - 1]) == _labels(panel))
     return drawn
 
 
-def _height(panel: Panel) -> float:
+def panel_into(
+    axes: Any, panel: Panel, style: Style | None = None, alike: Sequence[Panel] = (), explained: bool = False
+) -> None:
+    """Draws a panel into matplotlib's axes. `style`: of a figure with the legend below, not inside; `alike`: panels
+    whose axes are the same; `explained`: the legend above has its series."""
+    handles, labels = {"lines": _lines, "stack": _stack, "bars": _bars, "spans": _spans}[panel.kind](axes, panel)
+    if panel.kind in ("lines", "stack"):
+        _scaled(axes, panel, alike or [panel], style)
+    marks = len(panel.marks)
+    if explained:
+        handles, labels = handles[len(handles) - marks :], labels[len(labels) - marks :]
+    if len(labels) > 1 or marks:
+        _legend(axes, handles, labels, style)
+
+
+def _labels(panel: Panel) -> list[str]:
+    return [line.label for line in panel.series if line.label]
+
+
+def _height(panel: Panel, style: Style) -> float:
     """Height in inches, including the legend."""
+    line = 1.45 * style.font / 72
+    labels = [*_labels(panel), *(f"0  {mark.label}" for mark in panel.marks)]
+    legend = line * _legend_lines(labels, style) if len(labels) > 1 else 0
+    around = 4 * line + legend  # title, ticks, label
     if panel.kind == "bars":
-        return 1.2 + 0.45 * len(panel.series[0].xs)
+        return around + 0.4 + max(0.25, line * len(panel.series)) * len(panel.series[0].xs)
     if panel.kind == "spans":
-        return 1.4 + 0.25 * min(40, tracks(panel))
-    return 2.9 + 0.1 * (len(panel.series) + len(panel.marks))
+        return around + 0.4 + 0.25 * min(40, tracks(panel))
+    return around + min(2.6, 0.5 * style.width + 0.4)
+
+
+def _legend_lines(labels: Sequence[str], style: Style) -> int:
+    return -(-sum(len(folded(label, style.legend)) for label in labels) // _columns(labels, style))
+
+
+def _columns(labels: Sequence[str], style: Style) -> int:
+    """Columns of a legend."""
+    return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shortened, labels)), default=0))))
 
 
 def _colour(line: Series, panel: Panel) -> Any:
@@ -167,35 +275,44 @@ def _colour(line: Series, panel: Panel) -> Any:
     return colormaps["viridis"](0.9 * line.of / (most - 1))
 
 
-def _scaled(axes: Any, panel: Panel) -> None:
+def _scaled(axes: Any, panel: Panel, alike: Sequence[Panel], style: Style | None) -> None:
     """Limits, scales, ticks and labels of both axes."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    for which, axis, (low, high) in zip("xy", (panel.x, panel.y), extent(panel), strict=True):
+    extents = [extent(other) for other in alike]
+    for which, axis in zip("xy", (panel.x, panel.y), strict=True):
+        lows, highs = zip(*(both["xy".index(which)] for both in extents), strict=True)
+        low, high = min(lows), max(highs)
         scale = {"value": "log", "base": axis.log} if axis.log else {"value": "linear"}
         getattr(axes, f"set_{which}scale")(**scale)
         getattr(axes, f"set_{which}lim")(low, high)
         getattr(axes, f"set_{which}label")(axis.label)
-        axis_, marks = getattr(axes, f"{which}axis"), ticks(axis, low, high, 12 if which == "x" else TICKS)
+        most = 12 if which == "x" and axis.log and style and style.letters > 90 else TICKS
+        axis_, marks = getattr(axes, f"{which}axis"), ticks(axis, low, high, most)
         axis_.set_major_locator(FixedLocator([float(tick) for tick in marks]))
         axis_.set_major_formatter(FixedFormatter([axis.write(tick) for tick in marks]))
         axis_.set_minor_locator(NullLocator())
 
 
-def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """The legend, half an inch below the axes so that it hides nothing; old versions of matplotlib drop labels that
-    begin with _."""
+def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str], style: Style | None) -> None:
+    """The legend, below the axes so that it hides nothing; old versions of matplotlib drop labels that begin with _."""
     from matplotlib.transforms import ScaledTranslation
 
     names = [f" {label}" if label.startswith("_") else label for label in map(shortened, labels)]
-    columns = 3 if max(map(len, names)) <= 24 else 2 if len(names) > 2 else 1
-    below = axes.transAxes + ScaledTranslation(0, -0.5, axes.figure.dpi_scale_trans)
-    place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
-    axes.legend(handles, names, ncols=columns, **place)
+    place: dict[str, Any] = {"fontsize": "small", "frameon": True}
+    if style:
+        below = axes.transAxes + ScaledTranslation(0, -4 * style.font / 72, axes.figure.dpi_scale_trans)
+        place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
+        place["ncols"] = _columns(names, style)
+        names = ["\n".join(folded(name, style.legend) or [""]) for name in names]
+    axes.legend(handles, names, **place)
 
 
-def _lines(axes: Any, panel: Panel) -> None:
-    handles, labels = [], []
+Legend = tuple[list[Any], list[str]]  # handles and labels
+
+
+def _lines(axes: Any, panel: Panel) -> Legend:
+    handles: list[Any] = []
     for line in panel.series:
         ys = [math.nan if y is None else float(y) for y in line.ys]
         (drawn,) = axes.plot(
@@ -211,13 +328,10 @@ def _lines(axes: Any, panel: Panel) -> None:
         )
         if line.label:
             handles.append(drawn)
-            labels.append(line.label)
-    _marked(axes, panel, handles, labels)
-    _scaled(axes, panel)
-    _legend(axes, handles, labels)
+    return _marked(axes, panel, handles)
 
 
-def _stack(axes: Any, panel: Panel) -> None:
+def _stack(axes: Any, panel: Panel) -> Legend:
     (first, *_) = panel.series
     layers = [[float(y) for y in line.ys] for line in panel.series]
     colours: list[Any] = [PALETTE[line.of % len(PALETTE)] for line in panel.series]
@@ -228,15 +342,12 @@ def _stack(axes: Any, panel: Panel) -> None:
     xs = [float(x) for x in first.xs]
     if len(xs) == 1:  # a bar
         xs, layers = [0.95 * xs[0], 1.05 * xs[0]], [2 * ys for ys in layers]
-    handles = list(axes.stackplot(xs, layers, colors=colours, alpha=0.75))
-    labels = [line.label for line in panel.series]
-    _marked(axes, panel, handles, labels)
-    _scaled(axes, panel)
-    _legend(axes, handles, labels)
+    return _marked(axes, panel, list(axes.stackplot(xs, layers, colors=colours, alpha=0.75)))
 
 
-def _marked(axes: Any, panel: Panel, handles: list[Any], labels: list[str]) -> None:
-    """Marks: numbered points, and lines at lengths and levels."""
+def _marked(axes: Any, panel: Panel, handles: list[Any]) -> Legend:
+    """Marks: numbered points, and lines at lengths and levels, below the handles of the series in the legend."""
+    labels = _labels(panel)
     style, number = iter(("-.", ":", "--")), 0
     for mark in panel.marks:
         if mark.x is None:
@@ -252,31 +363,32 @@ def _marked(axes: Any, panel: Panel, handles: list[Any], labels: list[str]) -> N
             axes.annotate(str(number), at, xytext=(0, 5), textcoords="offset points", ha="center", fontweight="bold")
             handles.append(dot)
             labels.append(f"{number}  {mark.label}")
+    return handles, labels
 
 
-def _bars(axes: Any, panel: Panel) -> None:
+def _bars(axes: Any, panel: Panel) -> Legend:
     """A group of horizontal bars for each name, the first on top, each with its value."""
     names, count = panel.series[0].xs, len(panel.series)
     handles = []
     for line in panel.series:
         places = [i + (line.of - (count - 1) / 2) * 0.8 / count for i in range(len(names))]
         bars = axes.barh(places, [float(y or 0) for y in line.ys], 0.8 / count, color=PALETTE[line.of])
-        axes.bar_label(bars, ["" if y is None else panel.y.write(y) for y in line.ys], padding=3, fontsize=8)
+        axes.bar_label(bars, ["" if y is None else panel.y.write(y) for y in line.ys], padding=3, fontsize="small")
         handles.append(bars)
     low, high = limits(panel.y, [y or 0 for line in panel.series for y in line.ys])
     marks = ticks(panel.y, low, high)
     axes.set_yticks(range(len(names)), [shortened(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(low, high * 1.08)
-    _along(axes, panel, panel.y, marks, handles)
+    return _along(axes, panel, panel.y, marks, handles)
 
 
-def _along(axes: Any, panel: Panel, axis: PlotAxis, marks: Sequence[Fraction], handles: list[Any]) -> None:
+def _along(axes: Any, panel: Panel, axis: PlotAxis, marks: Sequence[Fraction], handles: list[Any]) -> Legend:
     """The horizontal value axis of bars and spans."""
     axes.set_xticks([float(tick) for tick in marks], [axis.write(tick) for tick in marks])
     axes.set_xlabel(axis.label)
     axes.grid(False, axis="y")
-    _legend(axes, handles, [line.label for line in panel.series])
+    return handles, [line.label for line in panel.series]
 
 
 def tracks(panel: Panel) -> int:
@@ -284,7 +396,7 @@ def tracks(panel: Panel) -> int:
     return 1 + max(y for line in panel.series for y in line.ys)  # type: ignore[no-any-return]
 
 
-def _spans(axes: Any, panel: Panel) -> None:
+def _spans(axes: Any, panel: Panel) -> Legend:
     """Spans from a start to an end, each on its track, the first track on top."""
     handles, number = [], tracks(panel)
     for line in panel.series:
@@ -302,7 +414,7 @@ def _spans(axes: Any, panel: Panel) -> None:
     axes.set_yticks(range(0, number, -(-number // 16)))
     axes.set_ylabel(panel.y.label)
     axes.set_xlim(0, end)
-    _along(axes, panel, panel.x, marks, handles)
+    return _along(axes, panel, panel.x, marks, handles)
 
 
 # Terminals.

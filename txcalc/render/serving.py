@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from txcalc.curves import SHARES
-from txcalc.ledger import KINDS
+from txcalc.ledger import KINDS, kind_words
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
@@ -512,7 +512,7 @@ def _parts(speed: Speed) -> Table:
     prefill = {each.part: each for each in speed.parts.prefill}
     decode = {each.part: each for each in speed.parts.decode}
     rows: list[list[Any]] = [
-        [kind.replace("_", " "), *_part(prefill.get(kind)), *(_part(decode.get(kind)) if decode else ())]
+        [kind_words(kind), *_part(prefill.get(kind)), *(_part(decode.get(kind)) if decode else ())]
         for kind in (*KINDS, ADAPTERS, LINKS)
         if kind in prefill or kind in decode
     ]

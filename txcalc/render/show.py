@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from txcalc.ledger import KINDS
+from txcalc.ledger import KINDS, kind_words
 from txcalc.questions.answers import Known
 from txcalc.questions.show import ConventionTerm, CountedByConvention, Rule, Show, Tower
 from txcalc.render import stored, training_step
@@ -101,7 +101,7 @@ def _parts(answer: Show) -> Table:
         number, spent = params.get(kind), flops.get(kind)
         per_token = rounded(Fraction(spent, tokens)) if spent else ""
         shares = percent(number, whole) if number else "", percent(spent, cost) if spent else ""
-        rows.append([kind.replace("_", " "), cell(number), shares[0], per_token, cell(spent), shares[1]])
+        rows.append([kind_words(kind), cell(number), shares[0], per_token, cell(spent), shares[1]])
     total = [cell(whole), TableCell(1, short(whole)), rounded(Fraction(cost, tokens))]
     rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
     known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
@@ -123,7 +123,7 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
         number, spent = params.get(kind), flops.get(kind)
         weights = (percent(number, whole), iec(sizes[kind])) if number else ("", "")
         share = percent(spent, cost) if spent else ""
-        rows.append([kind.replace("_", " "), cell(number), *weights, cell(spent), share])
+        rows.append([kind_words(kind), cell(number), *weights, cell(spent), share])
     total = cell(whole), TableCell(1, short(whole)), iec(tower.memory.weights_bytes)
     rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
     batch = answer.workload.batch

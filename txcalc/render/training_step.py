@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txcalc.ledger import kind_words
 from txcalc.questions.training_step import TrainingStep
 from txcalc.render.report import Table, TableCell, cell
 from txcalc.units import iec, short
@@ -18,7 +19,7 @@ def table(step: TrainingStep) -> Table:
     """Each kind of part of the fullest GPU, and their sum."""
     rows = [
         [
-            kind.replace("_", " "),
+            kind_words(kind),
             cell(part.flops or None),
             TableCell(part.recomputed_flops, short(part.recomputed_flops) if part.recomputed_flops else ""),
             TableCell(part.saved_bytes, iec(part.saved_bytes) if part.saved_bytes else ""),

@@ -44,16 +44,16 @@ def test_a_generation_is_the_sum_of_its_passes(source: str, attention: str, prom
         later = range(prompt, found.context)
         assert found.passes == 1 + len(later)
         assert found.flops == passed(tokens=prompt) + sum(passed(past=n) for n in later)
-        assert found.flops_without == sum(passed(tokens=n) for n in range(prompt, found.context + 1))
-        assert found.computed == found.context
-        assert found.computed_without == sum(range(prompt, found.context + 1))
-        assert found.redundant == found.computed_without - found.computed
+        assert found.flops_without_cache == sum(passed(tokens=n) for n in range(prompt, found.context + 1))
+        assert found.kv_computed == found.context
+        assert found.kv_computed_without_cache == sum(range(prompt, found.context + 1))
+        assert found.kv_redundant == found.kv_computed_without_cache - found.kv_computed
     both = laws(model, prompt, attention)
     assert both
     start = max(prompt, both[0].start)
     for length in (start, start + 7):
         (found,) = generations(model, (length,), prompt, attention)
-        assert (both[0].at(length), both[1].at(length)) == (found.flops, found.flops_without)
+        assert (both[0].at(length), both[1].at(length)) == (found.flops, found.flops_without_cache)
 
 
 @pytest.mark.parametrize(

@@ -216,8 +216,8 @@ def test_a_generation_is_the_sum_of_its_passes(source: str, length: int, attenti
         steps = [model.ledger(past=t, logits="last", mla="absorbed") for t in range(prompt, context)]
         alone = [model.ledger(tokens=t, logits="last").total(quantity) for t in range(prompt, context + 1)]
         assert found.flops == alone[0] + sum(step.total(quantity) for step in steps)
-        assert found.flops_without == sum(alone)
-        assert found.computed_without == sum(range(prompt, context + 1))
+        assert found.flops_without_cache == sum(alone)
+        assert found.kv_computed_without_cache == sum(range(prompt, context + 1))
 
 
 @pytest.mark.parametrize("source", ["gpt2", "gemma-3-27b", "deepseek-v3.2", "D=64 L=2 h=4 F=128 V=100 window=16"])
@@ -227,7 +227,7 @@ def test_its_formulas_give_its_figures(source: str) -> None:
     assert found is not None
     for context in (found[0].start, found[0].start + 12_345):
         (each,) = generations(model, [context], 3, "masked")
-        assert (each.flops, each.flops_without) == tuple(law.at(context) for law in found)
+        assert (each.flops, each.flops_without_cache) == tuple(law.at(context) for law in found)
 
 
 def test_chunks_of_attention_have_figures_and_no_formula() -> None:

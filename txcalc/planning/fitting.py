@@ -12,12 +12,11 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, with_engine
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, on_accelerator
 from txcalc.planning.serving.engine_memory import EngineMemory, visible
-from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, unsupported
+from txcalc.planning.serving.engine_profiles import is_personal
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Offload, OffloadRequest, divides
 from txcalc.planning.serving.rank_memory import RankBytes
@@ -225,30 +224,14 @@ def step(
     return None
 
 
-class CardEngine(NamedTuple):
-    """The engine on a card.
+class FitRequest(NamedTuple):
+    """The request for every model on every card.
 
-    memory    what it takes there; None: none is known
-    named     it is named; else it runs what only .gguf files hold, and on `personal` cards all that it has
+    engine_named   an engine is named, or none
+    ladder         stop at the first format that fits
     """
 
-    memory: EngineMemory | None
-    named: bool
-    personal: bool = False
-
-    def of(self, form: Format, kv: str) -> EngineMemory | None:
-        """The engine that runs a format; None: that of none counts."""
-        if self.named or self.memory is None:
-            return self.memory
-        profile, card = self.memory.profile, self.memory.accelerator
-        if is_gguf(form):
-            return None if unsupported(profile, form, card) else self.memory
-        return self.memory if self.personal and not unsupported(profile, form, card, kv) else None
-
-
-class FitRequest(NamedTuple):
-    """The request for every model on every card; `ladder`: stop at the first format that fits."""
-
+    engine_named: bool
     kv: str
     block: int
     chunk: int
@@ -281,19 +264,19 @@ class ModelFits:
             raise known
         return known
 
-    def on(self, card: CardSet, engines: CardEngine) -> list[ModelFit]:
-        """The model on a card in every format, offloading to RAM where needed and possible."""
+    def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
+        """The model on a card in every format, offloading to RAM where needed and possible; `memory`: of the engine
+        that is named, or that is the default of some formats."""
+        personal = card.accelerator is not None and is_personal(card.accelerator)
         model, asked = self.model, self.asked
         fits = []
         for name in asked.formats:
             try:
                 form = self.within(name)
-                if memory := engines.of(form.engine.weights, asked.kv):
-                    engine = with_engine(form.engine, model, memory, asked.reserve)
-                    form = FormatFits(model, engine, asked.context, form.sharding)
-                elif is_mlx(form.engine.weights) and card.accelerator and card.accelerator.unified:
-                    plain = replace(form.engine, chunk=MLX_CHUNK, reserve=asked.reserve or Reserve.none())
-                    form = FormatFits(model, plain, asked.context, form.sharding)
+                named = asked.engine_named
+                config = on_accelerator(form.engine, model, memory, asked.reserve, named, personal)
+                if config is not form.engine:
+                    form = FormatFits(model, config, asked.context, form.sharding)
                 fit = form.on(card)
                 if self.host and card.apart and not fit.fits:
                     fit = fits_with_ram(model, form.engine, self.host, asked.context, card)
@@ -305,8 +288,6 @@ class ModelFits:
         choice = best(fits)
         return [replace(fit, best=True) if fit is choice else fit for fit in fits]
 
-
-MLX_CHUNK = 2048  # tokens of a step of mlx-lm, which reserves nothing (generate.py, prefill_step_size)
 
 # Formats that are tried in turn unless some are given: as published, and those of most .gguf files.
 LADDER = ("native", "Q8_0", "Q4_K_M")

@@ -14,6 +14,8 @@ from itertools import pairwise
 from math import comb, lcm
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import triangle
@@ -22,22 +24,21 @@ from txcalc.planning.crossover import Prefills, lengths
 FLOPS = {"dense": "flops", "masked": "flops_masked"}
 
 
-class Generation(NamedTuple):
-    """One sequence of `context` tokens at its end: how many passes, the positions at which a layer computes K and V,
-    with the cache and without it, and the FLOPs of all passes."""
+class Generation(Struct, frozen=True):
+    """Generating one sequence of `context` tokens at its end.
+
+    kv_computed     positions for which a layer computes K and V, over all passes
+    kv_redundant    of those without a cache, the ones that were known
+    flops           FLOPs of all passes
+    """
 
     context: int
-    prompt: int
     passes: int
-    computed: int
-    computed_without: int
+    kv_computed: int
+    kv_computed_without_cache: int
+    kv_redundant: int
     flops: int
-    flops_without: int
-
-    @property
-    def redundant(self) -> int:
-        """Positions at which K and V are computed though they were known."""
-        return self.computed_without - self.computed
+    flops_without_cache: int
 
 
 def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attention: str = "dense") -> list[Generation]:
@@ -56,7 +57,8 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
         written = summed(_step(model, quantity), prompt, context - 1, ends)
         uncached = summed(_whole(model, quantity), prompt, context, ends)
         without = triangle(context) - triangle(prompt - 1)
-        results.append(Generation(context, prompt, context - prompt + 1, context, without, first + written, uncached))
+        passes, redundant = context - prompt + 1, without - context
+        results.append(Generation(context, passes, context, without, redundant, first + written, uncached))
     return results
 
 

@@ -16,9 +16,18 @@ from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
 from txcalc.planning.serving import points, traffic
 from txcalc.planning.serving.deployment import FewestGpus, Plan, Planner, with_offload
-from txcalc.planning.serving.engine import engine as engine_config, parse_reserve
+from txcalc.planning.serving.engine import CHUNK, EngineConfig, engine as engine_config, on_accelerator, parse_reserve
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, offloading, profile
+from txcalc.planning.serving.engine_profiles import (
+    EngineProfile,
+    is_mlx,
+    is_personal,
+    is_served,
+    offloading,
+    personal_engine,
+    profile,
+    unsupported,
+)
 from txcalc.planning.serving.offload import OffloadRequest, parse_offload
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
@@ -43,7 +52,6 @@ from txcalc.units import three
 if TYPE_CHECKING:
     from txcalc.planning.serving.points import Request, Slo
 
-CHUNK = 8192  # default tokens per prefill chunk
 LENGTHS = "N|N±M|N..M|@FILE"
 PROMPT = o.PROMPT.more(
     "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
@@ -97,7 +105,12 @@ class Engine(o.Options):
 
     block: Annotated[o.Length, o.BLOCK] = 16
     chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None
-    engine: Annotated[str, o.ENGINE] = "none"
+    engine: Annotated[
+        str | None,
+        o.ENGINE.more(
+            "Default: llama.cpp for GGUF formats, and on GPUs of Apple for every format that it has; else none."
+        ),
+    ] = None
     max_num_seqs: Annotated[o.Length | None, o.tokens("Maximum sequences per step (default: the engine's).")] = None
     poll: Annotated[int, o.Option("Decode steps between admissions of new requests (SGLang).", "N")] = 1
     gather: Annotated[
@@ -414,7 +427,8 @@ def deploy(
     assert isinstance(engine, Engine), "a name is a field of it (`arguments.grouped`)"
     kinds = _accelerators(gpu, price)
     offload = engine.offload()
-    known = profile(offloading(engine.engine) if offload else engine.engine)
+    name = engine.engine or "none"
+    known = profile(offloading(name) if offload else name)
     max_num_seqs = engine.sequences(known)
     prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
@@ -446,7 +460,8 @@ def deploy(
         limits=slo,
         engine=engine.config(weights, kv, prefix),
         chunk=maybe(engine.chunk, "--chunk", length),
-        profile=known,
+        profile=known or (personal_engine() if engine.engine is None else None),
+        engine_named=known is not None,
         max_num_seqs=max_num_seqs,
         offload=offload,
         draft=draft,
@@ -559,6 +574,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     """What is asked of every model on every kind of accelerator.
 
     engine        arguments of an engine that depend on neither model nor accelerator
+    profile       of the engine that is named or, where none is, that is the default of some formats; None: `none`
     concurrency   None: not given
     fixed         degrees of parallelism that are given
     prefill_gpus  of disaggregated pools; None: as many as are best
@@ -571,6 +587,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
     engine: Mapping[str, Any]
     chunk: int | None
     profile: EngineProfile | None
+    engine_named: bool
     max_num_seqs: int | None
     offload: OffloadRequest | None
     draft: Model | str | None
@@ -588,9 +605,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         """A deployment. Errors: `InputError`; of a `single_plan` (one model, one kind of accelerator) also if its
         speed is not known but needed for a price or a limit."""
         context = int(model.workload().tokens) if model.fixed_length else self.context
-        memory = EngineMemory(self.profile, kind, context, self.max_num_seqs, self.chunk) if self.profile else None
-        chunk = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
-        config = engine_config(model, chunk=chunk, memory=memory, **self.engine)
+        config = self._engine(model, kind, context)
         if self.offload:
             config = with_offload(self.offload, model, kind, config, gpus or 1, context, self.least_users)
         planner = Planner(model, kind, config, self._drafter(model))
@@ -605,6 +620,12 @@ class Scenario(Struct, frozen=True, kw_only=True):
                 raise
             unknown = f"{error}{_single_stream(plan)}"
         return self._deployment(plan, serving, fewer, unknown, single_plan)
+
+    def _engine(self, model: Model, kind: Accelerator, context: int) -> EngineConfig:
+        """The engine on an accelerator. Errors: `InputError` for a format that it does not have there."""
+        plain = engine_config(model, chunk=CHUNK if self.chunk is None else self.chunk, **self.engine)
+        memory = EngineMemory(self.profile, kind, context, self.max_num_seqs, self.chunk) if self.profile else None
+        return on_accelerator(plain, model, memory, self.engine["reserve"], self.engine_named, not is_served(kind))
 
     @property
     def without_load(self) -> bool:
@@ -658,9 +679,10 @@ class Scenario(Struct, frozen=True, kw_only=True):
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving, self.without_load and not self.disaggregated) if serving else None
         notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
-        if self.profile is None and is_gguf(plan.planner.engine.weights):
-            form = plan.planner.engine.weights.name
-            notes.append(f"{form} is a format of llama.cpp, as which fit judges it: --engine llama.cpp")
+        engine, kind = planner.engine, planner.accelerator
+        undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
+        if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
+            notes.append(f"no engine is named: fit counts llama.cpp on a {kind.title} (--engine llama.cpp)")
         api = self._api(serving, speed)
         if self.api is not None and speed and api is None:
             notes.append("not compared with the API: the plan does not sustain the load")

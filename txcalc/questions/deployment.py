@@ -11,11 +11,13 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from msgspec import field
+from msgspec.structs import replace
 
 from txcalc.ledger import KINDS
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import LibrarySource
+from txcalc.planning.serving.demand import LatencyStats, Steady
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import HostMemory
 from txcalc.planning.serving.points import Slo
@@ -25,12 +27,11 @@ from txcalc.planning.serving.speed import DEFINITIONS, RidgeBatch
 from txcalc.questions.answers import Answer, Deferred, json_key
 
 if TYPE_CHECKING:
-    from txcalc.planning.serving.demand import Steady
     from txcalc.planning.serving.deployment import Gpu, LayoutCapacity, Plan
     from txcalc.planning.serving.disaggregation import Pools
     from txcalc.planning.serving.durations import BoundedTime, Cost
     from txcalc.planning.serving.points import OperatingPoint, Request
-    from txcalc.planning.serving.simulation import LatencyStats as Measured, Simulated
+    from txcalc.planning.serving.simulation import Simulated
     from txcalc.planning.serving.speed import Serving
 
 
@@ -202,15 +203,6 @@ class SingleRequest(Answer):
     ttft_floor_s: float
     tpot_floor_s: float | None
     tpot_bound: str | None
-
-
-class LatencyStats(Answer):
-    """Seconds: a mean, and percentiles from a simulation."""
-
-    mean: float | None
-    p50: float | None
-    p90: float | None
-    p99: float | None
 
 
 class SteadyState(Answer, kw_only=True):
@@ -693,9 +685,8 @@ def _steady(
     )
 
 
-def _stats(mean: float | None, simulated: Measured | None) -> LatencyStats:
-    p50, p90, p99 = simulated[1:] if simulated else (None, None, None)
-    return LatencyStats(mean, p50, p90, p99)
+def _stats(mean: float | None, simulated: LatencyStats | None) -> LatencyStats:
+    return replace(simulated, mean=mean) if simulated else LatencyStats(mean, None, None, None)
 
 
 def speed(serving: Serving, with_capacity: bool = False) -> Speed:
@@ -860,12 +851,11 @@ def _pool(pool: LayoutCapacity) -> PoolPlan:
 
 
 def _simulation(simulated: Simulated, limits: Slo, gpus: int) -> Simulation:
-    within = simulated.run.within(limits.ttft, limits.tpot)
-    run, ttft, tpot, e2e = simulated.run, simulated.ttft, simulated.tpot, simulated.e2e
+    run, within = simulated.run, simulated.run.within(limits.ttft, limits.tpot)
     return Simulation(
-        ttft_s=LatencyStats(*ttft) if ttft else None,
-        tpot_s=LatencyStats(*tpot) if tpot else None,
-        e2e_s=LatencyStats(*e2e) if e2e else None,
+        ttft_s=simulated.ttft,
+        tpot_s=simulated.tpot,
+        e2e_s=simulated.e2e,
         requests=len(run.done),
         copies=simulated.copies,
         seed=simulated.seed,

@@ -12,7 +12,6 @@ from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
 from txcalc.planning.fitting import (
     LADDER,
-    CardEngine,
     CardSet,
     FitRequest,
     ModelFit,
@@ -21,19 +20,13 @@ from txcalc.planning.fitting import (
     reserved,
 )
 from txcalc.planning.formats.names import known_format
-from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of, step_faults
+from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, step_faults
 from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible
-from txcalc.planning.serving.engine_profiles import (
-    EngineProfile,
-    is_personal,
-    offloading,
-    personal_engine,
-    profile as profile_of,
-)
+from txcalc.planning.serving.engine_profiles import offloading, personal_engine, profile as profile_of
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import length, models, names
+from txcalc.questions.arguments import length, maybe, models, names
 from txcalc.questions.phrases import accelerators
 from txcalc.sources import build
 from txcalc.sources.presets import every as every_preset, is_users
@@ -101,7 +94,7 @@ def fit(
     context: Annotated[o.Length, o.CONTEXT.more("The KV cache of one sequence counts.")] = 8192,
     kv: Annotated[str, o.KV] = "bf16",
     block: Annotated[o.Length, o.BLOCK] = 16,
-    chunk: Annotated[o.Length, o.CHUNK] = 8192,
+    chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None,
     engine: Annotated[
         str | None,
         o.ENGINE.more(
@@ -136,6 +129,7 @@ def fit(
     named = engine is not None or host is not None
     name = "none" if engine is None else engine
     profile = profile_of(offloading(name) if host else name) if named else personal_engine()
+    steps = maybe(chunk, "--chunk", length)
     bits_of(kv, "--kv")  # refused here where there is no such dtype
     given_reserve = parse_reserve(reserve) if reserve is not None else None
     if memory is not None:
@@ -144,17 +138,20 @@ def fit(
     else:
         sets = [each for kind in kinds for each in card_sets(kind)]
         cards = list({card.name: card for card in sets}.values())  # one given twice is one column
-    numbers = length(block, "--block"), length(chunk, "--chunk")
+    numbers = length(block, "--block"), CHUNK if steps is None else steps
     if faults := step_faults(*numbers):
         raise InputError("fit", faults)
-    request = FitRequest(kv, *numbers, given_reserve, tokens, formats, weights is None, host)
-    engines = [_engine_on(card, profile, tokens, named) for card in cards]
+    request = FitRequest(named, kv, *numbers, given_reserve, tokens, formats, weights is None, host)
+    engines = [
+        EngineMemory(profile, each.accelerator or _bare(each), tokens, None, steps) if profile else None
+        for each in cards
+    ]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
     for model in models(sources, text_only) if sources else presets(text_only):
         fits = ModelFits(model, request)
-        for row, card, card_engine in zip(rows, cards, engines, strict=True):
-            row += fits.on(card, card_engine)
+        for row, card, memory_there in zip(rows, cards, engines, strict=True):
+            row += fits.on(card, memory_there)
         left_out += [(model.name, note) for note in model.left_out]
     listed = {row.model for row in chain(*rows) if row.fits or sources or every}
     notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
@@ -163,16 +160,19 @@ def fit(
         notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
+    shown = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
     engine_memory = [  # None: some rows of the card are of no engine
-        each.memory
-        if each.named or all(row.engine or row.refused for row in of_card if row.best or not best_alone)
-        else None
-        for each, of_card in zip(engines, rows, strict=True)
+        each if named or all(row.engine or row.refused for row in of_card) else None
+        for each, of_card in zip(engines, shown, strict=True)
     ]
     reserves = [
-        reserved(given_reserve or reserve_of(each), each, card) for each, card in zip(engine_memory, cards, strict=True)
+        max(
+            (card.memory - row.need_bytes - row.room_bytes for row in of_card if row.need_bytes and row.room_bytes),
+            default=reserved(given_reserve or reserve_of(each), each, card),
+        )
+        for each, card, of_card in zip(engine_memory, cards, shown, strict=True)
     ]
-    notes += refusals([row for row in chain(*rows) if row.best or not best_alone])
+    notes += refusals([*chain(*shown)])
     return Fit(
         memory_bytes=cards[0].memory,
         reserve_bytes=reserves[0],
@@ -198,14 +198,9 @@ def fit(
     )
 
 
-def _engine_on(card: CardSet, profile: EngineProfile | None, context: int, named: bool) -> CardEngine:
-    """The engine on a card, or on a bare memory, of which an engine that is named has no figures."""
-    accelerator = card.accelerator
-    if profile is None or (named and accelerator is None):
-        return CardEngine(None, named)
-    bare = Accelerator(card.title, card.title, card.memory, 1, {}, None, None, {})
-    memory = EngineMemory(profile, accelerator or bare, context)
-    return CardEngine(memory, named, accelerator is not None and is_personal(accelerator))
+def _bare(card: CardSet) -> Accelerator:
+    """A memory alone as a card of no vendor."""
+    return Accelerator(card.title, card.title, card.memory, 1, {}, None, None, {})
 
 
 def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:

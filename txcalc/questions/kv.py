@@ -51,29 +51,12 @@ class GenerationConvention(Answer):
     mla: str | None
 
 
-class GenerationRow(Answer):
-    """Generating one sequence of `context` tokens at its end.
-
-    kv_computed     positions for which a layer computes K and V, over all passes
-    kv_redundant    of those without a cache, the ones that were known
-    flops           FLOPs of all passes
-    """
-
-    context: int
-    passes: int
-    kv_computed: int
-    kv_computed_without_cache: int
-    kv_redundant: int
-    flops: int
-    flops_without_cache: int
-
-
 class GenerationCost(Answer, kw_only=True):
     """The cost of generating with and without a cache; `formulas` in n tokens at the end, which hold from `start`."""
 
     prompt: int
     convention: GenerationConvention
-    rows: tuple[GenerationRow, ...]
+    rows: tuple[Generation, ...]
     formulas: dict[str, str]
     start: int = json_key("from")
 
@@ -190,7 +173,6 @@ def holders(ledger: Ledger) -> tuple[str, ...]:
 
 def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attention: str) -> GenerationCost:
     """Generating up to each context after a prompt, one pass per token, with a cache and without."""
-    rows = [generation_row(each) for each in generations(model, contexts, prompt, attention)]
     polynomials = dict(zip(("flops", "flops_without_cache"), laws(model, prompt, attention) or (), strict=False))
     known = prompt * (prompt - 1) // 2  # positions of a prompt, which one pass computes
     less = f" − {known}" if known else ""
@@ -203,21 +185,9 @@ def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attentio
     return GenerationCost(
         prompt=prompt,
         convention=GenerationConvention(attention, "last", "absorbed" if model.has_latents else None),
-        rows=tuple(rows),
+        rows=tuple(generations(model, contexts, prompt, attention)),
         formulas=formulas,
         start=max([prompt, *(law.start for law in polynomials.values())]),
-    )
-
-
-def generation_row(cost: Generation) -> GenerationRow:
-    return GenerationRow(
-        context=cost.context,
-        passes=cost.passes,
-        kv_computed=cost.computed,
-        kv_computed_without_cache=cost.computed_without,
-        kv_redundant=cost.redundant,
-        flops=cost.flops,
-        flops_without_cache=cost.flops_without,
     )
 
 

@@ -227,7 +227,7 @@ def test_a_model_that_was_changed_is_not_the_published_checkpoint() -> None:
 def test_engine_and_format_agree_with_the_command() -> None:
     gguf = ("qwen3-32b", "--gpu", "4090", "--context", "8k", "--weights", "Q4_K_M")
     for argv, why in (
-        ((*gguf, "--engine", "llama.cpp", "--emit", "vllm"), "--engine is 'llama.cpp', expected vLLM, which"),
+        ((*gguf, "--engine", "llama.cpp", "--emit", "vllm"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
         ((*gguf, "--emit", "sglang"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
         ((*LLAMA, "--engine", "sglang", "--emit", "dynamo"), "--engine is 'SGLang', expected vLLM, which"),
         ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),

@@ -24,7 +24,7 @@ from txcalc import hardware
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
+from txcalc.planning.serving.demand import ROUNDS, Demand, LatencyStats, Steady
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
@@ -595,7 +595,8 @@ def test_ten_thousand_requests_are_quick() -> None:
 
 
 def test_percentiles_are_nearest_ranks() -> None:
-    assert spread(list(range(1, 101))) == (50.5, 50, 90, 99) and spread([3.0]) == (3, 3, 3, 3) and spread([]) is None
+    assert spread(list(range(1, 101))) == LatencyStats(50.5, 50, 90, 99)
+    assert spread([3.0]) == LatencyStats(3, 3, 3, 3) and spread([]) is None
 
 
 # What comes.

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.parts.structs import FrozenStruct
 
 # Requests that each of a benchmark's clients sends: --num-prompts is 10 · --max-concurrency in InferenceX's runs
@@ -53,6 +55,15 @@ class Demand(NamedTuple):
     sharing: int = 1
     solo: float = 0.0
     gathers: bool = False
+
+
+class LatencyStats(Struct, frozen=True):
+    """A latency over all requests, in seconds: its mean (None: not known), and percentiles of a simulation."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
 
 
 class Steady(NamedTuple):

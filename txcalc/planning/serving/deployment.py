@@ -122,7 +122,9 @@ class Planner:
         return self._drafts[split]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
-        """The layouts that the model allows and whose tensors the weights' format can store."""
+        """The layouts that the model and the engine allow and whose tensors the weights' format can store."""
+        if self.engine.memory and self.engine.memory.profile.rules.stages:
+            fixed = {"tp": 1, "ep": 1, **(fixed or {})}
         return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
 
     def refusal(self, layout: Layout) -> InputError | None:

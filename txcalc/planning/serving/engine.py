@@ -17,9 +17,12 @@ from txcalc.num import ceil_div
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import tower_layout, unsupported
+from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, parse_bytes
+
+CHUNK = 8192  # tokens of a prefill step, of no engine
+MLX_CHUNK = 2048  # of mlx-lm's (generate.py, prefill_step_size)
 
 
 class Reserve(NamedTuple):
@@ -77,7 +80,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     weights: Format
     kv: str = "bf16"
     block: int = 16
-    chunk: int = 8192
+    chunk: int = CHUNK
     reserve: Reserve = field(default_factory=Reserve)
     weights_name: str = NATIVE
     memory: EngineMemory | None = None
@@ -169,7 +172,7 @@ def engine(
     weights: str = NATIVE,
     kv: str = "bf16",
     block: int = 16,
-    chunk: int = 8192,
+    chunk: int = CHUNK,
     reserve: Reserve | None = None,
     memory: EngineMemory | None = None,
     prefix: int = 0,
@@ -200,18 +203,46 @@ def engine(
 
 
 def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve: Reserve | None) -> EngineConfig:
-    """The settings with a named engine's kernels, memory and reserve on an accelerator. Errors: `InputError` for a
+    """The settings with an engine's kernels, steps, memory and reserve on an accelerator. Errors: `InputError` for a
     format that the engine does not support there."""
     if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
     return replace(
         plain,
+        chunk=memory.most_tokens,
         memory=memory,
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),
         reserve=reserve or reserve_of(memory),
         offload=plain.offload or default_offload(model, memory),
     )
+
+
+def on_accelerator(
+    plain: EngineConfig,
+    model: Model,
+    memory: EngineMemory | None,
+    reserve: Reserve | None,
+    named: bool,
+    preferred: bool,
+) -> EngineConfig:
+    """The settings of the engine on an accelerator whose `memory` it is; None: of none.
+
+    If it is not `named`, it is llama.cpp, for what only .gguf files hold and, if it is `preferred`, for all that it
+    has; MLX formats are mlx-lm's, which reserves nothing; else no engine counts. Errors: `InputError`.
+    """
+    if memory is None:
+        return plain
+    if named:
+        return with_engine(plain, model, memory, reserve)
+    form, accelerator = plain.weights, memory.accelerator
+    if is_mlx(form):
+        none = Reserve(Fraction(0), 0, "mlx-lm reserves none")
+        return replace(plain, chunk=memory.tokens or MLX_CHUNK, reserve=reserve or none)
+    gguf = is_gguf(form)  # with a cache that llama.cpp lacks it is refused
+    if not (gguf or preferred) or unsupported(memory.profile, form, accelerator, "bf16" if gguf else plain.kv):
+        return plain
+    return with_engine(plain, model, memory, reserve)
 
 
 def default_offload(model: Model, memory: EngineMemory) -> Offload | None:

@@ -202,6 +202,11 @@ def is_personal(accelerator: Accelerator) -> bool:
     return accelerator.unified or accelerator.name in data()["personal"]["cards"]
 
 
+def is_served(accelerator: Accelerator) -> bool:
+    """Whether an engine for many users runs on a card."""
+    return any(_runs(name, "", accelerator) for name in ENGINES if name != data()["personal"]["engine"])
+
+
 def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
     """A fault where an engine's version has no kernels for a format of weights or cache on a card, naming the engines
     that have; None: it has."""

@@ -95,15 +95,15 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     planned = config.memory.profile if config.memory else None
     runs = profile(style.runs or engine)
     assert runs is not None
+    if not style.gguf and is_gguf(config.weights):
+        expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
+        raise InputError("--emit", [Fault("--weights", config.weights.name, expected, "--emit llama.cpp")])
     if planned and planned.engine != runs.engine:
         expected = f"{runs.rules.title}, which --emit {engine} starts"
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
     chosen = planned or runs
     if lacking := unsupported(chosen, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
-    if not style.gguf and is_gguf(config.weights):
-        expected = f"weights that {runs.rules.title} serves: a .gguf file is for llama.cpp"
-        raise InputError("--emit", [Fault("--weights", config.weights.name, expected, "--emit llama.cpp")])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}), so that no command runs it"])
     return chosen

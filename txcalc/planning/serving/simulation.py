@@ -22,7 +22,7 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.demand import ROUNDS, Steady
+from txcalc.planning.serving.demand import ROUNDS, LatencyStats, Steady
 from txcalc.planning.serving.points import Slo, Timer
 from txcalc.planning.serving.steady_state import Coupling, coupling
 from txcalc.planning.serving.traffic import Arrival
@@ -106,15 +106,6 @@ class Done(NamedTuple):
     @property
     def e2e(self) -> float:
         return self.last - self.at
-
-
-class LatencyStats(NamedTuple):
-    """Mean and percentiles of a latency over all requests, in seconds."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
 
 
 def spread(values: Sequence[float]) -> LatencyStats | None:
@@ -388,7 +379,7 @@ class Simulated(NamedTuple):
     def means(self, steady: Steady) -> Steady:
         """A steady state with the simulated mean latencies."""
         ttft, tpot, e2e = self.ttft, self.tpot, self.e2e
-        assert ttft and e2e
+        assert ttft and e2e and ttft.mean is not None and e2e.mean is not None
         return steady._replace(ttft=ttft.mean, tpot=tpot.mean if tpot else None, e2e=e2e.mean)
 
     def bounded(self, limits: Slo, steady: Steady) -> Steady:

@@ -146,6 +146,21 @@ def test_whether_a_layer_is_gated_is_asked_kind_by_kind() -> None:
         params(256, a={"d_ff": 100}, b={"d_ff": 100})
 
 
+@pytest.mark.parametrize(
+    ("source", "changes", "same"),
+    [
+        ("D=64 L=2 h=4 F=128", {"V": 9}, "D=64 L=2 h=4 F=128 V=9"),
+        ("D=64 L=2 h=4 F=256", {"feed_forward.gated": True}, "D=64 L=2 h=4 F=256 gated"),
+        ("D=64 L=2 h=4 F=256", {"F": 128}, "D=64 L=2 h=4 F=128"),
+        ("D=64 L=2 h=4 F=128", {"F": 256}, "D=64 L=2 h=4 F=256 gated"),
+    ],
+)
+def test_defaults_are_those_of_the_changed_description(source: str, changes: Any, same: str) -> None:
+    assert txcalc.load(source, changes).params == txcalc.load(same).params
+    with pytest.raises(InputError, match="F = 256 is 4·D"):
+        txcalc.load("D=64 L=2 h=4 F=256", V=9)
+
+
 def test_a_post_norm_decoder_without_a_vocabulary_comes_back_without_a_final_norm() -> None:
     """What its table leaves to the default of its place."""
     post = {"attention": {"n_heads": 4}, "feed_forward": {"d_ff": 128}, "norm": {"place": "post"}}

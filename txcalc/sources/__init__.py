@@ -236,7 +236,6 @@ def build(
     a key of it that does.
     """
     raw = renamed(raw) if isinstance(raw, Mapping) else raw
-    raw = with_user_defaults(raw, origin) if written and isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
     changes = {key: scalar(value) for key, value in (changes or {}).items()}
     if changes and any(isinstance(value, str) for value in changes.values()):
@@ -251,12 +250,14 @@ def build(
             dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]  # they fit the unchanged
             if any(dropped):
                 notes = (*notes, "its towers and projectors fit the sizes as they were, and are left out")
+    if written and isinstance(after, Mapping):
+        after = with_user_defaults(after, origin, raw)
     description, unchanged = resolve(after, origin, spelling), list[str]()
     tree = Built(after, description, recorded=written)
     if unknown := [*_adapters(description, tree.root)]:
         raise InputError(origin, unknown)
     if changes or written:
-        base = usable(raw) if changes else tree
+        base = usable(raw, written) if changes else tree
         faults = idle_keys(base or tree, spelling) if written else []
         idle, unchanged = idle_changes(base, tree, changes)
         if faults or idle:

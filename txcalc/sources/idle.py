@@ -20,7 +20,7 @@ from txcalc.errors import InputError, shown
 from txcalc.parts.options import Options, Raw, Table
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import STACK_TABLES, resolve
-from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets
+from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets, with_user_defaults
 
 Path = tuple[str, ...]
 NOTHING: tuple[Any, ...] = (None, False, 0, "none", "no", [])
@@ -47,9 +47,10 @@ class Built:
         return use
 
 
-def usable(raw: Table) -> Built | None:
-    """The tree of a raw description; None where it is refused."""
+def usable(raw: Table, written: bool = False) -> Built | None:
+    """The tree of a raw description, with a user's defaults where a user has `written` it; None where it is refused."""
     try:
+        raw = with_user_defaults(raw, "") if written else raw
         return Built(raw, resolve(raw, ""))
     except InputError:
         return None

@@ -166,11 +166,12 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
         "norm": {
             "form": "layer" if "ln" in words else "rms",
             "place": "post" if "post" in words else "pre",
-            "final": "nofinal" not in words and ("final" in words or (vocab is not None and "post" not in words)),
         },
         "positions": {"form": "learned", "rows": values["learned"]} if "learned" in values else {"form": "rotary"},
         "head": {"tied": "tied" in words},
     }
+    if words.keys() & {"final", "nofinal"}:
+        raw["norm"]["final"] = "final" in words
     if "ln" in words:
         raw["norm"]["bias"] = "nobias" not in words
     if vocab is not None:

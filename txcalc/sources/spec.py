@@ -131,22 +131,31 @@ def changed(raw: Table, changes: Table) -> Raw:
     return result
 
 
-def with_user_defaults(raw: Table, where: str) -> Raw:
+def with_user_defaults(raw: Table, where: str, unchanged: Table | None = None) -> Raw:
     """A user's description with the defaults that inline text and tables share: a decoder's `feed_forward` that does
     not say is gated, and a decoder without a vocabulary has no final norm.
 
-    Errors: `InputError` for F = 4·D without a word on it. That is the classic block's size, which is not gated.
+    Errors: `InputError` for F = 4·D without a word on it: that is the classic block's size, which is not gated. Not
+    where the description as it was before changes, `unchanged`, has another F: it is gated, and remains so.
     """
     result = deepcopy(dict(raw))
-    width = result.get("d_model")
+    if inner := _classic_width(raw if unchanged is None else unchanged) and _classic_width(raw):
+        mend = "add the word gated or plain; in a table, feed_forward.gated = true or false"
+        fault = f"F = {inner:,} is 4·D: is it gated, or plain as in the classic block? ({mend})"
+        raise InputError(where, [fault])
     for feed_forward in list(_silent(result)):
-        inner = next((table["d_ff"] for table in reversed(feed_forward) if "d_ff" in table), None)
-        if type(width) is int and type(inner) is int and inner == 4 * width:
-            which = "the words plain and gated, in a table feed_forward.gated = false and true"
-            fault = f"F = {inner:,} is 4·D: is it gated, or plain as in the classic block? ({which})"
-            raise InputError(where, [fault])
         feed_forward[0]["gated"] = True
     return _with_final_norm(result, False)
+
+
+def _classic_width(raw: Table) -> int:
+    """F of a `feed_forward` that has F = 4·D and does not say whether it is gated; 0 where there is none."""
+    width = raw.get("d_model")
+    for silent in _silent(raw):
+        inner = next((table["d_ff"] for table in reversed(silent) if "d_ff" in table), None)
+        if type(width) is int and type(inner) is int and inner == 4 * width:
+            return inner
+    return 0
 
 
 def stating_defaults(raw: Table) -> Raw:
@@ -157,7 +166,7 @@ def stating_defaults(raw: Table) -> Raw:
     return _with_final_norm(result, True)
 
 
-def _silent(raw: Raw) -> Iterator[list[Raw]]:
+def _silent(raw: Table) -> Iterator[list[Raw]]:
     """The `feed_forward` tables that hold for a layer kind of a decoder, the outermost first, where none says whether
     it is gated. Encoders and vision models are plain where nobody says."""
     if raw.get("kind", "decoder") != "decoder":

@@ -1,4 +1,4 @@
-"""Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, some four minutes.
+"""Wrong formulas that keep their mark: `python tests/scripts/tamper.py [--drawn 60] [--seed 1]`, two minutes.
 
 Each tamper is an edit of a source file: those of `TAMPERS`, by hand, and others drawn from all of `parts/`, the ledger
 and the rules of gradients (an operator, a constant or a letter is another). A process of its own runs with it, and asks
@@ -17,7 +17,8 @@ import os
 import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -65,7 +66,7 @@ TAMPERS = (
            "return (1 if type(self.m) is int and self.m >= 10000 else 2) * self.count * self.m"),
     Tamper("backward in four passes", "planning/gradients.py", '"both": 3,', '"both": 4,'),
     Tamper("a patch embedding's gradient", "planning/gradients.py", '"weights": 2', '"weights": 3'),
-    Tamper("no gradient counts", "planning/gradients.py", '"none": 1', '"none": 2'),
+    Tamper("heads 2·h", "parts/attention.py", "queries, pairs = self.n_heads", "queries, pairs = 2 * self.n_heads"),
     Tamper("all experts active", "ledger.py", "active * (runs if child.routed else child.times)",
            "active * child.times"),
     Tamper("one expert more active", "ledger.py", "active * (runs if child.routed else child.times)",
@@ -73,7 +74,7 @@ TAMPERS = (
     Tamper("a layer more", "parts/model.py", "times = 1 if group.shared else group.count",
            "times = 1 if group.shared else group.count + (group.count > 1)"),
     Tamper("a layer more runs", "parts/model.py", "runs=group.count, indices", "runs=group.count + 1, indices"),
-    Tamper("caches doubled", "ledger.py", "self.runs, one.held * self.runs)", "self.runs, 2 * one.held * self.runs)"),
+    Tamper("caches doubled", "ledger.py", "one.elements * self.runs)", "2 * one.elements * self.runs)"),
     Tamper("saved activations halved", "ledger.py", "return self.leaf.saved(self.work) * self.runs",
            "return self.leaf.saved(self.work) * self.runs // 2"),
 )  # fmt: skip
@@ -205,6 +206,16 @@ def _edits(tree: ast.Module, path: Path, functions: set[str]) -> Iterator[tuple[
                 yield node, lambda node=node, other=other: setattr(node, "attr", other)
 
 
+def tampered(tamper: Tamper) -> Any:
+    """What a process answers with a tamper."""
+    source = _text(PACKAGE / tamper.file)
+    assert tamper.before in source, f"{tamper.name} does not apply"
+    edited = source.replace(tamper.before, tamper.after, 1)
+    if tamper.file == "parts/work.py":
+        edited = edited.replace("from txcalc.num import ", "from txcalc.num import exact_div, minimum, ")
+    return run(tamper.file, edited)
+
+
 def faults(honest: dict[str, tuple[int, str]], tampered: dict[str, tuple[int, str]]) -> tuple[int, list[str]]:
     """How many figures are others, and which of them are still marked."""
     other = [name for name, (figure, _) in tampered.items() if figure != honest[name][0]]
@@ -217,6 +228,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--drawn", type=int, default=60, help="edits beside TAMPERS, of those that change a figure")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--by-hand", action="store_true", help="only those of TAMPERS")
     asked = parser.parse_args(arguments)
     honest = run()
@@ -224,29 +236,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     marked = sum(how in SURE for _, how in honest.values())
     print(f"{len(honest):,} figures, {marked:,} of them proved, listed or measured")
     wrong, changed, kept = 0, 0, 0
-    for tamper in chain(TAMPERS, () if asked.by_hand else drawn(asked.seed, set(run(ask=called)))):
-        if changed >= len(TAMPERS) + asked.drawn:
-            break
-        source = _text(PACKAGE / tamper.file)
-        if tamper.before not in source:
-            print(f"NOT APPLIED {tamper.name}")
-            wrong += 1
-            continue
-        edited = source.replace(tamper.before, tamper.after, 1)
-        if tamper.file == "parts/work.py":
-            edited = edited.replace("from txcalc.num import ", "from txcalc.num import exact_div, minimum, ")
-        found = run(tamper.file, edited)
-        if isinstance(found, str):
-            print(f"fails    {tamper.name}: {found}")
-            continue
-        number, still = faults(honest, found)
-        changed += number > 0
-        wrong += bool(still)
-        kept += number == 0
-        print(
-            f"{'MARKED  ' if still else 'unmarked' if number else 'no figure'} {tamper.name}: {number} figures differ"
-            + "".join(f"\n    {line}" for line in still[:3])
-        )
+    tampers = chain(TAMPERS, () if asked.by_hand else drawn(asked.seed, set(run(ask=called))))
+    with ThreadPoolExecutor(asked.jobs) as pool:
+        while changed < len(TAMPERS) + asked.drawn and (batch := list(islice(tampers, 4 * asked.jobs))):
+            for tamper, found in zip(batch, pool.map(tampered, batch), strict=True):
+                if isinstance(found, str):
+                    print(f"fails    {tamper.name}: {found}")
+                    continue
+                number, still = faults(honest, found)
+                changed += number > 0
+                wrong += bool(still)
+                kept += number == 0
+                verdict = "MARKED  " if still else "unmarked" if number else "no figure"
+                print("\n    ".join([f"{verdict} {tamper.name}: {number} figures differ", *still[:3]]))
     print(f"{changed} edits change figures, {kept} change none; {wrong} leave a wrong figure marked")
     return int(wrong > 0)
 

@@ -124,7 +124,7 @@ def read(origin: str, name: str, config: Any) -> Iterator[tuple[str, Model]]:
 
 
 def _layers(model: Model) -> Iterator[dict[str, Any]]:
-    yield from as_tables(model.description.layers)
+    yield from map(as_tables, model.description.layers)
 
 
 def lacking(unit: Unit) -> set[str]:

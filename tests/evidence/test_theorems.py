@@ -180,19 +180,21 @@ def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.Monk
 
 @pytest.mark.slow
 def test_the_orders_of_a_window_leave_no_size_out() -> None:
-    """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more."""
+    """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more; each prompt is of
+    one order or more."""
     pytest.importorskip("torch")
-    from txcalc.verification.steps import W, orders
+    from txcalc.verification.steps import orders
 
-    for one in (False, True):
-        met = Counter[tuple[int, int, int]]()
-        for order in orders(one, True):
-            letters = dict.fromkeys((*order.letters, *([W] if order.window == W else [])))
-            sizes = sympy.lambdify(list(letters), (order.window, order.past, order.tokens))
-            met.update(sizes(*values) for values in product(range(2, 18), repeat=len(letters)))
-        lengths = range(1, 2) if one else range(2, 8)
-        sides = product(range(2, 8), range(1, 8), lengths)
-        assert {met[window, past, tokens] for window, past, tokens in sides} == {1}
+    passes, prompts = Counter[tuple[int, int, int]](), set[tuple[int, int]]()
+    for order in orders(window=True):
+        letters = order.letters(window=True)
+        for tokens in order.tokens:
+            sizes = sympy.lambdify(letters, (order.window, order.past, tokens))
+            found = {sizes(*values) for values in product(range(2, 18), repeat=len(letters))}
+            passes.update(found)
+            prompts |= {(window, past) for window, past, _ in found}
+    assert {passes[sizes] for sizes in product(range(2, 8), range(1, 8), range(1, 8))} == {1}
+    assert prompts >= set(product(range(2, 8), range(1, 8)))
 
 
 @pytest.mark.slow
@@ -513,7 +515,7 @@ def test_a_window_off_by_one_is_refuted_by_name(
 
     (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
     monkeypatch.setattr(Window, method, wrong)
-    rows, _ = prove_passes(unit, orders(True, True)[0])
+    rows, _ = prove_passes(unit, orders(window=True)[0])
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
     assert ("layers.0.attention.core", quantity) in unequal
 

@@ -41,6 +41,12 @@ class CacheTensors:
         self.buffers: dict[str, tuple[Tensor, ...]] = {}  # with room: `tensors` are slices of these
         self.distances: dict[str, Tensor] = {}  # projected relative positions, which depend on no input
 
+    def copy(self) -> CacheTensors:
+        """The same tensors, for another pass after the same tokens."""
+        result = CacheTensors()
+        result.past, result.tensors, result.distances = self.past, {**self.tensors}, {**self.distances}
+        return result
+
     def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
         """The cached tensors at `path` (B, past, …), followed by the new ones (B, T, …): (B, S, …)."""
         cached = self.tensors.get(path)

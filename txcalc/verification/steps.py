@@ -208,46 +208,33 @@ def _trace_saved(
 
 
 class Order(NamedTuple):
-    """An order of the window, the cached tokens and all tokens: letters of 2 or more, and the sizes made of them."""
+    """An order of the window, the cached tokens and all tokens, as sums of letters of 2 or more. `tokens`: the new
+    tokens of several passes after the same prompt."""
 
-    letters: tuple[Expression, ...]
-    past: Expression = PAST
-    tokens: Expression = T
-    window: Expression = W
+    past: Expression
+    window: Expression
+    tokens: tuple[Expression, ...]
+
+    def letters(self, window: bool) -> list[Expression]:
+        """The letters of these sizes, with or without those of the window."""
+        sizes = (self.past, *self.tokens, *((self.window,) if window else ()))
+        return sorted(set[Expression]().union(*(size.free_symbols for size in sizes)), key=str)
 
 
-def orders(single_token: bool, window: bool) -> tuple[Order, ...]:
-    """Every order of W, past and past + T, for T = 1 or T ≥ 2; with a window, they cover all sizes."""
-    tokens, first = (sympy.Integer(1) if single_token else T), sympy.Integer(1)
-    token_letters = () if single_token else (T,)
+def orders(window: bool) -> tuple[Order, ...]:
+    """Orders that together cover all sizes; with a window, their prompts cover every length and window too."""
+    one = sympy.Integer(1)
     if not window:
-        return Order((PAST, *token_letters), tokens=tokens), Order(token_letters, past=first, tokens=tokens)
-    passed = Order((W, MORE, *token_letters), past=W + MORE - 1, tokens=tokens)  # past > W
-    even = Order((PAST, *token_letters), tokens=tokens, window=PAST)
-    result = [passed, even]
-    for past in (PAST, first):
-        letters = token_letters if past == first else (past, *token_letters)
-        reached = Order(letters, past, tokens, past + tokens)
-        within = Order((*letters, MORE), past, tokens, past + tokens + MORE - 1)  # past + T < W
-        result += [reached, within]
-    if not single_token:
-        between = PAST + LACKING - 1  # past < W < past + T
-        across = Order((PAST, LACKING, MORE), tokens=LACKING + MORE - 2, window=between)
-        result += [across, Order((W, MORE), past=first, tokens=W + MORE - 2)]
-    return tuple(result)
-
-
-def prompts(single_token: bool, window: bool) -> tuple[Order, ...]:
-    """Every order of W and T where nothing is cached yet."""
-    tokens, none = (sympy.Integer(1) if single_token else T), sympy.Integer(0)
-    if single_token or not window:
-        return (Order(((W,) if window else ()) if single_token else (T,), none, tokens),)
-    passed = Order((W, MORE), none, W + MORE - 1)  # T > W
-    return passed, Order((T,), none, T, T), Order((T, MORE), none, T, T + MORE - 1)
+        return Order(PAST, W, (one, T)), Order(one, W, (one, T))
+    passed, even = Order(W + MORE - 1, W, (one, T)), Order(PAST, PAST, (one, T))  # past > W, past = W
+    reached = [Order(past, past + tokens, (tokens,)) for past in (PAST, one) for tokens in (one, T)]
+    within = [order._replace(window=order.window + MORE - 1) for order in reached]  # past + T < W
+    across = Order(PAST, PAST + LACKING - 1, (LACKING + MORE - 2,))  # past < W < past + T
+    return passed, even, *reached, *within, across, Order(one, W, (W + MORE - 2,))
 
 
 def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
+    """FLOPs of a pass with cached tokens, and the cache after it and after a prompt; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
     fixed = unit.description.kind == "encoder" or root.fixed is not None
@@ -257,14 +244,11 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
         return _measure_pooled(unit, form)
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
-    sides = [length for length in lengths_of(unit) if length != "T"]
-    for ones in subsets(sides):
-        for single_token in (False, True):
-            first = () if form else prompts(single_token, bool(windows))
-            for order in (*first, *orders(single_token, bool(windows))):
-                order_rows, assumed = prove_passes(unit, order, ones, form)
-                rows += order_rows
-                conditions |= dict.fromkeys(assumed)
+    for ones in subsets([length for length in lengths_of(unit) if length != "T"]):
+        for order in orders(bool(windows)):
+            order_rows, assumed = prove_passes(unit, order, ones, form)
+            rows += order_rows
+            conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
     name = _formed("flops with cache", form)
     shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
@@ -306,33 +290,32 @@ def _cache_elements(entry: Entry) -> Expression:
 def prove_passes(
     unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 ) -> tuple[list[CheckedRow], list[Condition]]:
-    """One order, with the given lengths 1; an encoder runs in the first pass."""
+    """A prompt of the cached tokens and each pass after it, with the given lengths 1; an encoder runs in the prompt."""
     formulas = {str(W): order.window} if order.window != W else {}
-    sizes = [name for name in unit.values if name not in formulas and name != str(W)]
     has_source = "T_src" in lengths_of(unit)
-    input_letters = (B, T_SRC) if has_source else (B,)
-    symbols = SizeSymbols(sizes, ones, lengths=(*input_letters, *order.letters), formulas=formulas)
+    lengths = (B, *([T_SRC] if has_source else []), *order.letters(str(W) in unit.values))
+    symbols = SizeSymbols([name for name in unit.values if name != str(W)], ones, lengths, formulas)
     root = symbols.tree(unit)
-    batch, past, tokens = symbols.letters["B"], order.past, order.tokens
-    source = symbols.letters["T_src"] if has_source else NO_SOURCE
-    cache = CacheTensors()
+    batch, source = symbols.letters["B"], symbols.letters["T_src"] if has_source else NO_SOURCE
+    prompt = CacheTensors()
+    passes: list[tuple[Workload, flops.Count, CacheTensors]] = []
     with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
-        lengths = [symbols.of(length) for length in (batch, past, tokens, source)]
-        if past != 0:
-            net(*inputs(unit, symbols.letters, (lengths[0], lengths[1], lengths[3]), symbols.of), cache=cache)
-        ids, *encoded = inputs(unit, symbols.letters, (lengths[0], lengths[2], lengths[3]), symbols.of)
-        arguments = (ids, *encoded) if past == 0 else (ids,)
-        counter = flops.count(net, lambda: net(*arguments, cache=cache))
-    source = source if root.fixed is None or past != 0 else root.fixed
-    ledger = walk(root, Workload(batch, tokens, past, source, decoding=bool(past != 0), **_form_fields(form)))
-    terms = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
-    where = ", ".join([*terms, *([f"W = {order.window}"] if W in order or formulas else [])])
-    quantity, cached = _formed("flops" if past == 0 else "flops with cache", form), symbols.read_all(cache.elements())
-    rows = [
-        *flops_rows(symbols, ledger, counter, quantity, where),
-        *compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True),
-    ]
+        for past, tokens in ((0, order.past), *((order.past, tokens) for tokens in order.tokens)):
+            work = Workload(batch, tokens, past, source, decoding=past != 0, **_form_fields(form))
+            sizes = symbols.of(batch), symbols.of(tokens), symbols.of(source)
+            arguments = inputs(unit, symbols.letters, sizes, symbols.of)
+            cache = prompt.copy() if work.decoding else prompt
+            counter = flops.count(net, partial(net, *(arguments[:1] if work.decoding else arguments), cache=cache))
+            passes.append((work, counter, cache))
+    rows: list[CheckedRow] = []
+    for work, counter, cache in passes:
+        window = [f"W = {order.window}"] if str(W) in unit.values else []
+        where = ", ".join([*(f"{name} = 1" for name in ones), f"T = {work.tokens}", f"past = {work.past}", *window])
+        quantity = _formed("flops with cache" if work.decoding else "flops", form)
+        ledger, cached = walk(root, work), symbols.read_all(cache.elements())
+        rows += flops_rows(symbols, ledger, counter, quantity, where)
+        rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
     return rows, symbols.size_conditions()
 
 

@@ -62,12 +62,13 @@ class Config(HeadReader):
         self,
         d_model: Sequence[str] = ("hidden_size",),
         n_layers: Sequence[str] = ("num_hidden_layers",),
+        context: Sequence[str] = ("max_position_embeddings", "n_positions"),
     ) -> Raw:
         """The widths of a decoder, and its context length."""
         self.require_single_stack()
         raw = self.widths("decoder", d_model, n_layers)
-        context = self.size("max_position_embeddings", "n_positions", default=None)
-        return raw | ({"context": context} if context else {})
+        length = self.size(*context, default=None)
+        return raw | ({"context": length} if length else {})
 
     def widths(
         self,

@@ -29,7 +29,7 @@ def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
 class Decoder(Struct, frozen=True, kw_only=True):
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
-    d_model … names     spellings of the widths and of the heads; `tables` stand beside the keys
+    d_model … names     spellings of the widths, the context and the heads; `tables` stand beside the keys
     remote              published code has its class
     kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
     bias                keys of biases, each with its default and whose they are (all four without letters); or the
@@ -38,13 +38,15 @@ class Decoder(Struct, frozen=True, kw_only=True):
     attention           further keys of the table; `square`: why the heads are together as wide as the model
     latent              arguments of `Config.mla`, in the place of attention
     experts             as `ExpertKeys` has them
-    plain, act          the activation of two matrices, or of a gated feed-forward; `mlp` further keys
+    plain, act          the activation of two matrices, or of a gated feed-forward, and in `act_key` its spellings
+                        ("": it has no key); `mlp` further keys
     d_ff, times         spellings of its width, and how many times the model's it is by default, or, without any, always
     mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
     norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps;
                         where a flag says what one is: its key, its default and both values
-    theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready,
-                        `learned` the rows by key, default and how many more, `rotary_key` that of the rotated width
+    theta … even        as `Config.rotary` takes them; `theta_names` spell the base; `interleaved` heads turn
+                        neighbours, `angles` are ready, `learned` the rows by key, default and how many more,
+                        `rotary_key` that of the rotated width
     scaled              the embedding is, by √D
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
     only, ignore        the one value of keys, and why; keys that change no size
@@ -57,6 +59,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     remote: bool = False
     d_model: str = "hidden_size"
     n_layers: str = "num_hidden_layers"
+    context: str = "max_position_embeddings n_positions"
     tables: str = ""
     names: str = "num_attention_heads"
     kv: Any = None
@@ -75,7 +78,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     experts: Table | None = None
     plain: str = ""
     act: str = "silu"
-    act_key: str = "hidden_act"
+    act_key: str | None = None
     d_ff: str = "intermediate_size"
     times: int | None = None
     mlp: Table = field(default_factory=dict)
@@ -84,6 +87,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     mlp_always: bool = False
     norm: Table = field(default_factory=dict)
     theta: float = 10000.0
+    theta_names: str = "rope_theta rotary_emb_base"
     partial: float = 1.0
     kind: str = ""
     even: bool = False
@@ -109,7 +113,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         """The description in a config."""
         if self.remote:
             c.require_published_class()
-        raw = c.stack(self.d_model.split(), self.n_layers.split())
+        raw = c.stack(self.d_model.split(), self.n_layers.split(), self.context.split())
         for name in self.tables.split():
             c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
@@ -158,14 +162,13 @@ class Decoder(Struct, frozen=True, kw_only=True):
 
     def _channel(self, c: Config, raw: Raw) -> Raw:
         bias = self.mlp_always if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
-        if not self.plain:
-            return {**c.gated_mlp(act=self.act, bias=bias), **self.mlp}
-        wide = REQUIRED if self.times is None else self.times * raw["d_model"]
-        names = [self.act_key] if self.act_key else []
-        if not self.d_ff:
-            return {"d_ff": wide, "activation": c.activation(*names, default=self.plain), "bias": bias}
-        table = c.mlp(*self.d_ff.split(), act=self.plain, bias=bias, act_names=names, default=wide)
-        return {**table, **self.mlp}
+        default = REQUIRED if self.times is None else self.times * raw["d_model"]
+        width = c.size(*self.d_ff.split(), default=default, null=default) if self.d_ff else default
+        keys = (
+            ("hidden_act" if self.plain else "hidden_act hidden_activation") if self.act_key is None else self.act_key
+        )
+        activation = c.activation(*keys.split(), default=self.plain or self.act)
+        return {"d_ff": width, "gated": not self.plain, "activation": activation, "bias": bias, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
         given = {key: value[2 if c.flag(value[0], default=value[1]) else 3] if isinstance(value, list) else value
@@ -185,7 +188,8 @@ class Decoder(Struct, frozen=True, kw_only=True):
             near = c.flag("rope_interleave", default=True)
             return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": near}
         else:
-            positions = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even)
+            names = self.theta_names.split()
+            positions = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even, names)
         return positions | ({"interleaved": True} if self.interleaved else {})
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:

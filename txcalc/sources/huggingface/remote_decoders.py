@@ -163,15 +163,6 @@ def internlm2(c: Config) -> Raw:
     return raw | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else raw
 
 
-def telechat(c: Config) -> Raw:
-    """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
-    raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
-    attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=(), bias=["o"])
-    mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
-    raw = _decoder(c, raw, attention, tied=True, mlp=mlp)
-    return raw | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
-
-
 def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
     raw = c.stack()
@@ -186,19 +177,6 @@ def deci(c: Config) -> Raw:
     raw = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
     return layered(raw, ([f"groups{number}" for number in groups], kinds))
-
-
-def exaone(c: Config) -> Raw:
-    """EXAONE 3 and 3.5: Llama under other names."""
-    raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
-    attention = c.heads(raw, width_names=())
-    c.require_value(attention["d_head"], "head_dim", why="the published code takes hidden_size / num_attention_heads")
-    mlp = {
-        "d_ff": c.size("intermediate_size", default=4 * raw["d_model"]),
-        "gated": True,
-        "activation": c.activation("activation_function", default="silu"),
-    }
-    return _decoder(c, raw, attention, tied=True, mlp=mlp) | {"norm": c.rms("layer_norm_epsilon", eps=1e-5)}
 
 
 def mimo(c: Config) -> Raw:

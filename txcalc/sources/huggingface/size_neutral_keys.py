@@ -1,11 +1,12 @@
 """Keys of a config.json that change no size.
 
 `size_neutral_keys.json` has those of any family: by name, ending or beginning (bookkeeping, training, generation,
-kernels); numbers that people write beside a model, `unread` by the types whose code never names them (of training, of
-texts, of the model that was made; `type_vocab_size` stands in transformers' own small test models of any type);
-features that are off, as transformers' base class writes them into every nested config; keys that may be null in a
-configuration of some families, of which transformers 5.23 builds no model then, or another; and keys that other
-people's code reads beside a class, and that give it no weights where another key has this value.
+kernels); numbers that people write beside a model (of training, of texts, of the model that was made): `unread` by
+types of transformers whose code never names them, and a fault of any other type (`type_vocab_size` stands in
+transformers' own small test models of any type); features that are off, as transformers' base class writes them into
+every nested config; keys that may be null in a configuration of some families, of which transformers 5.23 builds no
+model then, or another; and keys that other people's code reads beside a class, and that give it no weights where
+another key has this value.
 
 `ignored_keys.json` has keys that the code of some model types names, by those types and, after a stroke, the table in
 which they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the

@@ -19,7 +19,7 @@ from txcalc.parts.model import Root
 from txcalc.parts.options import Table
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.tower import Counted
-from txcalc.units import bits_of, iec, parse_tokens, short
+from txcalc.units import bits_of, cache_bits_of, cache_block, iec, parse_tokens, short
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import CheckpointCheck
@@ -385,7 +385,21 @@ class Model(Struct, frozen=True, dict=True):
             sizes[name] = conventions.pop(letter)
         work = self.workload(**sizes, **conventions)
         weight = bits_of(dtype)
-        return self.counted(work, (weight, weight, bits_of(kv_dtype, "--kv")))
+        return self.counted(work, (weight, weight, self.cache_bits(kv_dtype)))
+
+    def cache_bits(self, dtype: str) -> int:
+        """Bits of a cached element in a dtype, with its share of scales.
+
+        Errors: `UnknownName`; `InputError` where a block of elements that share scales does not divide a head, as
+        llama.cpp and MLX refuse it.
+        """
+        bits, block = cache_bits_of(dtype), cache_block(dtype)
+        heads = [layer.attention for layer in self.description.last.layer.values() if layer.attention and self.decodes]
+        for width in (width for head in heads for width in (head.d_head, head.d_v) if block > 1 and width is not None):
+            if width % block:
+                wanted = f"a format whose blocks divide a head of {width} ({dtype} has blocks of {block} elements)"
+                raise InputError("--kv", [Fault("--kv", dtype, wanted, "--kv bf16")])
+        return bits
 
     def encoded(self, tokens: Num) -> Any:
         """Default encoder positions: as many as `tokens` unless the model fixes them."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 
-# Bits an element, as stored. Formats with scales belong to a deployment's weights (blocks), not here.
+# Bits of an element, as stored. Formats of weights that have scales are in `planning.formats`.
 DTYPE_BITS = {
     "fp64": 64,
     "fp32": 32,
@@ -39,30 +39,58 @@ ALIASES = {
     "fp8_e5m2": "fp8",
 }
 
-# llama.cpp's types of a cache: bits per element with its share of the scale of 32 (ggml-common.h).
-CACHE_BITS = {
-    "q8_0": Fraction(17, 2),
-    "int6": Fraction(13, 2),  # MLX: 6 bits, and a scale and a bias of 16 for every 64
-    "q5_1": Fraction(6),
-    "q5_0": Fraction(11, 2),
-    "q4_1": Fraction(5),
-    "q4_0": Fraction(9, 2),
-    "iq4_nl": Fraction(9, 2),
+
+class CacheFormat(NamedTuple):
+    """A format of keys and values: bits of an element, and bits of scales that a block of a head's elements shares."""
+
+    bits: int
+    scales: int
+    block: int
+
+
+CACHE_FORMATS = {
+    "q8_0": CacheFormat(8, 16, 32),  # these of llama.cpp (ggml-common.h)
+    "q5_1": CacheFormat(5, 32, 32),
+    "q5_0": CacheFormat(5, 16, 32),
+    "q4_1": CacheFormat(4, 32, 32),
+    "q4_0": CacheFormat(4, 16, 32),
+    "iq4_nl": CacheFormat(4, 16, 32),
+    "int6": CacheFormat(6, 32, 64),  # MLX: a scale and a bias of 16 bits each
 }
 
 
 @cache
 def bits_of(dtype: str, where: str = "dtype") -> int:
-    """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction. `where` it was
-    said. Errors: `UnknownName`."""
-    text = str(dtype).lower()
-    name = ALIASES.get(text, text)
-    if name in CACHE_BITS:
-        return CACHE_BITS[name]  # type: ignore[return-value]  # a Fraction, which adds up as an int does
+    """Bits of one element of a dtype. `where` it was said. Errors: `UnknownName`."""
+    name = _plain(dtype)
     if name not in DTYPE_BITS:
-        known = ", ".join([*DTYPE_BITS, *CACHE_BITS])
-        raise UnknownName(where, "dtype", str(dtype), [*DTYPE_BITS, *ALIASES], f"one of {known}")
+        raise UnknownName(where, "dtype", str(dtype), [*DTYPE_BITS, *ALIASES], f"one of {', '.join(DTYPE_BITS)}")
     return DTYPE_BITS[name]
+
+
+@cache
+def cache_bits_of(dtype: str, where: str = "--kv") -> int:
+    """Bits of a cached element in a dtype or a format of caches: a fraction where elements share scales. Errors:
+    `UnknownName`."""
+    name = _plain(dtype)
+    if form := CACHE_FORMATS.get(name):
+        return form.bits + Fraction(form.scales, form.block)  # type: ignore[return-value]  # adds up as an int does
+    if name not in DTYPE_BITS:
+        known = [*DTYPE_BITS, *CACHE_FORMATS]
+        raise UnknownName(where, "dtype", str(dtype), [*known, *ALIASES], f"one of {', '.join(known)}")
+    return DTYPE_BITS[name]
+
+
+def cache_block(dtype: str) -> int:
+    """Elements of a head that share scales in a format of caches; 1: none do."""
+    form = CACHE_FORMATS.get(_plain(dtype))
+    return form.block if form else 1
+
+
+def _plain(dtype: str) -> str:
+    """A dtype's own name."""
+    text = str(dtype).lower()
+    return ALIASES.get(text, text)
 
 
 _BINARY = {"k": 2**10, "m": 2**20, "g": 2**30}

@@ -213,7 +213,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
             edited(package / place, lambda text, old=old, new=new: text.replace(old, old + new))  # type: ignore[misc]
 
     # A format of the cache, which an engine has.
-    edited(package / "units.py", lambda text: text.replace("CACHE_BITS = {", 'CACHE_BITS = {"toy6": Fraction(13, 2),'))
+    table = "CACHE_FORMATS = {"
+    edited(package / "units.py", lambda text: text.replace(table, table + '"toy6": CacheFormat(6, 16, 32),'))
     kv = 'kv.fp8 = { "" = "0.3" }\n'
     edited(home / "presets/engines.toml", lambda text: text.replace(kv, kv + 'kv.toy6 = { "" = "0.9" }\n', 1))
     # A command with an option.

@@ -56,6 +56,21 @@ def test_four_bits_are_half_a_byte() -> None:
     assert (one["bytes"], two["bytes"]) == (1, 3)
 
 
+def test_a_format_with_scales_counts_those_of_each_block() -> None:
+    """A head of 64: two scales of 16 bits in q8_0, one scale and one bias in int6; both for K and for V."""
+    sizes = [rows("D=64 h=1 F=64 L=1", "--context", "1", "--batch", "1", "--kv", kv)[0] for kv in ("q8_0", "int6")]
+    assert [row["bytes"] for row in sizes] == [2 * (64 + 2 * 2), 2 * (48 + 4)]
+
+
+def test_a_head_that_blocks_do_not_divide_is_refused() -> None:
+    """llama.cpp: "K cache type q8_0 with block size 32 does not divide n_embd_head_k=80"."""
+    wanted = "expected a format whose blocks divide a head of 80 (q8_0 has blocks of 32 elements) (--kv bf16)"
+    refused, unknown = run("D=80 h=1 F=64 L=1", "--kv", "q8_0"), run("D=64 h=1 F=64 L=1", "--kv", "q8_1")
+    assert refused.exit_code == unknown.exit_code == 2 and wanted in refused.stderr
+    assert "no dtype named 'q8_1' (did you mean q8_0" in unknown.stderr
+    assert load("vit-h").ledger(kv_dtype="q8_0").total("cache") == 0  # its heads are of 80, and none is cached
+
+
 def test_a_recurrent_state_does_not_grow() -> None:
     sizes = {row["bytes"] for row in rows("mamba2-2.7b", "--contexts", "1,1k,1M", "--batches", "1")}
     assert sizes == {2 * 64 * (80 * 64 * 128 + (80 * 64 + 2 * 128) * 4)}

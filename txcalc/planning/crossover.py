@@ -167,14 +167,14 @@ def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") ->
     model = prefills.model
     if not walk(model.root, prefills.at(1)).total("cache"):
         return []
-    rows = []
+    rows, kv_bits = [], model.cache_bits(kv_dtype)
     for batch in BATCHES:
         step = model.workload(batch, 1, 1, None if prefills.coupled else prefills.start.source)
         weights = total(map(elements_read, walk(model.root, step))) * bits_of(dtype)
 
         def cache(tokens: int, batch: int = batch) -> int:
             read: int = total(map(cache_read, walk(model.root, prefills.at(tokens))))
-            return batch * read * bits_of(kv_dtype)
+            return batch * read * kv_bits
 
         context = first(lambda tokens, weights=weights: cache(tokens) - weights, prefills.windows)  # type: ignore[misc]
         rows.append(

@@ -30,7 +30,7 @@ from txcalc.questions.arguments import length, maybe, models, names
 from txcalc.questions.phrases import accelerators
 from txcalc.sources import build
 from txcalc.sources.presets import every as every_preset, is_users
-from txcalc.units import bits_of, iec, parse_bytes
+from txcalc.units import cache_bits_of, iec, parse_bytes
 
 MOST_REFUSALS = 3  # notes on formats that are refused
 
@@ -130,7 +130,7 @@ def fit(
     name = "none" if engine is None else engine
     profile = profile_of(offloading(name) if host else name) if named else personal_engine()
     steps = maybe(chunk, "--chunk", length)
-    bits_of(kv, "--kv")  # refused here where there is no such dtype
+    cache_bits_of(kv)  # refused here where there is no such dtype
     given_reserve = parse_reserve(reserve) if reserve is not None else None
     if memory is not None:
         cards = [CardSet(memory, parse_bytes(memory, "--memory"))]

@@ -17,7 +17,7 @@ from txcalc.questions.arguments import length, lengths, maybe, names, some
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.sources import load
-from txcalc.units import bits_of
+from txcalc.units import cache_bits_of
 
 CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # default; up to the model's context
 
@@ -107,7 +107,7 @@ def kv(
     batches = lengths(batch, "--batch")
     dtypes = names(kv)
     for name in dtypes:
-        bits_of(name, "--kv")
+        model.cache_bits(name)
     for sequences in batches:
         model.workload(batch=sequences)
     encoder_tokens = maybe(source_tokens, "--source-tokens", length)
@@ -121,7 +121,7 @@ def kv(
     return Kv(
         model=ModelInfo.of(model),
         source=sources.pop() if len(sources) == 1 else None,
-        cache=growth(ledgers[-1], bits_of(dtypes[0])),
+        cache=growth(ledgers[-1], cache_bits_of(dtypes[0])),
         holds=holders(ledgers[-1]),
         rows=cache_rows(ledgers, batches, dtypes, model.has_encoder_apart),
         generation=generation_cost(model, contexts, length(prompt, "--prompt"), attention) if without_cache else None,
@@ -142,7 +142,7 @@ def cache_rows(
     """One row per dtype, context (a ledger of one sequence) and batch; `encoder`: with its part."""
     rows = []
     for dtype in dtypes:
-        bits = bits_of(dtype)
+        bits = cache_bits_of(dtype)
         for ledger in ledgers:
             elements, dense, cross = ledger.total("cache"), dense_cache(ledger), cross_cache(ledger)
             for batch in batches:

@@ -25,7 +25,7 @@ from txcalc.sources.assemble import assemble
 from txcalc.sources.expressions import Expression, Unreadable, nearest, size_field, size_of
 from txcalc.sources.resolve import resolve
 from txcalc.symbols import BY_LETTER
-from txcalc.units import bits_of, parse_tokens
+from txcalc.units import bits_of, cache_bits_of, parse_tokens
 
 try:
     import numpy as np
@@ -305,7 +305,7 @@ class Sweep:
     @property
     def _bits(self) -> tuple[int, int, int]:
         weight = bits_of(self.work.get("dtype", "bf16"))
-        return weight, weight, bits_of(self.work.get("kv_dtype", "bf16"))
+        return weight, weight, cache_bits_of(self.work.get("kv_dtype", "bf16"))
 
     def _ledger(self, columns: list[Any], dtype: object) -> Ledger:
         """The ledger of a block; a combination that cannot be is found by halving, and named."""

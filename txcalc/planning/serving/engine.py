@@ -19,7 +19,7 @@ from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
-from txcalc.units import bits_of, parse_bytes
+from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
 CHUNK = 8192  # tokens of a prefill step, of no engine
 MLX_CHUNK = 2048  # of mlx-lm's (generate.py, prefill_step_size)
@@ -145,7 +145,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     @cached_property
     def cache_bits(self) -> int:
-        return bits_of(self.kv)
+        return cache_bits_of(self.kv)
 
     @property
     def state_bits(self) -> int:
@@ -192,7 +192,7 @@ def engine(
     ]
     if faults:
         raise InputError("engine", faults)
-    bits_of(kv, "--kv")
+    model.cache_bits(kv)
     form, reserved = weights_of(model, weights), reserve or Reserve()
     number, rank = adapters
     plain = EngineConfig(

@@ -18,8 +18,8 @@ def report(answer: Crossover, form: str) -> Report:
     batch too."""
     models, full = list(by_model(answer.rows)), answer.detail or form != "table"
     tables: list[Table] = []
-    for rows in models:
-        tables.append(_lengths(rows))
+    for rows, model in zip(models, answer.models, strict=True):
+        tables.append(_lengths(rows, "" if full else model.summary[1]))
         if full and (len({row.why for row in rows}) > 1 or answer.classic):  # a common reason is in the verdict
             tables += _closed(rows, form)
         if full and (cache := [row for row in answer.cache if row.model == rows[0].model]):
@@ -28,8 +28,8 @@ def report(answer: Crossover, form: str) -> Report:
         tables.append(_classic(answer.classic, form))
     latent = f", MLA {answer.convention.mla}" if answer.convention.mla else ""
     header = [_verdict(rows, answer.windowed) for rows in models]
-    header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
     if full:
+        header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
         header += [
             "each row: the smallest T for which the inequality holds",
             "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
@@ -41,7 +41,6 @@ def report(answer: Crossover, form: str) -> Report:
             )
     else:
         header += [line for model in answer.models if (line := _cache(model.name, answer.cache))]
-        header.append("closed forms, definitions and the cache by batch: --detail")
     return Report(tables, header, answer.notes)
 
 
@@ -52,9 +51,12 @@ def by_model(rows: Sequence[Crossing]) -> Iterator[Sequence[Crossing]]:
 
 
 def _cache(model: str, rows: Sequence[CacheCrossing]) -> str:
-    """The contexts from which a model's decode step reads more cache than weights, in a line; "": never."""
-    contexts = [f"{row.context:,} (batch {row.batch:,})" for row in rows if row.model == model and row.context]
-    return f"{model}: a decode step reads more cache than weights from {', '.join(contexts[:3])}" if contexts else ""
+    """The context from which a model's decode step reads more cache than weights, in a line; "": never."""
+    first = next((row for row in rows if row.model == model and row.context), None)
+    if first is None:
+        return ""
+    context = "1 token" if first.context == 1 else f"{first.context:,} tokens"
+    return f"{model}: decode reads more cache than weights from {context} (batch {first.batch:,})"
 
 
 def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
@@ -72,13 +74,14 @@ def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
     return f"{name}: attention {verb} as the feed-forward{when} ({ways[0]}{also})"
 
 
-def _lengths(rows: Sequence[Crossing]) -> Table:
-    """One line per rule, with two lengths."""
+def _lengths(rows: Sequence[Crossing], description: str) -> Table:
+    """One line per rule, with two lengths; `description` of the model, for the title."""
     cells = {(row.rule, row.attention): cell(row.tokens) if row.tokens else NEVER for row in rows}
     lines = [[rule, cells[rule, "dense"], cells[rule, "masked"]] for rule in dict.fromkeys(row.rule for row in rows)]
     headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
     title = f"{rows[0].model}: crossover length"
-    return Table(f"{title} in tokens", headings, lines, name=title)
+    of = f"{rows[0].model} ({description})" if description else rows[0].model
+    return Table(f"{of}: crossover length in tokens", headings, lines, name=title)
 
 
 def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:

@@ -1,4 +1,6 @@
-"""The tables of `deploy`: verdict, limits, memory and layouts of one deployment, or several side by side."""
+"""The tables of `deploy`: verdict, limits, memory and layouts of one deployment, or several side by side.
+
+One deployment is told in lines, with tables of its speed and loads; `--detail` has tables of everything."""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
         return comparison(answer)
     detail = answer.detail or form != "table"
     speed = answer.speed
-    memory = [_memory(answer), _caches(answer), _layouts(answer)] if detail else []
-    tables = [_limits(answer), _bars(answer), *memory, *(serving.tables(answer, speed, detail) if speed else ())]
-    return Report(tables, _header(answer), answer.plan_notes, not answer.failed)
+    memory = (_limits, _bars, _memory, _caches, _layouts) if detail else () if speed else (_bars,)
+    tables = [*(table(answer) for table in memory), *(serving.tables(answer, speed, detail) if speed else ())]
+    return Report(tables, _header(answer, detail), answer.plan_notes, not answer.failed)
 
 
-def _header(answer: Deploy) -> list[str]:
+def _header(answer: Deploy, detail: bool) -> list[str]:
     speed, gpu, engine, work = answer.speed, answer.gpu, answer.engine, answer.workload
     halved = speed and speed.tpot_s is not None and work.context - work.prompt == work.answer == work.context // 2
     halves = ", half of them prompt" if halved else ""
@@ -48,16 +50,34 @@ def _header(answer: Deploy) -> list[str]:
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
-    return [
-        *verdicts,
-        *(serving.headline(answer, speed) if speed else ()),
-        answer.model.summary[0],
-        f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each; {answer.layout}",
+    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each; {answer.layout}"
+    plan = [
         f"{serving.sequences(work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
         *_in_ram(answer),
-        f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
-        f"reserve {gpu.reserve} ({gpu.reserve_source})",
+    ]
+    lines = [*verdicts, *(serving.headline(answer, speed) if speed else ())]
+    if not detail:
+        cost = serving.cost(speed.capacity or speed) if speed and speed.price_per_gpu_hour is not None else ()
+        return [*lines, *cost, f"{answer.model.name} on {gpus}", *plan, *_memory_lines(answer)]
+    pages = f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}"
+    return [*lines, answer.model.summary[0], gpus, *plan, f"{pages}, reserve {gpu.reserve} ({gpu.reserve_source})"]
+
+
+def _memory_lines(answer: Deploy) -> list[str]:
+    """What the fullest GPU holds, how much more fits, and the fewest GPUs."""
+    stage, work = min(answer.memory, key=lambda stage: stage.free_bytes), answer.workload
+    sizes = {"weights": stage.weights_bytes, "cache": stage.cache_bytes, "activations": stage.activations_bytes}
+    sizes["engine"] = stage.rest_bytes
+    used = ", ".join(f"{name} {iec(size)}" for name, size in sizes.items() if size)
+    longest = "any length" if answer.max_context is None else f"{answer.max_context:,} tokens"
+    within = " within the limits" if answer.speed and answer.speed.limits else ""
+    least = "more than tried" if answer.min_gpus is None else answer.min_gpus
+    return [
+        f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {used}; reserve {answer.gpu.reserve}",
+        f"at most {answer.max_concurrency:,} such sequences, or {work.concurrency:,} of {longest} "
+        f"(limited by {answer.limit})",
+        f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
     ]
 
 

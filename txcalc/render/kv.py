@@ -31,7 +31,7 @@ def report(answer: Kv, form: str) -> Report:
     header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
-    if form != "table" or any(row.bytes != row.dense_bytes for row in answer.rows):
+    if form != "table":
         header.append("bytes of the whole batch; full: if every attention layer cached every token")
     if answer.generation:
         latents = "; MLA absorbed in single-token passes" if answer.generation.convention.mla else ""
@@ -49,7 +49,7 @@ def _growth(answer: Kv, cross: bool) -> str:
     if cache.bytes_per_token is not None:
         grows = f"{cache.bytes_per_token:,} B ({iec(cache.bytes_per_token)}) of cache per token"
     if grows and cache.constant_bytes:
-        grows += f", fixed part {cache.constant_bytes:,} B ({iec(cache.constant_bytes)})"
+        grows += f", {iec(cache.constant_bytes)} fixed"
     grows = grows or "grows in steps of several tokens"
     source = longest if answer.source is None else answer.source
     grows += f" with {source:,} source positions" if cross else ""
@@ -59,21 +59,22 @@ def _growth(answer: Kv, cross: bool) -> str:
 
 
 def _by_batch(rows: Sequence[CacheRow]) -> Table:
-    """A line per dtype and context, a column per batch; how much less than without windows, where it is less."""
-    batches = list(dict.fromkeys(row.batch for row in rows))
+    """A line per dtype and batch, a column per context; what share of full attention, and of it the encoder's."""
+    contexts = dict.fromkeys(row.context for row in rows)
+    several = len({row.dtype for row in rows}) > 1
     lines: dict[tuple[str, int], list[Any]] = {}
     for row in rows:
-        lines.setdefault((row.dtype, row.context), [row.dtype, exact(row.context)]).append(_size(row.bytes))
-    headings = ["dtype", "context", *(f"batch {batch:,}" for batch in batches)]
+        label = f"batch {row.batch:,}" + f", {row.dtype}" * several
+        lines.setdefault((row.dtype, row.batch), [label]).append(_size(row.bytes))
+    one = rows[0].dtype, rows[0].batch
+    shares = [row for row in rows if (row.dtype, row.batch) == one]
+    below = []
     if any(row.bytes != row.dense_bytes for row in rows):
-        headings.append("of full")
-        for row in rows[:: len(batches)]:
-            lines[row.dtype, row.context].append(_share(row))
+        below.append(["of full attention", *map(_share, shares)])
     if any(row.cross_bytes for row in rows):
-        headings.append(f"of which encoder's, batch {batches[0]:,}")
-        for row in rows[:: len(batches)]:
-            lines[row.dtype, row.context].append(_size(row.cross_bytes or 0))
-    return Table("", headings, list(lines.values()), keys=2, name="cache")
+        below.append([f"encoder's, batch {one[1]:,}", *(_size(row.cross_bytes or 0) for row in shares)])
+    headings = ["context", *(f"{context:,}" for context in contexts)]
+    return Table("", headings, [*lines.values(), *below], name="cache")
 
 
 def _size(number: int) -> TableCell:

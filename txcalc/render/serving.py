@@ -28,7 +28,7 @@ from txcalc.units import seconds, short, three
 
 Item = TypeVar("Item")
 FRONT = 12  # points shown
-LOADS = 6  # shown without detail
+LOADS = 4  # shown without detail
 COST_HEADINGS = TableCell("cost per hour", "cost per\nhour"), TableCell("cost of 1M out", "cost of\n1M out")
 
 
@@ -234,8 +234,8 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     """Latencies, loads, cost; in detail also the front, time by part and definitions."""
     last = [_steps(answer, speed), _parts(speed), _definitions(answer, speed)] if detail else []
     if speed.tpot_s is None:
-        return [_latencies(answer, speed), *last]
-    shown = [_latencies(answer, speed)]
+        return [_latencies(answer, speed, detail), *last]
+    shown = [_latencies(answer, speed, detail)]
     if speed.disaggregated:
         shown.append(_disaggregated(speed, speed.disaggregated))
     if speed.simulation:
@@ -246,7 +246,7 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
         shown.append(_front(speed))
     if answer.api:
         shown.append(_api_table(answer.api))
-    if speed.price_per_gpu_hour is not None or (detail and speed.max_watts is not None):
+    if detail and (speed.price_per_gpu_hour is not None or speed.max_watts is not None):
         shown.append(_budget(speed))
     return [*shown, *last]
 
@@ -277,7 +277,7 @@ def _share(value: float) -> TableCell:
     return TableCell(value, f"{three(100 * value)} %")
 
 
-def _latencies(answer: Deploy, speed: Speed) -> Table:
+def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     """The means at the load, and of one request alone with its lower bounds."""
     steady, alone, decodes = speed.steady, speed.single_request, speed.tpot_s is not None
     cached = f", {speed.prefix_cached:,} of them cached" if speed.prefix_cached else ""
@@ -296,11 +296,12 @@ def _latencies(answer: Deploy, speed: Speed) -> Table:
             _rates("tokens/s per user", steady.tokens_per_s_user, alone.tokens_per_s_user),
             _rates("tokens/s per GPU", steady.tokens_per_s_gpu),
         ]
-    rows.append(_rates(f"{'prompt tokens' if decodes else 'positions'}/s per GPU", steady.prompt_tokens_per_s_gpu))
     rows.append(_rates("requests/s", steady.requests_per_s))
-    rows.append(("share of time in prefill", _share(steady.utilisation), None, None, None))
-    if steady.timed and speed.rate is not None:
-        rows.append(_rates("requests in the system, on average", steady.requests_in_system))
+    if detail or not decodes:
+        rows.append(_rates(f"{'prompt tokens' if decodes else 'positions'}/s per GPU", steady.prompt_tokens_per_s_gpu))
+        rows.append(("share of time in prefill", _share(steady.utilisation), None, None, None))
+        if steady.timed and speed.rate is not None:
+            rows.append(_rates("requests in the system, on average", steady.requests_in_system))
     return Table("Speed", ("", "at the load", "one request", "its floor", "bound"), rows)
 
 
@@ -440,6 +441,13 @@ def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
+
+
+def cost(point: Point) -> list[str]:
+    """What a load costs, in a line."""
+    hour, month, output = map(_money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
+    tokens = f", {output.text} per 1M out (prompts included)" if output.text else ""
+    return [f"cost: {hour.text} per hour, {month.text} per month{tokens}"]
 
 
 def _budget(speed: Speed) -> Table:

@@ -806,8 +806,9 @@ def test_the_report_says_what_it_means() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
     code, out, _ = run(*argv)
     assert code == 0 and max(map(len, out.splitlines())) <= 80
-    assert "56.4 ms    30.0 ms  compute" in out and "at 2.5 per GPU-hour" in out and "first token" not in out
+    assert "56.4 ms    30.0 ms  compute" in out and "cost: 2.50 per hour" in out and "first token" not in out
     steps = run(*argv, "--detail")[1]
+    assert "at 2.5 per GPU-hour" in steps
     assert "46.4 ms  30.0 ms  compute" in steps and "6.58 ms  4.56 ms   memory" in steps
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--detail")
     assert "time to first token: the mean at the load" in out.replace("\n", " ") and "Time by part" in out
@@ -815,11 +816,11 @@ def test_the_report_says_what_it_means() -> None:
 
 @pytest.mark.slow
 def test_one_deployment_fits_a_screen() -> None:
-    """Within 60 lines of 80 columns; all formats but the table have everything."""
+    """Within 34 lines of 80 columns; all formats but the table have everything."""
     for name, gpu in (("llama-3.1-70b", "h100-sxm:16"), ("deepseek-v3", "h200:16"), ("jamba-v0.1", "a100-80gb-sxm:8")):
         argv = [name, "--gpu", gpu, "--price", "2", "--ttft", "2s", "--tpot", "40ms", "--concurrency", "64"]
         _, out, _ = run(*argv)
-        assert len(out.splitlines()) <= 60 and max(map(len, out.splitlines())) <= 80
+        assert len(out.splitlines()) <= 34 and max(map(len, out.splitlines())) <= 80
         assert "Time by part" in run(*argv, "--format", "markdown")[1]
 
 
@@ -903,7 +904,7 @@ def test_encoders_have_one_latency() -> None:
     for name, positions in (("bert-base", "512"), ("vit-b", "197")):
         code, out, _ = run(name, "--gpu", "l4", "--context", "512")
         assert code == 0 and f"a pass over {positions}" in out and "TPOT," not in out
-        assert f"1 sequence of {positions} tokens" in out and f"max concurrency at {positions} tokens" in out
+        assert f"1 sequence of {positions} tokens" in out and " such sequences, or 1 of " in out
     assert run.data("bert-base", "--gpu", "l4")["speed"]["achievable"]["tpot_s"] is None
 
 
@@ -931,8 +932,6 @@ def test_several_are_one_table() -> None:
     for bad in (["--price", "-1"], ["--weights", "fp99"], ["--concurrency", "0"]):
         code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4", *bad)
         assert (code, out) == (2, "") and len(err.splitlines()) == 1, err
-    code, _, err = run(*argv, "--plot", "-")
-    assert code == 2 and "--plot needs one source and one --gpu" in err
 
 
 # Links have a place.

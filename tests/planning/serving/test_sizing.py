@@ -131,8 +131,8 @@ def test_replicas_are_rented_one_by_one(model: str, gpu: str, load_: tuple[str, 
     assert data["fewest_gpus"] == {"needed": gpus, "rented": gpus, "replica": gpus // data["layout"]["dp"]}
     assert data["min_gpus"] == memory
     text = " ".join(run(model, "--gpu", gpu, *load_)[1].split())
-    assert f"fewest GPUs that hold it in memory {memory} " in text
-    assert f"fewest that serve this load within the limits {gpus} " in text
+    assert f"fewest GPUs: {memory} to hold it in memory, " in text
+    assert f"{gpus} to serve this load within the limits " in text
 
 
 def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
@@ -154,7 +154,7 @@ def test_an_unsuited_card_is_named_as_that() -> None:
         "not suited: on 8 GPUs (tp=4 pp=2) mean TTFT is 414 ms with 1 user and 508 ms with 2 users, the limit 500 ms. "
         "More replicas do not help misses "
     )
-    assert "fewest that serve this load within the limits not suited" in text and "4 × NVIDIA L4" in text
+    assert "not suited to serve this load within the limits" in text and "4 × NVIDIA L4" in text
     data = run.data("llama-3.1-8b", "--gpu", "l4", *CHAT, code=1)
     assert data["fewest_gpus"] is None and data["layout"]["gpus"] == data["min_gpus"] == 4
     assert [each["users"] for each in data["unsuited"]["latencies"]] == [1, 2]

@@ -307,7 +307,9 @@ def test_what_is_assumed_is_a_share_with_a_source() -> None:
     assert hardware.load("l4").efficiency is hardware.assumed("ada") is not assumed
 
 
-@pytest.mark.parametrize("name", [*hardware.names(), "p5.48xlarge", "p5.4xlarge", "g5.48xlarge"])
+@pytest.mark.parametrize(
+    "name", [*hardware.names(), "p5.48xlarge", "p5.4xlarge", "g5.48xlarge", "16GB@500GB/s@60TFLOPS"]
+)
 def test_a_description_that_is_written_reads_back(name: str) -> None:
     pytest.importorskip("tomli_w")
     import tomli_w
@@ -435,7 +437,9 @@ def test_an_instance_is_all_its_gpus_and_its_price_is_of_them() -> None:
 def test_a_link_that_is_given_is_taken() -> None:
     with pytest.raises(InputError, match=r"--link 32GB/s"):
         hardware.load("rtx-4090").needed("link")
-    assert hardware.load("rtx-4090").placed(link=25 * 10**9).needed("link") == 25 * 10**9
+    linked = hardware.load("rtx-4090").placed(node=4, network=10**9, link=25 * 10**9)
+    assert linked.needed("link") == 25 * 10**9
+    assert [linked.sources[key] for key in ("node", "link_between", "link")] == ["as given"] * 3
     with pytest.raises(InputError, match="--link is 0, expected a rate above 0"):
         hardware.load("rtx-4090").placed(link=0)
 

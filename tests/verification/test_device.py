@@ -689,6 +689,10 @@ def test_verify_on_a_device_shows_memory_and_time() -> None:
     assert all(figure["floor"] <= figure["measured"] for figure in answer["figures"])
 
 
+def test_a_card_to_be_like_that_is_unknown_is_named() -> None:
+    assert "--like: no accelerator named 'h10'" in run("calibrate", "--like", "h10")[2]
+
+
 @pytest.mark.parametrize("argv", [["measure", "--device", "cuda"], ["calibrate", "--device", "cuda"]])
 def test_a_device_that_is_not_there(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -83,8 +83,11 @@ class Accelerator(Struct, frozen=True):
         """`link`, `link_between` or `power`. Errors: `InputError` where it is not known."""
         value: int | None = getattr(self, key)
         if value is None:
-            mend = {"link": "--link 32GB/s", "link_between": "--network 50GB/s"}.get(key, "a .toml of your own")
-            raise InputError(self.name, [f"its {key} is not known, and this needs it ({mend} can say it)"])
+            what, mend = {
+                "link": ("link", "--link 32GB/s"),
+                "link_between": ("link between nodes", "--network 50GB/s"),
+            }.get(key, (key, "a .toml of your own"))
+            raise InputError(self.name, [f"its {what} is not known, and this needs it ({mend} can say it)"])
         return value
 
     def placed(self, node: int | None = None, network: int | None = None, link: int | None = None) -> Accelerator:
@@ -101,7 +104,8 @@ class Accelerator(Struct, frozen=True):
         if node and self.node and node > self.node:
             expected = f"at most {self.node}, as {self.name} is sold"
             raise InputError("--node", [Fault("--node", node, expected, "a .toml file of its own says otherwise")])
-        sources = {**self.sources, "link": "as given"} if link else self.sources
+        given = {"node": node, "link_between": network, "link": link}
+        sources = {**self.sources, **{key: "as given" for key, value in given.items() if value}}
         node, network, link = node or self.node, network or self.link_between, link or self.link
         return replace(self, node=node, link_between=network, link=link, sources=sources)
 
@@ -111,10 +115,10 @@ def names() -> list[str]:
     return sorted(_files())
 
 
-def load(name: str | Path) -> Accelerator:
+def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
     """The accelerator of a preset's name, a short one (`h100`) or its driver's (`NVIDIA H100 80GB HBM3`), of a cloud
     instance (`p5.48xlarge`: nodes as those), of numbers (`16GB@500GB/s`), or of a .toml file; of chips of unified
-    memory with less than the most, too (`m4-pro-24gb`).
+    memory with less than the most, too (`m4-pro-24gb`). `flag`: what errors name.
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -127,9 +131,8 @@ def load(name: str | Path) -> Accelerator:
     if (given := cards.numbers(text)) is not None:
         memory, bandwidth, flops = given
         peaks = {} if flops is None else {"bf16": flops, "fp16": flops}
-        return Accelerator(
-            text, text, memory, bandwidth, peaks, None, None, {"memory": "as given", "bandwidth": "as given"}
-        )
+        keys = ("memory.vendor", "bandwidth", *(f"peak.{dtype}" for dtype in peaks))
+        return Accelerator(text, text, memory, bandwidth, peaks, None, None, dict.fromkeys(keys, "as given"))
     files = _files()
     known = cards.named(text, files)
     if known not in files and (instance := instances.find(text)):
@@ -142,13 +145,13 @@ def load(name: str | Path) -> Accelerator:
             return _with_less(chip, int(less[2]), text)
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
-            raise InputError("--gpu", [Fault("--gpu", text, *expected)])
+            raise InputError(flag, [Fault(flag, text, *expected)])
         several = re.fullmatch(r"(?P<n>\d+)\s*(?P<of>\D.*)|(?P<one>.*\d)\s*[x×*]\s*(?P<times>\d+)", text, re.ASCII)
         if several and cards.named(one := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
-            raise InputError("--gpu", [Fault("--gpu", text, "a number, an x and a name", f"{number}x{one}")])
+            raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{one}")])
         names = [*sorted(files), *instances.names()]
-        raise UnknownName("--gpu", "accelerator", text, names, "txcalc presets --hardware lists them")
+        raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them")
     path = files[known]
     return parse(read(path)[0], path.stem, str(path))
 

@@ -82,7 +82,7 @@ def calibrate(
     if path is not None:
         writable(path, force)
     as_toml({})  # fails now rather than after two minutes if TOML cannot be written
-    datasheet = hardware.load(like) if like else None
+    datasheet = hardware.load(like, "--like") if like else None
 
     from txcalc.verification.calibrate import calibrate as measure
 

@@ -1007,7 +1007,7 @@ def test_stages_in_one_node_hand_on_over_its_link() -> None:
 def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:
     apart = replace(hardware.load("h100-sxm"), link_between=None)
     assert pace("llama-3.1-8b", apart, Layout(tp=8)).prefill(64).achievable > 0
-    with pytest.raises(InputError, match="its link_between is not known"):
+    with pytest.raises(InputError, match="its link between nodes is not known"):
         pace("llama-3.1-8b", apart, Layout(tp=16))
 
 

@@ -149,6 +149,8 @@ class Search:
             f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
         )
         if not tried.least:
+            recipes = (recipe for layout in self.layouts() for recipe in self.recipes(*layout))
+            memory_within(self.model, next(recipes), None)  # raises what is wrong with it
             raise Refuted(f"{self.model.name}: {refusal}")
         smallest_layout = self._timed(*tried.least[2:])
         takes = iec(smallest_layout.plan.fullest.reserved, 3)

@@ -8,7 +8,7 @@ however small it is stands apart: a start, and a walk along the dimension that i
 and shares of at most 1 no curve is below the larger of traffic at the full bandwidth and arithmetic at the peak.
 
 Source   the shape is Hockney's (1994, Parallel Computing 20, 389) with a blend of its two bounds; the parameters are
-         fitted to measurements of kernels alone (`presets/efficiency/`, `tests/scripts/kernel_tables.py`)
+         fitted to measurements of kernels alone (`presets/efficiency/`)
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ TPOT     of the steady state, where fewer decode than have asked
 alone    TTFT: a prompt alone
 TTFT     of the steady state
 tokens   answers' tokens/s per GPU of the steady state, against those of the measured TTFT and TPOT
-peer …   the same of PyPI aiconfigurator 0.12.0 (`peer.py`); `--peer` has both, of the rows that both answer
+peer …   the same of PyPI aiconfigurator 0.12.0 (`peer.csv`); `--peer` has both, of the rows that both answer
 """
 
 from __future__ import annotations

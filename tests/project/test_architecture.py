@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
@@ -16,16 +16,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from msgspec import Struct
 from paths import TESTS
 from strategies import LEAVES
 
 import txcalc
 from txcalc import ledger
 from txcalc.parts import mechanisms, options, place
-from txcalc.planning.serving.engine_profiles import ENGINES
-from txcalc.planning.training import FRAMEWORKS
-from txcalc.sources.huggingface.families import READERS
 
 PACKAGE = Path(txcalc.__file__).parent
 
@@ -157,21 +153,6 @@ def test_every_module_is_there() -> None:
     assert modules() - {"__init__", "__main__"} == set(LAYERS)
 
 
-def made_and_inherited_from(folder: Path) -> list[str]:
-    """Classes of parts that others inherit from, and that are made too."""
-    found = [node for path in sorted(folder.rglob("*.py")) for node in nodes(path)]
-    made = {node.func.id for node in found if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    classes = [node for node in found if isinstance(node, ast.ClassDef)]
-    bases = {ast.unparse(base) for node in classes for base in node.bases}
-    return [node.name for node in classes if node.name in bases and node.name in made]
-
-
-def test_a_part_that_others_inherit_from_is_none_itself(tmp_path: Path) -> None:
-    assert made_and_inherited_from(PACKAGE / "parts") == []
-    (tmp_path / "planted.py").write_text("class Core: pass\nclass Other(Core): pass\nCore()")
-    assert made_and_inherited_from(tmp_path) == ["Core"]
-
-
 def loaded(code: str) -> set[str]:
     """Which heavy packages a fresh interpreter has after this."""
     script = f"{code}\nimport sys\nprint('loaded:', *({HEAVY!r} & set(sys.modules)))"
@@ -244,31 +225,6 @@ MODULES = [
 ]
 
 
-def parts_asked(path: Path) -> list[str]:
-    """Where a module asks a part, or a span, what it is."""
-
-    def asks(node: ast.AST) -> bool:
-        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
-        compared = isinstance(node, ast.Compare) and ast.unparse(node.left).startswith("type(")
-        probed = called == "hasattr" or (called == "getattr" and len(node.args) == 3)  # type: ignore[attr-defined]
-        return called in ("isinstance", "issubclass", "type") or compared or probed or isinstance(node, ast.MatchClass)
-
-    def of_parts(node: ast.AST) -> bool:
-        named = {name.id for name in ast.walk(node) if isinstance(name, ast.Name)}
-        attributes = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
-        return bool((named | attributes) & CLASSES_OF_PARTS) or bool(attributes & {"leaf", "span", "part", "root"})
-
-    return [ast.unparse(node) for node in nodes(path) if asks(node) and of_parts(node)]
-
-
-CLASSES_OF_PARTS = {
-    name
-    for module in MODULES
-    for name, value in vars(module).items()
-    if isinstance(value, type) and issubclass(value, Struct)
-} | {"Leaf", "Composite", "Part", "Span", "Collective"}
-
-
 @pytest.mark.parametrize("section", mechanisms.ALL)
 def test_a_table_says_all_of_itself(section: str) -> None:
     """Its keys and what they build are in its options, which stand beside the part."""
@@ -277,107 +233,6 @@ def test_a_table_says_all_of_itself(section: str) -> None:
     if issubclass(found, place.Mechanism):
         assert found.kind in ledger.KINDS
         assert vars(found)["build"].__annotations__["return"] in vars(sys.modules[found.__module__])
-
-
-# Parts say themselves what is done with them: nobody else asks one what it is, but for the modules made of them.
-ASKING_NOTHING = [
-    path for path in sorted(PACKAGE.rglob("*.py")) if path.relative_to(PACKAGE).parts[0] not in ("parts", "reference")
-]
-
-
-def test_no_part_is_asked_what_it_is() -> None:
-    assert {path: found for path in ASKING_NOTHING if (found := parts_asked(path))} == {}
-
-
-def places_asked(path: Path) -> list[str]:
-    """Where a module asks how a path, the name of a step of it or of a child, or a note is spelled."""
-    asking = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "get"}
-
-    def spelled(node: ast.AST) -> bool:
-        if isinstance(node, ast.Name) and node.id == "note":
-            return True
-        if not (isinstance(node, ast.Attribute) and node.attr in ("name", "path")):
-            return False
-        owner = node.value.value if isinstance(node.value, ast.Subscript) else node.value
-        return ast.unparse(owner).rpartition(".")[2] in ("step", "steps", "child", "children", "parts", "entry", "spot")
-
-    def known(node: ast.AST) -> bool:
-        if isinstance(node, ast.Tuple | ast.List | ast.Set):
-            return any(map(known, node.elts))
-        text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in (".", ": ")
-        return text or (isinstance(node, ast.Name) and node.id.isupper())
-
-    found = []
-    for node in nodes(path):
-        if isinstance(node, ast.Compare):
-            sides = [node.left, *node.comparators]
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking:
-            sides = [node.func.value, *node.args]
-        else:
-            continue
-        if any(spelled(one) and any(known(two) for two in sides if two is not one) for one in sides):
-            found.append(ast.unparse(node))
-    return found
-
-
-def test_no_path_is_asked_how_it_is_spelled() -> None:
-    assert {path: found for path in ASKING_NOTHING if (found := places_asked(path))} == {}
-
-
-@pytest.mark.parametrize(
-    ("asked", "planted"),
-    [
-        (parts_asked, "isinstance(part, Linear)"),
-        (parts_asked, "type(part) is Norm"),
-        (parts_asked, "type(entry.leaf)"),
-        (parts_asked, "isinstance(entry.leaf, known)"),
-        (parts_asked, "issubclass(kind, attention.AttentionCore)"),
-        (parts_asked, "type(span) is Window"),
-        (parts_asked, "type(core.span)"),
-        (parts_asked, 'getattr(entry.leaf, "offset", False)'),
-        (parts_asked, 'hasattr(model.root, "decoder")'),
-        (places_asked, 'step.name == "layers"'),
-        (places_asked, "entry.steps[-1].name == 'tokens'"),
-        (places_asked, 'entry.steps[-1].name in ("q_norm", "kv_norm")'),
-        (places_asked, 'entry.name.endswith("latent_up")'),
-        (places_asked, 'TABLES.get(entry.steps[-1].name, "further tables")'),
-        (places_asked, "step.name == ROUTED"),
-        (places_asked, '"down" == child.name'),
-        (places_asked, 'held.entry.path.startswith("head.")'),
-        (places_asked, '[note for note in model.notes if note.startswith("changed: ")]'),
-    ],
-)
-def test_a_planted_test_of_a_type_or_a_name_is_noticed(
-    asked: Callable[[Path], list[str]], planted: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "planted.py"
-    path.write_text(f"answer = {planted}\n")
-    assert asked(path)
-
-
-def names_asked(path: Path) -> list[str]:
-    """Where a module asks for a framework, an engine, a vendor or a model by its name, and not for what it does."""
-    known = {*FRAMEWORKS, *ENGINES, *READERS, "NVIDIA", "AMD", "Apple", "GeForce"}
-    known -= {*mechanisms.ALL, "encoder-decoder"}  # tables and a kind that share their name
-
-    def asks(node: ast.AST) -> bool:
-        called = node.func if isinstance(node, ast.Call) else None
-        matched = isinstance(called, ast.Attribute) and called.attr in ("startswith", "endswith")
-        return matched or isinstance(node, ast.Compare)
-
-    def named(node: ast.AST) -> bool:
-        return any(isinstance(each, ast.Constant) and each.value in known for each in ast.walk(node))
-
-    return [ast.unparse(node) for node in nodes(path) if asks(node) and named(node)]
-
-
-@pytest.mark.parametrize(
-    "module", ["planning", "evidence", "questions", "verification", "hardware", "parts", "render", "cli"]
-)
-def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
-    assert [asked for path in sorted((PACKAGE / module).rglob("*.py")) for asked in names_asked(path)] == []
-    (tmp_path / "planted.py").write_text('slow = recipe.framework == "megatron" or card.title.startswith("NVIDIA")\n')
-    assert len(names_asked(tmp_path / "planted.py")) == 2
 
 
 # Variables that are no `self`, by the class they are of.

@@ -1,8 +1,9 @@
 """FLOPs and parameters of towers beside transformers' own modules: `python tests/scripts/tower_flops.py`.
 
-CASES are small ones of each kind (tests/verification/test_tower_flops.py). The script runs towers of the configs in
-tests/data/hf at their own sizes; what is equal is kept in presets/theorems.json, by which `show` says that
-it is measured. Weights are zeros, for no count depends on them; towers of pictures of one size run on the meta device.
+CASES are small ones of each kind, those of tests/data/hf/tower_cases.json, which
+tests/verification/test_tower_flops.py runs. The script runs towers of the configs in tests/data/hf at their own sizes;
+what is equal is kept in presets/theorems.json, by which `show` says that it is measured. Weights are zeros, for no
+count depends on them; towers of pictures of one size run on the meta device.
 """
 
 from __future__ import annotations
@@ -20,14 +21,6 @@ from txcalc.evidence.structures import sized
 from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-
-TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
-        "num_key_value_heads": 2, "vocab_size": 64, "head_dim": 16}  # fmt: skip
-LLAMA, QWEN = TEXT | {"model_type": "llama"}, TEXT | {"model_type": "qwen2"}
-LAYERS = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
-SEEN = LAYERS | {"image_size": 32, "patch_size": 4}
-ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
-
 
 SIDE = 12  # patches of a picture of any size, along each side
 
@@ -210,108 +203,19 @@ OF: dict[Run, tuple[str, int, str]] = {
     edged: ("vision", 18 * 30, ""),
     waves: ("acoustic", 64, "acoustic_"),
 }
-SMALL = json.loads((Path(__file__).parents[2] / "tests" / "data" / "hf" / "towers.json").read_text())
+DATA = Path(__file__).parents[2] / "tests" / "data" / "hf"
+SMALL = json.loads((DATA / "towers.json").read_text())
 
 
-def changed(name: str, key: str = "vision_config", **changes: Any) -> dict[str, Any]:
-    """A config of SMALL whose tower has other sizes, where transformers cannot run it as it is."""
-    config = SMALL[name]["config"]
-    return {**config, key: config[key] | changes}
+def case(row: dict[str, Any]) -> tuple[str, dict[str, Any], Run]:
+    """The class, its config, in whole or as one of SMALL with changes, and what runs the tower."""
+    config = row.get("config") or SMALL[row["like"]]["config"]
+    for key, value in row.get("changes", {}).items():
+        config = {**config, key: {**config[key], **value} if isinstance(value, dict) else value}
+    return row["class"], config, globals()[row["run"]]
 
 
-CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
-    "llava, CLIP": ("LlavaModel", {"model_type": "llava", "text_config": LLAMA,
-        "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
-    "paligemma, SigLIP": ("PaliGemmaModel", SMALL["paligemma siglip_vision_model"]["config"], pictures),
-    "gemma3, SigLIP": ("Gemma3Model", {"model_type": "gemma3", "mm_tokens_per_image": 16,
-        "text_config": TEXT | {"model_type": "gemma3_text"},
-        "vision_config": SEEN | {"model_type": "siglip_vision_model", "vision_use_head": False}}, pictures),
-    "smolvlm": ("SmolVLMModel", {"model_type": "smolvlm", "scale_factor": 4, "text_config": LLAMA,
-        "vision_config": SEEN | {"model_type": "smolvlm_vision"}}, split),
-    "mistral3, Pixtral": ("Mistral3Model", {"model_type": "mistral3", "text_config": TEXT | {"model_type": "mistral"},
-        "vision_config": SEEN | {"model_type": "pixtral", "head_dim": 12}}, pictures),
-    "internvl": ("InternVLModel", SMALL["internvl internvl_vision"]["config"], pictures),
-    "qwen2_vl": ("Qwen2VLModel", SMALL["qwen2_vl qwen2_vl"]["config"], frames),
-    "qwen2_5_vl": ("Qwen2_5_VLModel", SMALL["qwen2_5_vl qwen2_5_vl"]["config"], edged),
-    "qwen3_vl": ("Qwen3VLModel", SMALL["qwen3_vl qwen3_vl"]["config"], frames),
-    "glm4v": ("Glm4vModel", SMALL["glm4v glm4v"]["config"], frames),
-    "voxtral, Whisper": ("VoxtralForConditionalGeneration", {"model_type": "voxtral", "text_config": LLAMA,
-        "hidden_size": 32, "audio_config": LAYERS | {"model_type": "voxtral_encoder", "intermediate_size": 192,
-        "num_mel_bins": 8, "max_source_positions": 20}}, sound),
-    "qwen2_audio, Whisper": ("Qwen2AudioForConditionalGeneration", SMALL["qwen2_audio whisper"]["config"], sound),
-    "lfm2_vl, SigLIP 2": ("Lfm2VlModel", {"model_type": "lfm2_vl", "text_config": TEXT | {"model_type": "lfm2",
-        "layer_types": ["full_attention"]}, "vision_config": LAYERS | {"patch_size": 4, "num_patches": 64}}, ragged),
-    "paddleocr_vl": ("PaddleOCRVLModel", {"model_type": "paddleocr_vl", "text_config": TEXT | ROPE |
-        {"model_type": "paddleocr_vl_text"}, "vision_config": SEEN}, squares),
-    "llama4": ("Llama4ForConditionalGeneration", {"model_type": "llama4",
-        "text_config": TEXT | {"model_type": "llama4_text", "intermediate_size_mlp": 48, "num_local_experts": 2},
-        "vision_config": SEEN | {"model_type": "llama4_vision_model", "intermediate_size": 192,
-        "projector_input_dim": 40, "projector_output_dim": 40, "vision_output_dim": 40}}, adapted),
-    "kimi_k25": ("Kimi_K25Model", SMALL["kimi_k25 kimi_k25"]["config"], squares),
-    "gemma4": ("Gemma4Model", {"model_type": "gemma4", "text_config": TEXT | {"model_type": "gemma4_text",
-        "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0}, "vision_config": LAYERS | {"patch_size": 4,
-        "head_dim": 12, "num_key_value_heads": 4, "position_embedding_size": 64}}, pooled),
-    "glm_ocr": ("GlmOcrModel", SMALL["glm_ocr glm_ocr_vision"]["config"], frames),
-    "ernie4_5_vl_moe": ("Ernie4_5_VLMoeModel", {"model_type": "ernie4_5_vl_moe", "text_config": TEXT | ROPE |
-        {"model_type": "ernie4_5_vl_moe_text", "moe_intermediate_size": [16, 8], "moe_num_experts": 2, "moe_k": 1},
-        "vision_config": {"depth": 3, "num_heads": 4, "patch_size": 4, "hidden_size": 48, "intermediate_size": 80}},
-        frames),
-    "muse_glimmer": ("MuseGlimmerModel", {"model_type": "muse_glimmer", "out_hidden_size": 192,
-        "projector_hidden_size": 40, "text_config": TEXT | {"model_type": "muse_glimmer_text"},
-        "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4}}, edged),
-    "step3p7": ("Step3p7Model", SMALL["step3p7 step3p5_vision"]["config"], pictures),
-    "cohere2_vision": ("Cohere2VisionModel", {"model_type": "cohere2_vision", "alignment_intermediate_size": 40,
-        "text_config": TEXT | {"model_type": "cohere2"}, "vision_config": SEEN | {"model_type": "siglip_vision_model",
-        "vision_use_head": False}}, pictures),
-    "aya_vision": ("AyaVisionModel", {"model_type": "aya_vision", "alignment_intermediate_size": 40,
-        "vision_feature_select_strategy": "full", "text_config": TEXT | {"model_type": "cohere2"},
-        "vision_config": SEEN | {"model_type": "siglip_vision_model", "vision_use_head": False}}, pictures),
-    "ovis2": ("Ovis2Model", SMALL["ovis2 ovis2"]["config"], pictures),
-    "deepseek_vl": ("DeepseekVLModel", SMALL["deepseek_vl siglip_vision_model"]["config"], pictures),
-    "vipllava": ("VipLlavaModel", {"model_type": "vipllava", "vision_feature_layers": [-2, -1, 1], "text_config": LLAMA,
-        "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
-    "exaone4_5": ("Exaone4_5_Model", SMALL["exaone4_5 exaone4_5"]["config"], frames),
-    "qianfan_ocr": ("QianfanOCRModel", {"model_type": "qianfan_ocr", "text_config": TEXT | {"model_type": "qwen3"},
-        "vision_config": SEEN | {"image_size": [32, 32], "patch_size": [4, 4]}}, pictures),
-    "audioflamingo3": ("AudioFlamingo3ForConditionalGeneration", SMALL["audioflamingo3 whisper"]["config"], heard),
-    "qwen2_5_omni, vision": ("Qwen2_5OmniThinkerForConditionalGeneration",
-        SMALL["qwen2_5_omni_thinker qwen2_5_omni_audio_encoder"]["config"], frames),
-    "qwen2_5_omni, audio": ("Qwen2_5OmniThinkerForConditionalGeneration",
-        SMALL["qwen2_5_omni_thinker qwen2_5_omni_audio_encoder"]["config"], heard),
-    "video_llama_3": ("VideoLlama3Model", SMALL["video_llama_3 video_llama_3_vision"]["config"], unmerged),
-    "blip-2, Q-Former": ("Blip2ForConditionalGeneration", SMALL["blip-2 blip_2_vision_model"]["config"], pictures),
-    "idefics2, resampler": ("Idefics2Model", SMALL["idefics2 idefics2_vision"]["config"], split),
-    "aria, queries": ("AriaModel", SMALL["aria idefics3_vision"]["config"], pictures),
-    "mllama, tiles": ("MllamaForConditionalGeneration",
-        changed("mllama mllama_vision_model", vision_output_dim=144), tiled),
-    "got_ocr2, SAM": ("GotOcr2Model", SMALL["got_ocr2 got_ocr2"]["config"], square),
-    "minicpmv4_6": ("MiniCPMV4_6Model", SMALL["minicpmv4_6 minicpmv4_6_vision"]["config"] | {"insert_layer_id": 1,
-        "merger_times": 1, "vision_config": SEEN | {"num_attention_heads": 6}}, packed),
-    "minicpm_ocr": ("MiniCPMOcrModel", SMALL["minicpm_ocr default"]["config"] | {"vision_config": SEEN}, packed),
-    "minicpmv4_7": ("MiniCPMV4_7Model", SMALL["minicpmv4_7 default"]["config"] | {"insert_layer_id": 0,
-        "vision_config": SEEN}, packed),
-    "gemma4, audio": ("Gemma4Model", SMALL["gemma4 gemma4_vision"]["config"], spectrum),
-    "gemma4_unified": ("Gemma4UnifiedModel", SMALL["gemma4_unified gemma4_unified_vision"]["config"], rows),
-    "gemma4_unified, audio": ("Gemma4UnifiedModel", SMALL["gemma4_unified gemma4_unified_vision"]["config"], spectrum),
-    "fuyu": ("FuyuModel", SMALL["fuyu fuyu"]["config"], rows),
-    "granite_speech": ("GraniteSpeechForConditionalGeneration", SMALL["granite_speech granite_speech_encoder"]["config"]
-        | {"window_size": 20}, spectrum),
-    "granite_speech_plus": ("GraniteSpeechPlusForConditionalGeneration",
-        SMALL["granite_speech_plus granite_speech_encoder"]["config"] | {"window_size": 20}, spectrum),
-    "qwen3_asr": ("Qwen3ASRModel", SMALL["qwen3_asr qwen3_asr_encoder"]["config"], chunked),
-    "qwen3_omni_moe, audio": ("Qwen3OmniMoeThinkerForConditionalGeneration",
-        changed("qwen3_omni_moe_thinker qwen3_omni_moe_audio_encoder", "audio_config", n_window=50, n_window_infer=200),
-        chunked),
-    "instructblip, Q-Former": ("InstructBlipForConditionalGeneration",
-        SMALL["instructblip blip_2_vision_model"]["config"], prompted),
-    "instructblipvideo": ("InstructBlipVideoForConditionalGeneration",
-        changed("instructblipvideo blip_2_vision_model", "qformer_config", max_position_embeddings=7), prompted),
-    "molmo2": ("Molmo2Model", changed("molmo2 molmo2_vision", num_position_embeddings=25), crop),
-    "florence2, DaViT": ("Florence2Model", SMALL["florence2 altered"]["config"], square),
-    "florence2, edges": ("Florence2Model", changed("florence2 altered", image_size=180, window_size=5,
-        patch_prenorm=[False, True, True, False], qkv_bias=True), square),
-    "vibevoice_asr": ("VibeVoiceAsrModel", SMALL["vibevoice_asr altered"]["config"], waves),
-}  # fmt: skip
+CASES = {name: case(row) for name, row in json.loads((DATA / "tower_cases.json").read_text()).items()}
 META = (pictures, sound, adapted, split, tiled, square)
 
 
@@ -358,8 +262,7 @@ def _of_tower(name: str, kind: str, modules: str) -> bool:
 
 def published() -> dict[str, dict[str, Any]]:
     """Multimodal configs of real sizes."""
-    data = Path(__file__).parents[2] / "tests" / "data" / "hf"
-    files = [json.loads((data / f"{name}.json").read_text()) for name in ("configs", "wild")]
+    files = [json.loads((DATA / f"{name}.json").read_text()) for name in ("configs", "wild")]
     found = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
     named = ("llava llava-1.5-7b", "mistral3 mistral-small-3.1-24b", "qwen2_5_vl qwen2.5-vl-7b")
     found |= {name.split()[1]: SMALL[name]["config"] for name in named}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from extras import needs
-from layouts import CASES, KEPT, model_of, title
+from layouts import MEASURED as KEPT, case_of, model_of
 from msgspec.structs import replace
 from tiny import TINY
 
@@ -27,7 +27,8 @@ from txcalc.sources import build
 
 needs("torch")
 
-MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
+MEASURED = {title: ranks for title, ranks in KEPT.items() if ranks}
+CASES = [(title, *case_of(title)) for title in MEASURED]
 
 LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
 
@@ -95,7 +96,7 @@ def test_experts_of_attention_are_not_run_over_ep() -> None:
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/scripts/layouts.py --keep` measured it, with torch's own sharding."""
-    ((source, layout, more),) = (one for one in CASES if title(*one) == case)
+    source, layout, more = case_of(case)
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
     for rank, measured in MEASURED[case].items():
@@ -107,33 +108,33 @@ def test_a_layout_is_as_torch_had_it(case: str) -> None:
         assert {quantity: by_quantity.get(quantity, 0) for quantity in measured} == measured, rank
 
 
-ALONE = [case for case in CASES if case[1].gpus == case[1].tp > 1 and title(*case) in MEASURED]
+ALONE = [case for case in CASES if case[2].gpus == case[2].tp > 1]
 
 
-@pytest.mark.parametrize(("source", "layout", "more"), ALONE, ids=lambda value: str(value))
-def test_a_step_sends_what_torch_s_collectives_do(source: str, layout: Layout, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "more"), ALONE, ids=lambda value: str(value))
+def test_a_step_sends_what_torch_s_collectives_do(
+    title: str, source: str, layout: Layout, more: dict[str, Any]
+) -> None:
     """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
-    measured, others = next(iter(MEASURED[title(source, layout, more)].values())), (layout.tp - 1) / layout.tp
+    measured, others = next(iter(MEASURED[title].values())), (layout.tp - 1) / layout.tp
     torch_s = {kind: measured.get(f"{kind}, bytes", 0) * others for kind in ("all_gather", "reduce_scatter")}
     torch_s["all_reduce"] = measured.get("all_reduce, bytes", 0) * 2 * others
     assert sent == {kind: size for kind, size in sorted(torch_s.items()) if size}
 
 
-SENT = [
-    case
-    for case in CASES
-    if title(*case) in MEASURED and case[1].exchanges and case[1].tp > case[1].sp and case[1].ep == case[1].expert_group
-]
+SENT = [case for case in CASES if case[2].exchanges and case[2].tp > case[2].sp and case[2].ep == case[2].expert_group]
 
 
-@pytest.mark.parametrize(("source", "layout", "more"), SENT, ids=lambda value: str(value))
-def test_a_step_of_exchanged_experts_sums_what_torch_s_does(source: str, layout: Layout, more: dict[str, Any]) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "more"), SENT, ids=lambda value: str(value))
+def test_a_step_of_exchanged_experts_sums_what_torch_s_does(
+    title: str, source: str, layout: Layout, more: dict[str, Any]
+) -> None:
     """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
-    (measured, *_) = MEASURED[title(source, layout, more)].values()
+    (measured, *_) = MEASURED[title].values()
     assert layout.dp == 1  # whose ranks sum gradients too
     assert sent["all_reduce"] == measured["all_reduce, bytes"] * 2 * (layout.tp - 1) / layout.tp
 

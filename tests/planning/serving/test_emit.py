@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 import shutil
@@ -132,15 +131,6 @@ def test_dynamo_starts_the_workers_of_both_pools() -> None:
         assert f"--disaggregation-mode {role} \\" in text and "NixlConnector" in text
     code, _, err = emit(*LLAMA[:2], "h100-sxm:16", "--disaggregate", "8", "--emit", "vllm")
     assert code == 2 and "--emit dynamo" in err
-
-
-def test_requests_at_random_may_all_run_at_once() -> None:
-    """As many as the cache holds, not as many as there are on average."""
-    argv = ("llama-3.1-8b", "--gpu", "h100-sxm:1", "--prompt", "6k", "--answer", "128", "--rate", "2/s")
-    out = emit(*argv, "--emit", "vllm")[1]
-    assert (
-        int(out.partition("--max-num-seqs ")[2].split()[0]) == json.loads(emit(*argv, "--json")[1])["max_concurrency"]
-    )
 
 
 def test_a_plan_that_fails_still_exits_with_one() -> None:

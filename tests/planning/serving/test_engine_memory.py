@@ -17,24 +17,21 @@ from typer.testing import CliRunner
 import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.errors import InputError, UnknownName
 from txcalc.planning.fitting import CardSet, FormatFits
-from txcalc.planning.formats.names import weights_of
-from txcalc.planning.formats.quantised import native
 from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
-from txcalc.planning.serving.engine import EngineConfig, engine, parse_reserve, reserve_of
+from txcalc.planning.serving.engine import engine, parse_reserve
 from txcalc.planning.serving.engine_memory import (
     PCIE,
     EngineMemory,
     captured_sizes,
-    rotary_table,
     step_elements,
     visible,
 )
-from txcalc.planning.serving.engine_profiles import data, offloading, profile, unsupported
+from txcalc.planning.serving.engine_profiles import data, offloading, profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
 from txcalc.units import parse_bytes
@@ -74,75 +71,9 @@ def test_a_sweep_of_models_and_layouts() -> None:
         assert far <= allowed, (row["model"], row["tp"], row["pp"], found)
 
 
-@pytest.mark.parametrize(
-    ("version", "card", "fine", "captured", "whole", "around", "kept"),
-    [
-        ("0.20", "h100-sxm", 256, 51, 51, 4, 32 * 4 * 512 * 32 * 128),
-        ("0.20", "l4", 256, 51, 35, 2, 0),
-        ("0.8", "h100-sxm", 512, 67, 0, 4, 0),  # pieces alone
-        ("0.2", "h100-sxm", 256, 0, 35, 4, 32 * 4 * 256 * 32 * 128),  # whole ones alone, of its 256 sequences
-    ],
-)
-def test_graphs_by_hand(version: str, card: str, fine: int, captured: int, whole: int, around: int, kept: int) -> None:
-    """Llama-3.1-8B has four products per layer, and on Hopper as many kernels around an attention."""
-    model, found = load("llama-3.1-8b"), profile(f"vllm@{version}")
-    assert found
-    sizes = [1, 2, 4, *range(8, fine + 1, 8), *range(fine + 16, 513, 16)]
-    memory = EngineMemory(found, hardware.load(card), 8192)
-    nodes = 32 * (8 * (captured + whole) + around * whole)
-    step = 2 * 512 * step_elements(model.root)  # type: ignore[arg-type]
-    assert memory.graphs(model, model.ledger(), model.root) == nodes * 17_500 + step + kept + 64 * 2**20  # type: ignore[arg-type]
-    assert captured in (0, len(sizes)) and whole in (0, sum(n <= memory.most_sequences for n in sizes))
-
-
-def test_graphs_are_within_the_budget_from_version_0_21() -> None:
-    """And gpu_memory_utilization is 0.92 (vllm-project/vllm#38284)."""
-    model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
-    for version, share, within in (("0.20", 0.1, False), ("0.21", 0.08, True)):
-        found = profile(f"vllm@{version}")
-        assert found
-        memory = EngineMemory(found, card, 8192)
-        how = engine(model, memory=memory)
-        rank = Planner(model, card, how).fullest(Layout(), 8192, 1).rank
-        assert float(how.reserve.share) == share
-        assert ("CUDA graphs" in rank.rest, bool(rank.graphs)) == (within, not within)
-
-
 def test_a_step_of_a_dense_layer_by_hand() -> None:
     """4 streams of D, and gate, up and their product of F: 3·14,336 + 4·4,096 elements per token for Llama-3.1-8B."""
     assert step_elements(load("llama-3.1-8b").root) == 3 * 14_336 + 4 * 4096  # type: ignore[arg-type]
-
-
-def test_the_rotary_table_is_of_the_context() -> None:
-    assert rotary_table(load("llama-3.1-8b")) == 131_072 * 128 * 2
-    assert rotary_table(load("mamba-130m")) == 0
-
-
-def test_what_cuda_reports() -> None:
-    assert visible(hardware.load("h100-sxm")) == int(79.15 * GIB)
-    assert visible(hardware.load("b200")) == hardware.load("b200").memory - 512 * 2**20
-    assert visible(hardware.load("mi300x")) == hardware.load("mi300x").memory
-
-
-def test_sglang_keeps_ten_gib_of_large_cards() -> None:
-    """512 MiB + 8,192 · 1.5 + 512 · 2 + 1/8 GiB are 13.6 GiB on an H100; a 24 GiB card keeps less."""
-    model = load("llama-3.1-8b")
-    found = profile("sglang")
-    assert found
-    h100, l4 = hardware.load("h100-sxm"), hardware.load("l4")
-    kept = EngineMemory(found, h100, 8192).rest(model, Layout(), 0, 0)
-    assert sum(kept.values()) == (512 + 8192 * 3 // 2 + 2 * 512 + 128) * 2**20
-    assert sum(EngineMemory(found, l4, 8192).rest(model, Layout(), 0, 0).values()) == (512 + 6144 + 160 + 128) * 2**20
-
-
-def test_tensorrt_llm_leaves_a_tenth_of_what_is_free() -> None:
-    model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
-    found = profile("trtllm")
-    assert found
-    how = engine(model, memory=EngineMemory(found, card, 8192))
-    gpu = Planner(model, card, how).fullest(Layout(), 8192, 1)
-    free = visible(card) - gpu.weights - gpu.peak - gpu.rank.rest["outside torch"]
-    assert gpu.pool == free - gpu.rank.rest["left free"] and gpu.rank.rest["left free"] == -(-free // 10)
 
 
 @pytest.mark.parametrize(
@@ -211,15 +142,6 @@ def test_what_stages_keep_outside_torch() -> None:
     assert all(staged == split > 0 for staged, split in kept.values())
 
 
-def test_an_engines_note_names_what_is_counted() -> None:
-    """SGLang's fixed part holds whatever its steps need: no logits are counted beside."""
-    for name, words in (("sglang", "by a step of 8,192 tokens"), ("llama.cpp", "with all its logits")):
-        found = profile(name)
-        assert found
-        first, *_ = EngineMemory(found, hardware.load("h100-sxm"), 8192).notes(load("llama-3.1-8b"), 0, Layout())
-        assert first.endswith(words) and "sequences' logits" not in first
-
-
 def test_an_encoder_has_no_profile_run() -> None:
     model, card = load("bert-base"), hardware.load("h100-sxm")
     found = profile("vllm")
@@ -229,24 +151,6 @@ def test_an_encoder_has_no_profile_run() -> None:
         for memory in (None, EngineMemory(found, card, 512))
     )
     assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.rest == 0
-
-
-@pytest.mark.parametrize(
-    ("source", "weights", "name", "others"),
-    [
-        ("llama-3.1-8b", "fp8", "llama.cpp", "vLLM, SGLang, TensorRT-LLM have it"),
-        ("llama-3.1-8b", "Q4_K_M", "trtllm", "vLLM, SGLang, llama.cpp have it"),
-        ("deepseek-v3", "native", "llama.cpp", "vLLM, SGLang, TensorRT-LLM have it"),
-    ],
-)
-def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, name: str, others: str) -> None:
-    chosen = profile(name)
-    assert chosen
-    memory = EngineMemory(chosen, hardware.load("h100-sxm"), 8192)
-    with pytest.raises(InputError, match=others):
-        engine(load(source), weights, memory=memory)
-    for found in ("bf16", "Q4_K_M" if name == "llama.cpp" else "mxfp4"):
-        assert engine(load("llama-3.1-8b"), found, memory=memory).memory is memory
 
 
 # llama.cpp.
@@ -375,14 +279,6 @@ def test_products_of_bf16_have_wide_sums() -> None:
     assert fp16 == pytest.approx(7250, rel=0.05) and 0.7 * 5250 < bf16 < 5250
 
 
-def test_types_of_many_bits_cost_more_to_unpack_on_a_mac() -> None:
-    """A head in Q6_K is 6.5 % of the weights of Llama-3.1-8B in Q4_K_S, and its weights take 1.6 times as long."""
-    found = hardware.load("m2-max").efficiency
-    k4, k6 = (found.curve("matmul", name, "llama.cpp") for name in ("k4", "k6"))
-    assert found.curve("matmul", "k4", "llama.cpp", {"k4": 3, "k6": 1}).unpack == (3 * k4.unpack + k6.unpack) / 4
-    assert rate("llama-3.1-8b", "m2-max", "Q4_K_S", 0) > rate("llama-3.1-8b", "m2-max", "Q4_K_M", 0)
-
-
 def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
     """SGLang's kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly;
     where no engine is named they are Marlin's, as vLLM's."""
@@ -397,17 +293,6 @@ def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
     assert mixed < tpot(engine="llama.cpp") < wide
     rounding = 1 + 1e-12  # vLLM's own share of a step may be nothing, and is added in another order
     assert tpot() <= tpot(engine="vllm") * rounding < tpot(engine="sglang") / 2
-
-
-@pytest.mark.parametrize("kv", ["q8_0", "fp8", "int6", "q4_0"])
-def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
-    """8.5 bits on an H100 are no faster than 8: kernels widen either, and reach less of the bandwidth."""
-
-    def step(cache: str) -> float:
-        return LayoutTime(model, Sharding(model), Layout(), card, engine(model, kv=cache)).step(64, 8192).achievable
-
-    model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
-    assert step("bf16") > step("q8_0") > step("fp8") > step("int4") and step(kv) < step("bf16")
 
 
 LACKING = """
@@ -475,16 +360,6 @@ def test_every_card_of_nvidia_has_a_generation() -> None:
     assert sorted(named) == [card for card in hardware.names() if hardware.load(card).vendor == "NVIDIA"]
 
 
-def test_shared_heads_take_two_kernels_more() -> None:
-    """cuBLAS finds heads that share keys by pointers, which a kernel of either product writes (ggml-cuda.cu)."""
-    found = profile("llama.cpp@b2824")
-    assert found
-    memory = EngineMemory(found, hardware.load("rtx-4090"), 8192)
-    assert (memory.attention_kernels(True), memory.attention_kernels(False)) == (12, 10)
-    bare = EngineMemory(found, hardware.load("m3-max"), 8192)
-    assert bare.attention_kernels(True) == bare.attention_kernels(False) == 0
-
-
 # µs of 32 heads, by their width and the keys.
 HEADS = {64: {512: 48.35, 1024: 73.74, 2048: 127.41}, 112: {512: 53.03, 1024: 74.96}, 256: {4096: 258.21}}
 
@@ -550,13 +425,6 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
 
 
-def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
-    """vLLM checks the sizes that it splits alone (fp8_utils.py, validate_fp8_block_shape): rows of 2,880 are whole."""
-    model, card = load("D=2880 L=2 h=32 d_h=128 F=8192 V=64"), hardware.load("h200")
-    planner = Planner(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
-    assert plan(planner, 4096, 1, 2, {"tp": 2}).best.fits
-
-
 @pytest.mark.drawn(quick=8)
 @pytest.mark.parametrize(
     ("name", "card", "context", "tokens", "sequences"),
@@ -596,35 +464,6 @@ def test_what_a_gpu_sees_by_its_vendor() -> None:
     assert visible(replace(l4, memory=5)) == 5 and visible(l4) == int(22.03 * GIB)
 
 
-@pytest.mark.parametrize(
-    ("name", "link", "layouts"),
-    [
-        ("vllm@0.5", 0, [550, 2048, 2048, 2048]),
-        ("vllm@0.7", 0, [120, 210, 210, 210]),
-        ("vllm@0.7", 64 * 10**9, [120, 210, 210, 210]),
-        ("vllm@0.7", 64 * 10**9 + 1, [120, 950, 950, 950]),
-        ("vllm@0.9.0", 0, [900, 1080, 1080, 1080]),
-        ("vllm@0.9.1", 0, [120, 210, 210, 210]),
-        ("vllm@0.20", 9 * 10**11, [256, 2130, 72, 2130]),
-        ("vllm@0.20", 0, [256, 346, 72, 346]),
-        ("vllm@0.21", 9 * 10**11, [256, 2130, 2130, 2130]),
-        ("trtllm", 0, [600, 1600, 1600, 1600]),
-        ("llama.cpp", 0, [350, 350, 350, 350]),
-    ],
-)
-def test_memory_outside_torch_by_layout(name: str, link: int, layouts: list[int]) -> None:
-    """MiB of one GPU, tp = 2, two stages, and both: what channels take depends on whether they go over a bus."""
-    card, model = replace(hardware.load("h100-sxm"), link=link or None), load("llama-3.1-8b")
-    memory = kept(name, card)
-    found = [
-        memory.rest(model, layout, 0, 0)["outside torch"]
-        for layout in (Layout(), Layout(tp=2), Layout(pp=2), Layout(tp=2, pp=2))
-    ]
-    assert found == [mib * 2**20 for mib in layouts]
-    wide = load("mixtral-8x7b")
-    assert memory.rest(wide, Layout(dp=2, ep=2), 0, 0)["outside torch"] == layouts[1] * 2**20
-
-
 def test_sglangs_fixed_part_by_hand() -> None:
     """Of at least 2,048 tokens; 10 GiB at least of more than 60 GiB."""
     model, h100 = load("llama-3.1-8b"), hardware.load("h100-sxm")
@@ -652,46 +491,6 @@ def test_a_profile_run_by_hand(name: str, logit: int, sequences: int, tokens: in
     assert memory.activations(model.root, 0, ledger, FORMATS["bf16"]) == {"step": step, "sampler": 0}
 
 
-@pytest.mark.parametrize(("weights", "counted"), [("bf16", 1), ("fp8", 1), ("int4", 0)])
-def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> None:
-    """Of every chosen expert gate (if there is one) and up, and their product, each as wide as the stream at least, in
-    16 bits: where weights have eight bits or more."""
-    for source, most in (
-        ("mixtral-8x7b", 2 * (2 * 14_336 + 14_336)),
-        ("nemotron-3-nano-30b-a3b", 6 * (2688 + 2688)),
-        ("D=512 L=2 h=8 F=128 V=50 E=4 k=3", 3 * (512 + 512)),
-    ):
-        model, memory = load(source), kept("vllm@0.17", "h100-sxm", sequences=1, tokens=10)
-        form = weights_of(model, weights)
-        assert memory.workspace(model.ledger(), form) == counted * 2 * 10 * most
-        vocab = model.vocab_size or 0
-        found = memory.activations(model.root, vocab, model.ledger(), form)["sampler"]
-        assert found == vocab * 15 + 2 * 10 * model.description.last.d_model + counted * 20 * most
-
-
-@pytest.mark.parametrize(
-    ("name", "card", "ff", "stream"),
-    [
-        ("vllm@0.11.0", "h100-sxm", 64, 1), ("vllm@0.18", "h100-sxm", 128, 256), ("vllm@0.11.0", "l40s", 128, 256),
-        ("vllm@0.11.0", "b200", 256, 256), ("vllm@0.11.0", "rtx-5090", 128, 256),
-    ],
-)  # fmt: skip
-def test_padded_experts_by_hand(name: str, card: str, ff: int, stream: int) -> None:
-    """gpt-oss-20b's, of 2,880 both ways: 17 bytes for every 32 of what a row and a column are filled up to."""
-    model, memory = load("gpt-oss-20b"), kept(name, card)
-    form = weights_of(model, "native")
-    for entry in model.ledger():
-        if not entry.routed or entry.leaf.matrix is None:
-            assert memory.padded(entry, form, 5) == 5
-            continue
-        down = entry.steps[-1].name == "down"
-        rows, columns = (-(-2880 // n) * n for n in ((stream, ff) if down else (ff, stream)))
-        plain, wide = 2880 * 2880, rows * -(-columns // 32) * 32
-        assert memory.padded(entry, form, 5) == 5 + (wide - plain) * 17 // 32 * 12 * 32  # of either kind of layers
-        assert kept("trtllm", card).padded(entry, form, 5) == 5
-        assert memory.padded(entry, weights_of(model, "bf16"), 5) == 5
-
-
 def test_batches_that_are_captured() -> None:
     """1, 2, 4, every eighth up to where they are fine, and every sixteenth: counted one by one."""
     for fine in (256, 512):
@@ -706,15 +505,6 @@ def test_llama_cpps_scores_by_hand() -> None:
     found = memory.activations(model.root, 7, model.ledger(), FORMATS["bf16"])
     assert found == {"batch": 512 * 4 * (7 + 4096), "scores": 512 * 4 * (32 * 3000 + 3000 + 4 * 4096)}
     assert memory.score_bytes == 24 and kept("llama.cpp@b2900", "m3-max").score_bytes == 16
-
-
-def test_what_tensorrt_llm_leaves_free_by_hand() -> None:
-    memory, model = kept("trtllm", "h100-sxm"), load("llama-3.1-8b")
-    free = visible(memory.accelerator) - 12_345 - 600 * 2**20
-    assert memory.rest(model, Layout(), 12_345, 0) == {"outside torch": 600 * 2**20, "left free": -(-free // 10)}
-    assert memory.rest(model, Layout(), 10**15, 0)["left free"] == 0
-    graphed = kept("vllm@0.21", "h100-sxm").rest(model, Layout(), 0, 99)
-    assert graphed == {"outside torch": 256 * 2**20, "rotary table": 131_072 * 128 * 2, "CUDA graphs": 99}
 
 
 SMALL = load("D=256 L=1 h=4 F=256 V=50")
@@ -734,26 +524,6 @@ def test_cuda_graphs_hold_layers_that_share_weights_each() -> None:
     memory = EngineMemory(found, CARD, 8192)
     sizes = {memory.graphs(model, model.ledger(), model.root) for model in (APART, ALIKE)}  # type: ignore[arg-type]
     assert len(sizes) == 1 and sizes != {0}
-
-
-def test_what_an_engine_reserves_is_said() -> None:
-    """vLLM's share of the memory; others reserve none, and say so."""
-    for name in ("vllm", "llama.cpp", "sglang", "trtllm"):
-        found = profile(name)
-        assert found
-        reserve = reserve_of(EngineMemory(found, CARD, 8192))
-        ends = "'s gpu_memory_utilization" if reserve.of(10**9) else " reserves none"
-        assert (reserve.source == f"{found}{ends}") and bool(reserve.of(10**9)) == (name == "vllm")
-
-
-def test_an_engine_that_nothing_is_asked_of_is_the_default() -> None:
-    """A draft's has its weights in the format asked for, and no adapters."""
-    assert engine(SMALL) == EngineConfig(native(SMALL))
-    assert engine(SMALL, "fp8", adapters=(3, 8)).of(SMALL) == replace(engine(SMALL, "fp8"), rank=8)
-    for adapters, mend in (((0, 8), "(--adapters 16)"), ((8, 0), "(--adapter-rank 16)"), ((-1, 8), "65,536")):
-        with pytest.raises(InputError) as error:
-            engine(SMALL, adapters=adapters)
-        assert mend in str(error.value) and ("--adapter" in str(error.value)) == (0 in adapters)
 
 
 def test_a_card_that_is_just_large_enough_is_large() -> None:
@@ -784,32 +554,6 @@ def test_all_of_a_card_cannot_be_kept_free() -> None:
     assert parse_reserve("99%").of(1000) == 990 and parse_reserve("0%").of(1000) == 0
     with pytest.raises(InputError, match="a share such as 10%"):
         parse_reserve("100%")
-
-
-def test_adapters_have_ranks_up_to_4096() -> None:
-    assert engine(SMALL, adapters=(1, 4096)).adapters == 1
-    with pytest.raises(InputError, match="adapter rank is 4097, expected a whole number from 1 to 4,096"):
-        engine(SMALL, adapters=(1, 4097))
-
-
-def test_a_version_is_the_newest_known_where_a_later_one_is_asked_for() -> None:
-    newest = profile("vllm")
-    assert newest
-    for asked, said in ((newest.version, False), (f"{newest.version}.1", False), ("99", True)):
-        found = profile(f"vllm@{asked}")
-        assert found and bool(found.newest) == said, asked
-
-
-def test_a_format_that_an_engine_lacks_is_named_once() -> None:
-    """One of several types is named beside the mixture."""
-    faults = list[Fault]()
-    for name in ("sglang", "trtllm", "llama.cpp"):
-        found = profile(name)
-        assert found
-        faults += filter(None, (unsupported(found, form, CARD) for form in FORMATS.values()))
-        if mixed := unsupported(found, weights_of(SMALL, "Q4_K_M"), CARD):
-            assert "Q4_K_M, with q" in str(mixed)
-    assert faults and not any(", with" in str(fault) for fault in faults)
 
 
 def test_llama_cpp_keeps_layers_in_ram_where_no_engine_is_named() -> None:

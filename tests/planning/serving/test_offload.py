@@ -22,7 +22,7 @@ from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import HostMemory, Offload, OffloadRequest, count, least, parse_offload
+from txcalc.planning.serving.offload import HostMemory, Offload, OffloadRequest, count, parse_offload
 
 CARD = hardware.load("rtx-4090")
 HOST = HostMemory(64 * 10**9, 80 * 10**9)
@@ -70,46 +70,6 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     whole = sum(engine(model, "Q4_K_M").stored(entry) for entry in model.ledger() if entry.leaf.params)
     head = 128256 * 3072 * 210 // 256 if name == "llama-3.2-3b" else 0
     assert found[0][0] == whole + head
-
-
-def test_a_tied_head_on_its_own_stage_is_in_its_format() -> None:
-    """It was counted, and read, at 32 bits per weight."""
-    model = load("llama-3.2-3b")
-    _, last = Planner(model, CARD, engine(model, "Q4_K_M")).ranks(Layout(pp=2))
-    assert next(size for entry, size in last.weights if entry.kind == "head" and entry.leaf.matrix) == (
-        128256 * 3072 * 210 // 256
-    )
-
-
-def step(planner: Planner) -> tuple[float, float]:
-    held = planner
-    figure = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine).step(1, 4096)
-    return figure.floor, figure.achievable
-
-
-def test_a_step_reads_ram_at_its_own_rate() -> None:
-    """Of 10 layers in RAM: their bytes at 0.8 of 80 GB/s, and what stays on the card as fast as before."""
-    some, none = deployed("llama-3.1-8b", Offload(HOST, 10)), deployed("llama-3.1-8b", Offload(HOST))
-    (rank,) = some.ranks(Layout())
-    layers = rank.ram(4096, 1) - deployed("llama-3.1-8b", Offload(HOST)).ranks(Layout()).__next__().ram(4096, 1)
-    (floor, more), (_, less) = step(some), step(none)
-    assert floor == pytest.approx(layers / 80e9, rel=2e-3)  # activations, and rows of the table, are the rest
-    assert more > layers / 80e9 / 0.8
-    assert more - layers / 80e9 / 0.8 < less
-
-
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b"])
-def test_more_in_ram_is_slower_and_no_floor_is_above(name: str) -> None:
-    host, before = replace(HOST, peak=10**12), (0.0, 0.0)
-    layers = count(load(name))
-    for offload in (Offload(host), Offload(host, 9, 9), Offload(host, 9, layers), Offload(host, layers, layers, True)):
-        held = deployed(name, offload)
-        pace = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine)
-        figures = pace.step(1, 4096).achievable, pace.prefill(2048).achievable
-        assert all(one >= other for one, other in zip(figures, before, strict=True))
-        assert pace.step(1, 4096).floor <= figures[0]
-        assert pace.prefill(2048).floor <= figures[1]
-        before = figures
 
 
 def test_as_little_in_ram_as_can_be() -> None:
@@ -164,25 +124,6 @@ def test_what_has_no_ram_apart() -> None:
     assert parse_offload(None, None, None, None) is None
 
 
-def test_stages_share_the_layers_that_cards_hold() -> None:
-    """Of 32 layers 22 lie in RAM: at most ten stages, and two have five each."""
-    sharding = deployed("llama-3.1-8b", Offload(HOST, 22)).sharding
-    assert sharding.faults(Layout(pp=10)) == []
-    assert "pp is 11, expected at most the 10 layers" in str(sharding.faults(Layout(pp=11))[0])
-    stages = deployed("llama-3.1-8b", Offload(HOST, 22)).ranks(Layout(pp=2))
-    assert [sum(group.count for group in rank.stage.root.groups) for rank in stages] == [27, 5]  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("sparse", [True, False])
-def test_as_little_as_fits_lies_in_ram(sparse: bool) -> None:
-    """Experts of 0 to 4 layers, then all experts and 1 to 4 whole layers, at last with the table: the first to fit."""
-    tried: list[Offload] = [Offload(HOST, experts=n) for n in range(5 if sparse else 1)]
-    tried += [Offload(HOST, n, 4 * sparse, n == 4) for n in range(1, 5)]
-    for i, wanted in enumerate(tried):
-        assert least(HOST, 4, sparse, lambda offload, i=i: tried.index(offload) >= i) == wanted  # type: ignore[misc]
-    assert least(HOST, 4, sparse, lambda offload: False) == tried[-1]
-
-
 @pytest.mark.parametrize(
     ("asked", "wanted"),
     [
@@ -225,18 +166,6 @@ def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: s
     notes = list(asked.notes())
     assert bool(notes) == bool(cuts) and all(" at 25 GB/s " in note for note in notes[:1])
     assert not list(Offload(None, 2).notes())
-
-
-def test_layers_that_are_left_as_they_are_counted() -> None:
-    """--gpu-layers counts the head, --n-cpu-moe experts of the first layers: as many as there are at most."""
-    model = load("D=64 L=4 h=4 F=96 V=50 E=4 k=2 untied")
-    for gpu_layers, cpu_moe, wanted in (
-        (None, -1, (0, 4, False)), (None, 9, (0, 4, False)), (None, 3, (0, 3, False)), (3, None, (2, 0, False)),
-        (0, None, (4, 0, True)), (1, 2, (4, 2, False)), (9, 0, (0, 0, False)),
-    ):  # fmt: skip
-        found = OffloadRequest(HOST, gpu_layers, cpu_moe).of(model, lambda _: True)
-        assert found == Offload(HOST, *wanted)
-    assert OffloadRequest(HOST).of(model, lambda offload: offload.experts >= 2) == Offload(HOST, 0, 2)
 
 
 @pytest.mark.parametrize("tokens", [1, 31, 32, 100])

@@ -25,27 +25,7 @@ def demanded(fixed: float, each: float, prompt: float, answer: int) -> Demand:
     return Demand(lambda n: fixed + each * n, prompt, 1.2 * prompt, 1.0, answer, 1.0, 0.02)
 
 
-DEMANDS = st.builds(demanded, st.floats(1e-3, 0.05), st.floats(0, 1e-3), st.floats(1e-3, 2.0), st.integers(2, 2000))
 POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
-
-
-@given(DEMANDS, POOLS, st.integers(1, 2000), st.floats(0, 0.5))
-def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, int], n: int, handed: float) -> None:
-    found = disaggregated(demand, demand, copies, handed, float(n))
-    assert found.lasts and found.tpot
-    assert found.inside == pytest.approx(n, rel=1e-4)  # Little's law, to the root's precision
-    assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-9)
-    # No step waits for a prompt, and no prompt for a step.
-    assert found.tpot == pytest.approx(demand.step(found.decoding / copies[1]), rel=1e-9)
-    assert found.rate <= copies[0] / demand.prompt * (1 + 1e-9)
-    assert found.ttft >= demand.overhead + demand.unloaded + handed - 1e-12
-
-
-@given(DEMANDS, POOLS, st.integers(1, 300))
-def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int], n: int) -> None:
-    few, many = (disaggregated(demand, demand, copies, 0.0, float(clients)) for clients in (n, 2 * n))
-    assert few.tpot and many.tpot
-    assert many.rate >= few.rate * (1 - 1e-4) and many.tpot >= few.tpot * (1 - 1e-4)
 
 
 def test_prompts_that_take_all_the_time_do_not_last() -> None:
@@ -53,21 +33,6 @@ def test_prompts_that_take_all_the_time_do_not_last() -> None:
     demand = demanded(0.01, 0.001, 0.25, 10)
     found = disaggregated(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
     assert not found.lasts and found.utilisation == 1 and found.rate == 8
-
-
-@given(DEMANDS, POOLS, st.floats(0.01, 100))
-def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, int], rate: float) -> None:
-    found = disaggregated(demand, demand, copies, 0.0, None, rate, 1e9)
-    share = rate * demand.prompt / copies[0]
-    if not found.lasts:
-        assert share >= 1 or found.rate < rate
-    else:
-        assert share < 1 and found.rate == rate and found.utilisation == pytest.approx(share)
-        step = demand.step(found.decoding / copies[1])
-        assert found.tpot and found.decoding == pytest.approx(rate * (demand.answer - 1) * found.tpot)
-        assert found.tpot > step * (1 - 1e-4)  # longer: at times more decode than on average
-    few = disaggregated(demand, demand, copies, 0.0, None, rate, 1e-6)
-    assert not few.lasts and few.rate <= rate
 
 
 def found(

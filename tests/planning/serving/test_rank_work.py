@@ -6,26 +6,20 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 from tiny import TINY
 
 from txcalc import hardware, load
-from txcalc.planning.formats.quantised import configured
 from txcalc.planning.gradients import flops_per_score, scores as scored
-from txcalc.planning.layout import Group, Layout
+from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import HostMemory, Offload
-from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.rank_work import RankWork
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
-
-SMALL = load("D=256 L=1 h=4 F=256 V=50")
 
 FOUR_LAYERS = "D=64 L=4 h=8 F=96 V=250"
 
@@ -57,55 +51,6 @@ def test_an_adapter_of_layers_that_share_weights_is_one() -> None:
         (rank,) = Planner(model, CARD, how).ranks(Layout())
         found.append((cost.launch, rank.adapters_bytes))
     assert found[0] == (found[1][0], 4 * found[1][1]) and found[1][0] > 0
-
-
-@pytest.mark.parametrize(("ranks", "local", "gathered"), [(2, 2, True), (8, 8, True), (9, 9, False), (8, 4, False)])
-def test_tokens_of_experts_are_gathered_among_few_ranks_of_a_node(ranks: int, local: int, gathered: bool) -> None:
-    """vLLM's allgather_reducescatter and SGLang's none, up to eight ranks: every rank gets the messages of all others;
-    else it gets what is sent to it."""
-    (stage,) = Sharding(SMALL, serving=True).stages(Layout())
-    rank = RankTime(stage, Layout(), CARD, engine(SMALL))
-    rank.groups = {"ep": Group(ranks, local)}
-    least, cost = (rank.message_cost("all_to_all", "ep", 1e9, sent) for sent in (1e6, 2e6))
-    assert (least.link == cost.link) == gathered and least.least_link < cost.least_link
-
-
-def test_weights_of_eight_bits_are_multiplied_as_they_are() -> None:
-    for kind, bits, dtype in (("float", 8, "fp8"), ("int", 8, "int8"), ("int", 4, "bf16")):
-        weights = {"num_bits": bits, "type": kind, "strategy": "channel"}
-        groups = {"g": {"targets": ["Linear"], "weights": weights}}
-        form = configured(SMALL, {"quant_method": "compressed-tensors", "config_groups": groups})
-        entry = next(entry for entry in SMALL.ledger() if entry.path.endswith("attention.q"))
-        assert form.dtype_of(entry) == dtype, (kind, bits)
-
-
-MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
-
-DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
-
-
-def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
-    """In pages of any size; a cache of half the bits is half the bytes, and four layers in RAM are told from none."""
-    model, layout = load(DENSE), Layout()
-    (stage,), wide = Sharding(model).stages(layout), engine(model, "bf16")
-    aside = replace(wide, offload=Offload(HostMemory(10**9), 4, 4))
-    held, half, away = (RankWork.of(stage, layout, one) for one in (wide, engine(model, "bf16", kv="fp8"), aside))
-    assert RankWork.of(stage, layout, engine(model, "bf16", block=32)) is held
-    work = model.workload(1, 1, 99)
-    cached, narrow, _ = (sum(one.cache for one in each.loads(work)) for each in (held, half, away))
-    assert cached == 2 * narrow > 0
-    here = [leaf.entry.name for leaf in away.leaves if not leaf.in_ram]
-    assert here == ["final_norm", "head.projection"] and not any(leaf.in_ram for leaf in held.leaves)
-
-
-def test_experts_activations_stay_in_their_kernel() -> None:
-    """Of two experts in each of four layers, for 8 tokens: an activation of 96 numbers is read and written, and it, the
-    other half and their product."""
-    model = load(MIXTURE)
-    work = RankWork(Sharding(model, serving=True).stages(Layout())[0], Layout(), engine(model))
-    loads = {work.leaves[load.leaf].entry.name: load for load in work.loads(model.workload(1, 8))}
-    activation = loads["layers.experts.routed.activation"]
-    assert (activation.moved, activation.on_chip) == (0, 8 * 8 * (2 + 3) * 96 * 2)
 
 
 @pytest.mark.parametrize("name", ["zamba", "zamba2"])
@@ -161,33 +106,9 @@ def test_what_one_score_costs(
     assert any(score == pytest.approx(float(each)) for score in asked)
 
 
-def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:
-    """ALBERT's layers are one: its weights are there once and run three times."""
-    model, layout = build(TINY["albert"], "albert"), Layout()
-    (stage,) = Sharding(model).stages(layout)
-    passes = RankWork.of(stage, layout, engine(model))
-    loads = passes.loads(model.workload(1, 1))
-    sizes = {(one.inputs, one.outputs) for one in loads if passes.leaves[one.leaf].entry.leaf.matrix is None}
-    assert sizes == {(0, 0)}  # of what is no product
-    (query,) = (leaf for leaf in passes.leaves if leaf.entry.name == "layers.attention.q")
-    assert (query.entry.times, query.entry.runs, query.starts) == (1, 3, 3)
-
-
 def test_the_first_token_of_a_cached_prompt_is_no_sooner_for_chunks() -> None:
     """The floor is of 3,000 tokens at once after 1,000 cached ones, in however many chunks they come."""
     model = load("llama-3.1-8b")
     sharding, card = Sharding(model), hardware.load("h100-sxm")
     whole, cut = (LayoutTime(model, sharding, Layout(), card, engine(model, chunk=size)) for size in (3000, 512))
     assert whole.prefill(4000, 1000).floor == pytest.approx(cut.prefill(4000, 1000).floor, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("name", "leaf", "again"), [("llama", "core", 1), ("gpt2", "core", 0), ("deepseek-v3.2", "indexer.core", 0)]
-)
-def test_heads_that_share_keys_read_them_again(name: str, leaf: str, again: int) -> None:
-    """Two heads a group: once more; an index has no groups."""
-    model, layout = build(TINY[name], name), Layout()
-    passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
-    loads = {passes.leaves[load.leaf].entry.path: load.core for load in passes.loads(model.workload(1, 1, 9))}
-    core = loads[f"layers.0.attention.{leaf}"]
-    assert core and (core.extra_reads, core.grouped) == (again, again > 0)

@@ -16,7 +16,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.points import grown, request
+from txcalc.planning.serving.points import request
 from txcalc.planning.serving.simulation import Server, simulate
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
@@ -97,16 +97,6 @@ def test_a_request_takes_what_is_cached_for_it_too() -> None:
     assert len(simulate(server, iter([job]), None).done) == 1
     with pytest.raises(InputError, match="tokens of a request is 12, expected at most the 11"):
         simulate(server._replace(pages=11), iter([job]), None)
-
-
-def test_the_context_of_lengths() -> None:
-    """The longest prompt and answer; beside one alone as many tokens again, and no fewer than 8,192."""
-    assert grown(Lengths(5, 9000), Lengths(1, 7)) == 9007
-    assert [grown(Lengths(9000, 9001)), grown(None, Lengths(1, 100))] == [18_002, 8192]
-    assert [grown(trained=(1024, 512)), grown(trained=(131_072,))] == [512, 8192]
-    assert [grown(Lengths(9, long), trained=(1024,)) for long in (900, 1024, 1025)] == [1024, 1024, 1025]
-    assert [request(9, answer=answer).prompt for answer in (7, 8, 9)] == [2, 1, 1]
-    assert [request(9, prompt).answer for prompt in (7, 8, 9)] == [2, 1, 1]
 
 
 def test_a_prompt_is_at_least_one_token_longer_than_its_prefix() -> None:

@@ -15,7 +15,6 @@ from command import Command
 from hypothesis import assume, given, strategies as st
 from msgspec.structs import replace
 from plans import plan
-from tiny import TINY
 
 import txcalc
 from txcalc import hardware, load
@@ -31,14 +30,10 @@ from txcalc.planning.parallelism import PipelineStage, Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.durations import Cost, series
 from txcalc.planning.serving.engine import EngineConfig, engine
-from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import Slo, SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
-from txcalc.planning.serving.speed import Serving, notes_of_plan, serve, sizes
-from txcalc.questions.deployment import part_costs as by_part
-from txcalc.sources import build
+from txcalc.planning.serving.speed import Serving, serve
 from txcalc.sources.presets import names
 
 ONE = Layout()
@@ -190,29 +185,6 @@ def test_a_prompt_by_hand() -> None:
     assert found["feed_forward"].memory + found["feed_forward"].compute == pytest.approx(fed, rel=1e-12)
 
 
-@pytest.mark.parametrize(("rows", "adapters"), [(1, 3), (1, 9), (4000, 3)])
-def test_times_of_adapters_by_hand(rows: int, adapters: int) -> None:
-    """Two factors of rank 8 beside every product of three layers, of five sequences, in 16 bits: read once for each
-    sequence that has its own, and multiplied; two starts for products of one input."""
-    model, card = load("D=64 L=3 h=4 F=96 V=50 untied"), handled()
-    how = engine(model, "bf16", adapters=(adapters, 8))
-    cost = LayoutTime(model, Sharding(model), ONE, card, how).ranks[0].parts(Workload(5, rows, 0, 0))["adapters"]
-    elements = 3 * 8 * (4 * (64 + 64) + 3 * (64 + 96))
-    flops, read = 2 * elements * 5 * rows / card.peak("bf16"), 2 * elements / card.bandwidth
-    compute, memory = flops / 0.6, read * min(adapters, 5) / 0.5
-    assert (cost.least_compute, cost.least_weights) == pytest.approx((flops, read))
-    assert (cost.compute, cost.memory) == pytest.approx((compute, 0) if rows > 1 else (0, memory))
-    assert cost.launch == pytest.approx(3 * 4 * 2 * 2e-6)
-
-
-def test_a_product_after_the_router_has_adapters_of_its_own() -> None:
-    """Beside a latent's way down and up, what is shared, queries with keys and values, and o; the router has none."""
-    model = build(TINY["nemotron-h"], "nemotron-h")
-    how = engine(model, "bf16", adapters=(1, 8))
-    cost = LayoutTime(model, Sharding(model), ONE, handled(), how).ranks[0].parts(Workload(1, 1, 0, 0))["adapters"]
-    assert cost.launch == pytest.approx(6 * 2 * 2e-6)
-
-
 @pytest.mark.parametrize("rows", [1, 2])
 def test_packed_weights_by_hand(rows: int) -> None:
     """Four bits and a scale of 20 for each row's group; with one row a sequence they are unpacked once for all five."""
@@ -286,18 +258,6 @@ def test_quantised_weights_are_read_as_they_are_stored() -> None:
     assert (wide - found) * 3.35e12 == pytest.approx(layers - 32 * 7 * 4, rel=1e-9)
 
 
-def test_links_of_a_tensor_parallel_prefill() -> None:
-    """An all-reduce after each of 160 branches and the embedding moves at least the message; a ring 2·3/4 of it."""
-    parts = pace("llama-3.1-70b", layout=Layout(tp=4)).prefill_parts(2048)["collectives"]
-    message, logits = 2048 * 8192 * 2, 128_256 // 4 * 3 * 2
-    assert parts.least_link == pytest.approx((161 * message + logits) / 450e9, rel=1e-12)
-    one, other = (assumed().transfer(kind) for kind in ("all_reduce", "all_to_all"))
-    reached = one.share * (1.5 * message / 2**20) ** one.growth
-    reduced = 161 * (1.5 * message / 450e9 / reached + one.start_s + 3 * one.rank_s)
-    gather = logits / 450e9 / other.reached(logits, 4) + other.latency(4)
-    assert reached < 1 and parts.link == pytest.approx(reduced + gather, rel=1e-9)
-
-
 def test_experts_over_all_gpus_go_to_ranks_once() -> None:
     """A token of 8 experts out of 256 over 8 ranks is sent to 7·(1 − (7/8)^8) others, and comes back."""
     layout = Layout(tp=1, dp=8, ep=8)
@@ -314,60 +274,6 @@ def test_experts_over_all_gpus_go_to_ranks_once() -> None:
     )  # and activations
     narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
     assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
-
-
-def test_experts_sliced_over_copies() -> None:
-    """A rank has an eighth of every expert, and computes it for the tokens of all eight copies, which all ranks get."""
-    even = replace(hardware.load("h200"), calibration=replace(PERFECT, spread=inf))
-    sliced, whole = (pace("deepseek-v3", even, Layout(dp=8, **ways)) for ways in ({"etp": 8}, {"ep": 8}))
-    found, other = (one.decode_parts(16, 1024) for one in (sliced, whole))
-    assert sliced.sharing == whole.sharing == 8
-    assert found["experts"].least_compute == pytest.approx(other["experts"].least_compute, rel=1e-9)
-    assert found["experts"].memory == pytest.approx(other["experts"].memory, rel=0.05)  # as many are touched
-    sent = 58 * 2 * 16 * 7168 * 2 * 7 / 450e9  # gathered, and scattered when summed
-    assert found["collectives"].least_link == pytest.approx(sent, rel=1e-9)
-
-
-def test_shared_experts_start_beside_the_routed_ones() -> None:
-    """While decoding, and where the engine has a stream for them."""
-    found = pace("deepseek-v3", "h200", Layout(tp=8))
-    assert (
-        found.decode_parts(4, 1024)["shared_experts"].launch == 0 < found.prefill_parts(1024)["shared_experts"].launch
-    )
-    one, known = pace("deepseek-v3", "h200", Layout(tp=8)), profile("llama.cpp")
-    assert known
-    memory = EngineMemory(known, hardware.load("h200"), 1)
-    found.ranks[0].engine = replace(found.ranks[0].engine, memory=memory)
-    assert found.decode_parts(8, 1024)["shared_experts"].launch > one.decode_parts(8, 1024)["shared_experts"].launch
-
-
-def test_experts_of_copies_without_a_sequence_are_left_alone() -> None:
-    """DeepSeek-V3 over eight copies: one sequence chooses 8 of 256 experts, an eighth of them a rank's; nine sequences
-    are two of the fullest copy, and nine all the same. A prompt alone is computed by the experts of all ranks."""
-    even = replace(hardware.load("h200"), calibration=replace(PERFECT, spread=inf))
-    one = pace("deepseek-v3", even, Layout(dp=8, ep=8))
-    expert = 58 * 3 * 7168 * 2048 * 2
-    for sequences, fullest in ((1, 1), (8, 1), (9, 2), (16, 2)):
-        experts = one.decode_parts(fullest, 1024, busy=one.busy(sequences))["experts"]
-        touched = 32 * (1 - (1 - 8 / 256) ** sequences)
-        assert experts.memory == pytest.approx(touched * expert / 4.8e12, rel=0.05)  # and activations
-    alone = one.prefill_parts(4096)["experts"].least_compute
-    assert alone == pytest.approx(4096 * 8 / 8 * expert / 989e12, rel=1e-9)
-    assert pace("deepseek-v3", "h200", Layout(tp=8, dp=2, ep=8)).busy(1) == 1  # no copy shares another's
-    found = serving("deepseek-v3", "h200", 16, 2048)
-    assert found.layout_time.busy(1) < 1 and found.chosen.tpot == found.layout_time.step(
-        1, 2048, busy=found.layout_time.busy(1)
-    )
-    _, decode = by_part(found)
-    assert sum(part.achievable for part in decode.values()) == pytest.approx(found.chosen.tpot.achievable, rel=1e-9)
-
-
-def test_a_pipeline_is_a_way_through_all_stages() -> None:
-    """One sequence passes every stage; with two, both stages are busy."""
-    whole, cut = pace("llama-3.1-8b"), pace("llama-3.1-8b", layout=Layout(pp=2))
-    assert cut.step(1, 2048).floor == pytest.approx(whole.step(1, 2048).floor, rel=1e-5)
-    assert cut.step(2, 2048).floor < 1.1 * whole.step(1, 2048).floor
-    assert cut.prefill_rate(8192) > 1.6 * whole.prefill_rate(8192)
 
 
 # What others measured of whole steps. The curves in presets/efficiency/ are fitted to kernels alone.
@@ -432,13 +338,6 @@ def test_an_encoders_prompt_is_not_its_decoders_too() -> None:
         assert found.floor_bound == "compute" and found.floor * accelerator.peaks["fp16"] <= flops
 
 
-def test_the_floor_can_be_crossed() -> None:
-    """A share above 1, which `hardware` refuses, does cross it: the assertion above can fail."""
-    fast = PERFECT.overlaid({"memory": 2.0, "attention_decode": 2.0}, {})
-    found = pace("llama-3.1-8b", replace(hardware.load("h100-sxm"), calibration=fast)).step(1, 2048)
-    assert found.achievable < found.floor
-
-
 @pytest.mark.slow
 @given(st.integers(1, 64), st.integers(1, 30_000), st.sampled_from(["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"]))
 def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: int, name: str) -> None:
@@ -457,42 +356,6 @@ def test_parts_of_chunks_add_up() -> None:
         one = pace(name, "h200", Layout(tp=8), chunk=512)
         parts = one.prefill_parts(100_000, 160).values()
         assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("layout", "link", "node", "said"),
-    [
-        (Layout(dp=8), 10**9, None, ""),
-        (Layout(dp=9), 10**9, None, "communication is timed"),
-        (Layout(dp=9), 10**9, 8, ""),
-        (Layout(dp=9), None, None, ""),
-        (Layout(pp=2), None, None, "stages hand on"),
-        (Layout(pp=2), 10**9, None, ""),
-    ],
-)
-def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, said: str) -> None:
-    model, card = load("gpt2"), replace(hardware.load("h100-sxm"), link=link, node=node)
-    found = plan(Planner(model, card, engine(model, "bf16")), 1024, 1, 1)
-    timer = Timer(found.planner, request(1024), 1024)
-    chosen = replace(timer.point(found.best.layout, 1, None, 1), layout=layout)
-    assert [note[: len(said)] for note in notes_of_plan(found, timer, chosen)] == [said] * bool(said)
-
-
-@pytest.mark.parametrize(("context", "said"), [(1, False), (2, True)])
-def test_a_prompt_that_fills_its_context_is_noted(context: int, said: bool) -> None:
-    """Of a context of one token nobody asks for more."""
-    model = load("gpt2")
-    found = plan(Planner(model, hardware.load("h100-sxm"), engine(model, "bf16")), context, 1, 1)
-    timer = Timer(found.planner, request(context, context), context)
-    notes = " ".join(notes_of_plan(found, timer, timer.point(found.best.layout, 1, None, 1)))
-    assert (f"prompts of {context} leave no room in a context of {context}" in notes) == said
-
-
-def test_a_pass_without_answers_has_no_output() -> None:
-    model = load("bert-base")
-    timer = Timer(Planner(model, hardware.load("l4"), engine(model)), request(512), 512)
-    point = timer.point(Layout(), 4)
-    assert (point.decode_tokens_per_s_gpu, point.tpot, point.answer) == (0, None, 1)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
@@ -516,18 +379,6 @@ def test_a_prompt_of_any_length_is_quick_to_time() -> None:
     assert series(term, 10**9).compute == pytest.approx(3e9 + 10**9 * (10**9 - 1) / 2)
     assert calls == 4
     assert series(term, 0) == Cost()
-
-
-def test_a_cached_prefix_is_not_computed_again() -> None:
-    assert request(8192, 4096, Fraction(1, 2)).cached(16) == 2048
-    assert request(8192, 160, Fraction("0.3")).cached(16) == 48  # 0.3 as a float is less than that
-    assert request(100, 40, Fraction(1)).cached(16) == 32
-    assert replace(request(100, 40), traffic=None).cached(1) == 0
-    assert request(100, 32, Fraction(1)).cached(16) == 31  # the last token is always computed
-    one = pace("llama-3.1-8b")
-    assert one.prefill(4096, 2048).floor < one.prefill(4096).floor
-    pairs = one.prefill_parts(4096, 2048)["attention_core"].least_compute
-    assert pairs == pytest.approx(32 * 4 * 4096 * (4096 * 4097 - 2048 * 2049) / 2 / 989e12, rel=1e-9)
 
 
 # Speculation.
@@ -554,22 +405,6 @@ def test_speculation_by_its_formula() -> None:
         (step.achievable + together) / SpeculativeDecoding(4, 0.8).expected
     )
     assert once.achievable < drawn.achievable
-
-
-def test_a_prediction_layer_drafts() -> None:
-    """DeepSeek-V3's own (arXiv 2412.19437): laid out as its others are, held without the table and head it shares."""
-    model = load("deepseek-v3")
-    own, how = model.predictor, engine(model)
-    assert own and model.predictors == own.params and load("deepseek-v3", {"predictors": 0}).predictor is None
-    plain, drawn = (Planner(model, hardware.load("h200"), how, one) for one in (None, own))
-    layout = Layout(tp=8, ep=8)
-    (one,), (two,) = (held.gpus(layout, 8192, 1) for held in (plain, drawn))
-    fp8 = own.params / 8  # a rank has an eighth of its experts; the rest of it is whole or split, some of it bf16
-    assert fp8 < two.weights - one.weights < 1.5 * fp8 and two.rank.draft
-    asked = request(8192, 1024, acceptance=0.85, draft_tokens=1)
-    bare, guessed = Timer(plain, request(8192, 1024), 8192), Timer(drawn, asked, 8192)
-    step, each = bare.step(layout, 1).achievable, guessed.draft(layout).step(1, 8192).achievable
-    assert step / 61 < each < step / 4 and guessed.step(layout, 1).achievable < step / 1.5
 
 
 def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
@@ -614,25 +449,6 @@ def test_adapters_by_hand() -> None:
     assert 16 * 41_943_040 * 2 < halves[1] - halves[0] < 32 * 41_943_040 * 2  # one factor of each is whole
 
 
-def test_a_draft_is_held_beside_the_last_stage() -> None:
-    """Its weights on every rank that it is split over, and its pages with every sequence's."""
-    model, draft = load("llama-3.1-8b"), load("llama-3.2-1b")
-    how = engine(model, "bf16")
-    plain, drawn = (Planner(model, hardware.load("h100-sxm"), how, one) for one in (None, draft))
-    layout = Layout(tp=2, pp=2)
-    pairs = list(zip(plain.gpus(layout, 4096, 8), drawn.gpus(layout, 4096, 8), strict=True))
-    first, last = [(b.weights - a.weights, b.cache - a.cache) for a, b in pairs]
-    assert first == (0, 0)
-    # Half of 1,235,814,400 parameters but the norms, which both ranks hold; half of 2·16·8·64 elements per token.
-    norms = (2 * 16 + 1) * 2048
-    assert last == ((draft.params + norms) // 2 * 2, 8 * 4096 * 16 * 8 * 64 * 2)
-    assert drawn.max_concurrency(layout, 4096) < plain.max_concurrency(layout, 4096)
-    # A pair of heads that three ranks cannot share leaves it on one GPU, whole.
-    big, small = load("D=384 L=2 h=6 F=1536 gated V=600"), load("D=64 L=1 h=2 F=64 V=64")
-    beside = Planner(big, hardware.load("h100-sxm"), engine(big, "bf16"), small).fullest(Layout(tp=3), 64, 1)
-    assert beside.rank.draft and beside.rank.draft.weights_bytes == 2 * small.params
-
-
 def test_a_shared_prefix_is_held_and_computed_once() -> None:
     model = load("llama-3.1-8b")
     alone, shared = (
@@ -659,33 +475,6 @@ def test_a_shared_prefix_is_held_and_computed_once() -> None:
 
 
 # Answers that are the largest, smallest and best.
-
-
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "mixtral-8x7b", "gemma-3-27b", "deepseek-v3"])
-def test_the_ridge_is_the_first_batch_that_computes_longer(name: str) -> None:
-    found = serving(name, "h200", 16, 512)
-    assert found.ridge and found.ridge.weights
-    for caches, n in ((False, found.ridge.weights), (True, found.ridge.with_cache)):
-        for batch, longer in ((n, True), (n and n - 1, False)):
-            if batch:
-                parts = found.layout_time.decode_parts(batch, 512)
-                costs = [c for kind, c in parts.items() if caches or kind != "attention_core"]
-                memory = sum(c.least_weights + caches * c.least_cache for c in costs)
-                assert (sum(c.least_compute for c in costs) >= memory) is longer
-
-
-def test_no_point_beats_one_of_the_front() -> None:
-    found = serving("llama-3.1-70b", gpus=8, context=4096, concurrency=16)
-    assert len({point.layout for point in found.points}) > 3
-    for best in found.front:
-        for other in found.points:
-            assert best.steady.tpot and other.steady.tpot
-            quicker, more = other.steady.tpot < best.steady.tpot, other.tokens_per_s_gpu > best.tokens_per_s_gpu
-            assert not (quicker and other.tokens_per_s_gpu >= best.tokens_per_s_gpu)
-            assert not (more and other.steady.tpot <= best.steady.tpot)
-    assert {p.sequences for p in found.batches} >= {1, 2, 4, 16, found.plan.best.max_concurrency}
-    three, rate = serving("llama-3.1-8b", concurrency=3), serving("llama-3.1-8b", concurrency=3, rate=1.0)
-    assert three.chosen in three.batches and rate.chosen not in rate.batches
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -721,46 +510,6 @@ def test_a_speculative_step_and_its_gain_are_on_screen() -> None:
         f"TPOT is {guess['plain_tpot_s'] / tpot:.2f} × as fast as without it ({1000 * guess['plain_tpot_s']:.1f} ms)"
     )
     assert text in " ".join(run(*argv, *draft)[1].split()) and "speculation" not in run(*argv)[1]
-
-
-def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
-    found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
-    point = found.cheapest
-    assert point and point.steady.tpot and point.steady.tpot <= 0.012
-    timer = Timer(found.plan.planner, found.request, 4096)
-    assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
-    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.met_by(p.steady))
-    assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.layout_time.prefill_rate(2048))
-    assert found.limits.met_by(point.steady) and not found.unmet  # one user is within it, too
-    assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
-
-
-def test_costs_are_gpu_time() -> None:
-    """A GPU-hour of 3.6 is a thousandth a second; the answers bear all of it, prompt tokens the time they take."""
-    found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
-    point = found.chosen
-    assert point.layout.gpus == 4
-    each = 1e-3 * 4 / point.steady.rate  # of a request
-    assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * each / 1024)
-    whole = found.layout_time.prefill_rate(1024)
-    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
-    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
-    assert point.joules_per_token(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
-
-
-def test_a_cache_is_multiplied_in_its_own_dtype_at_best() -> None:
-    """Some kernels do, so that the floor has to; a name and its other spelling are one."""
-    floors = [pace("llama-3.1-8b", kv=kv).prefill_parts(8192)["attention_core"] for kv in ("bf16", "fp8", "fp8_e4m3")]
-    assert floors[1] == floors[2] and floors[0].least_compute == pytest.approx(1979 / 989 * floors[1].least_compute)
-    assert floors[0].compute == pytest.approx(floors[1].compute, rel=0.05)  # which reads it, but multiplies wide
-
-
-def test_copies_share_the_users() -> None:
-    two = serving("llama-3.1-8b", gpus=2, concurrency=10)
-    copies = next(p for p in two.points if p.layout == Layout(dp=2) and p.sequences == 8)
-    assert copies.tpot == pace("llama-3.1-8b").step(4, 2048)
-    assert copies.decode_tokens_per_s_gpu == pytest.approx(4 / copies.tpot.achievable)
-    assert sizes(11, 2) == [2, 4, 8, 10] and sizes(1, 2) == [] and sizes(9, 1, 3) == [1, 2, 3, 4, 8, 9]
 
 
 # What is not known or makes no sense.
@@ -802,18 +551,6 @@ def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
 # The report.
 
 
-def test_the_report_says_what_it_means() -> None:
-    argv = ("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--prompt", "2048", "--price", "2.5")
-    code, out, _ = run(*argv)
-    assert code == 0 and max(map(len, out.splitlines())) <= 80
-    assert "56.4 ms    30.0 ms  compute" in out and "cost: 2.50 per hour" in out and "first token" not in out
-    steps = run(*argv, "--detail")[1]
-    assert "at 2.5 per GPU-hour" in steps
-    assert "46.4 ms  30.0 ms  compute" in steps and "6.58 ms  4.56 ms   memory" in steps
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "2048", "--detail")
-    assert "time to first token: the mean at the load" in out.replace("\n", " ") and "Time by part" in out
-
-
 @pytest.mark.slow
 def test_one_deployment_fits_a_screen() -> None:
     """Within 34 lines of 80 columns; all formats but the table have everything."""
@@ -839,25 +576,6 @@ def test_the_json_is_the_contract() -> None:
         assert part["achievable"]["bound"] == max(spent, key=spent.__getitem__)
     assert all(entry["source"] for entry in speed["efficiency"].values())
     assert speed["cheapest"]["cost_per_million_output"] <= speed["cost_per_million_output"]
-
-
-def test_the_host_works_beside_the_accelerator() -> None:
-    """A pass that the host issues takes the longer of the two, not their sum; what servers replay has no host."""
-    model, card = load("llama-3.2-1b"), hardware.load("h100-sxm")
-    work = model.workload(1, 1, 128, logits="last")
-
-    def cost(host: float, issued: bool) -> Cost:
-        own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
-        form = engine(model, "bf16")
-        return RankTime(PipelineStage(0, 1, model.root), ONE, own, form, issued=issued).cost(work)
-
-    alone = cost(1e-3, False)
-    assert alone == cost(0.0, True) and alone.host == 0
-    slow, fast = cost(1e-3, True), cost(1e-9, True)
-    assert fast.achievable == alone.achievable > fast.host
-    assert slow.achievable == slow.host > alone.achievable and slow.bound == "launch"
-    assert sum(slow.spent) == pytest.approx(slow.achievable) and slow.floor == alone.floor
-    assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
 
 
 def test_only_modules_are_slow_with_rows_of_no_multiple_of_16_bytes() -> None:
@@ -943,16 +661,6 @@ def link_seconds(gpu: str, layout: Layout, name: str = "llama-3.1-70b") -> tuple
     return found.least_link, found.link
 
 
-def test_a_group_within_a_node_never_meets_the_network() -> None:
-    """Two copies of eight: nothing of a copy leaves its node. The same on one node of 16."""
-    assert link_seconds("h100-sxm", Layout(tp=8, dp=2)) == link_seconds("h100-sxm", Layout(tp=8))
-    within = replace(hardware.load("h100-sxm"), node=None, link_between=None)
-    assert link_seconds("h100-sxm", Layout(tp=8)) == tuple(
-        getattr(pace("llama-3.1-70b", within, Layout(tp=8)).prefill_parts(2048)["collectives"], name)
-        for name in ("least_link", "link")
-    )
-
-
 def test_a_ring_over_two_nodes_is_as_fast_as_their_network_cards() -> None:
     """Eight cards of 50 GB/s are less than a link of 450: 161 all-reduces pass them. At least half of the logits
     has to, less than what the link carries."""
@@ -987,39 +695,11 @@ def test_deploy_and_train_differ_by_the_library_of_a_link_alone(size: int) -> No
             assert (served, trained) == pytest.approx(expected, rel=0.01)
 
 
-def test_an_exchange_over_nodes_is_bound_by_a_card_of_each_rank() -> None:
-    """Of 15 others 8 are in the other node: 8/15 of what is sent passes one card of 50 GB/s, the rest a link of 450."""
-    layout = Layout(dp=16, ep=16)
-    found = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["collectives"]
-    sent = 58 * 2 * 16 * 7168 * 2 * 15 * (1 - (15 / 16) ** 8)
-    assert found.least_link == pytest.approx(sent * 8 / 15 / 50e9, rel=1e-9)
-
-
-def test_stages_in_one_node_hand_on_over_its_link() -> None:
-    """Four stages of two: all in one node; of four: of three hand-overs one leaves it."""
-    size = 2048 * 8192 * 2
-    one = pace("llama-3.1-70b", "h100-sxm", Layout(tp=2, pp=4)).ranks[0].message_cost("send", "pp", size, size)
-    two = pace("llama-3.1-70b", "h100-sxm", Layout(tp=4, pp=4)).ranks[0].message_cost("send", "pp", size, size)
-    assert one.least_link == pytest.approx(size / 450e9)
-    assert two.least_link == pytest.approx(size * (2 / 450e9 + 1 / 50e9) / 3)
-
-
 def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:
     apart = replace(hardware.load("h100-sxm"), link_between=None)
     assert pace("llama-3.1-8b", apart, Layout(tp=8)).prefill(64).achievable > 0
     with pytest.raises(InputError, match="its link between nodes is not known"):
         pace("llama-3.1-8b", apart, Layout(tp=16))
-
-
-def test_layers_are_split_over_cards_without_a_link() -> None:
-    """Two cards by turns take as long as one that held all would: each reads its half of the weights."""
-    found = serving("llama-3.1-70b", "rtx-4090", 8, 1024)
-    assert found.chosen.layout == Layout(pp=8)
-    whole = replace(hardware.load("rtx-4090"), memory=200 * 2**30)
-    alone = LayoutTime(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.planner.engine)
-    assert found.layout_time.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
-    with pytest.raises(InputError, match="its link is not known"):
-        pace("gpt2", "rtx-4090", Layout(tp=2))
 
 
 def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:

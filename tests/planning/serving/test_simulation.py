@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import time
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
@@ -29,7 +28,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
-from txcalc.planning.serving.steady_state import closed_loop, coupling, open_loop
+from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
@@ -61,21 +60,6 @@ TRAFFIC = st.builds(
 
 def ran(server: Server, traffic: Requests, number: int = 60, clients: int = 7, seed: int = 1) -> SimulatedRun:
     return simulate(server, traffic.jobs(number, seed), None if traffic.rate else clients)
-
-
-@given(SERVERS, TRAFFIC)
-def test_what_comes_in_goes_out(server: Server, traffic: Requests) -> None:
-    """Every request is answered, once and whole, whatever had to give its pages back; time goes forward."""
-    found = ran(server, traffic)
-    jobs = list(traffic.jobs(60, 1))
-    assert sorted(one.answer for one in found.done) == sorted(job.answer for job in jobs)
-    assert all(one.at < one.first <= one.last <= found.seconds for one in found.done)
-    assert all(one.tpot is None or one.tpot > 0 for one in found.done)
-    if traffic.rate:
-        assert sorted(one.at for one in found.done) == [job.at for job in jobs]
-    least = sum(job.prompt for job in jobs) * server.token
-    assert found.busy * found.seconds >= least * (1 - 1e-9) and found.busy <= 1 + 1e-9
-    assert found == ran(server, traffic)  # the same seed
 
 
 @given(SERVERS, TRAFFIC)
@@ -200,18 +184,6 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and speed["steady"]["ttft_s"]["mean"] == speed["simulation"]["ttft_s"]["mean"] > 0.5
 
 
-@pytest.mark.parametrize("clients", [1, 4, 32, 128])
-def test_a_closed_loop_is_the_closed_forms(clients: int) -> None:
-    """Ten requests per client, of lengths that differ by a tenth each way, as benchmarks draw them."""
-    step = linear(0.006, 1e-4)
-    traffic = Requests(Lengths(922, 1126), Lengths(461, 563))
-    run = ran(Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), traffic, 10 * clients, clients)
-    form = closed_loop(Demand(step, 1024 * 2.1e-5, 1024 * 2.1e-5, 1024 / 8192, 512), clients)
-    assert mean(run, "tpot") == pytest.approx(form.tpot, rel=0.04)
-    assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.2)
-    assert mean(run, "e2e") == pytest.approx(form.e2e, rel=0.04)
-
-
 @pytest.mark.parametrize(
     ("clients", "seats", "interval"),
     [(64, 16, 1), (32, 64, 30), (128, 128, 30), (64, 16, 30)],
@@ -266,18 +238,6 @@ def test_answers_of_one_length_differ_a_little() -> None:
         assert "by up to 8 tokens" not in run(app, [*argv, *more]).stderr
     speed = json.loads(run(app, [*argv, "--answer", "200", "--json"]).stdout)["speed"]
     assert speed["simulation"]["ttft_s"]["mean"] == pytest.approx(speed["steady"]["ttft_s"]["mean"], rel=0.2)
-
-
-def test_two_copies_with_twice_the_clients_are_one_with_its_own() -> None:
-    argv = ["deploy", "D=64 L=4 h=8 F=96 V=250", "--prompt", "100", "--answer", "40", "--simulate", "--json"]
-    one, two = (
-        json.loads(CliRunner().invoke(app, [*argv, "--gpu", gpu, "--dp", dp, "--concurrency", clients]).stdout)
-        for gpu, dp, clients in (("h100-sxm:1", "1", "3"), ("h100-sxm:2", "2", "6"))
-    )
-    alone, each = one["speed"]["simulation"], two["speed"]["simulation"]
-    assert {key: each[key] for key in ("ttft_s", "e2e_s", "requests")} == {
-        key: alone[key] for key in ("ttft_s", "e2e_s", "requests")
-    }
 
 
 def test_a_look_by_hand() -> None:
@@ -479,34 +439,6 @@ def test_copies_that_share_experts_gather_prompts(gathers: bool, layout: Layout,
     assert (demand.interval, demand.sharing, demand.gathers) == (interval, sharing, gathers and sharing > 1)
 
 
-@pytest.mark.parametrize("answer", [2, 3])
-def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
-    model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")
-    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
-    timer, layout = Timer(planner, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
-    demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
-    server, away = Server.of(timer, layout, 9, load), coupling(demand, *load).away
-    assert (server.step(1) - demand.step(1)) * (answer - 1) == pytest.approx(away * demand.tokens) and away > 0
-
-
-def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[Any] = []
-
-    def of(*given: Any) -> Server:
-        told.append(given[-1])
-        return Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000)
-
-    monkeypatch.setattr(Server, "of", of)
-    asked = replace(request(300, 100, answer=5, rate=4.0), simulated=2000)
-    found = simulated(loaded(asked), Layout(dp=2), 6, 4.0)
-    simulated(loaded(request(300, 100, answer=Lengths(3, 5))), Layout(dp=2), 6)
-    assert told.pop() == (3.0, STATE._replace(rate=3.5, decoding=2.0))
-    assert told == [(None, STATE._replace(rate=3.5, decoding=2.0))]
-    assert found.run.seconds == pytest.approx(2000 / 2.0, rel=0.1)  # half of four requests a second
-    twice = simulated(loaded(asked), Layout(dp=2), 6, 8.0)
-    assert twice.run.seconds == pytest.approx(2000 / 4.0, rel=0.1)
-
-
 STATE = Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0)
 
 
@@ -530,19 +462,6 @@ def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.Mon
     timer = loaded(request(300, 100, answer=5, times=(0.0, 1.0, 2.5, 3.0, 4.0)))
     assert [done.at for done in simulated(timer, Layout(dp=2), 6, 1.0).run.done] == [0.0, 2.5, 4.0]
     assert [done.at for done in simulated(timer, Layout(dp=2), 6, 2.0).run.done] == [0.0, 1.25, 2.0]  # twice the rate
-
-
-@pytest.mark.parametrize(
-    ("clients", "answer", "together", "varied"),
-    [(1, 50, 0.0, False), (2, 50, 0.1, True), (2, 50, 0.11, False), (3, 1, 0.0, False)],
-)
-def test_answers_of_one_length_are_varied_for_several_clients(
-    clients: int, answer: int, together: float, varied: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No answer is shorter than a token; those of an engine that computes prompts first stay alike."""
-    steady_server(monkeypatch)
-    asked = replace(request(300, 100, answer=answer), simulated=4)
-    assert simulated(loaded(asked, together), Layout(), clients).varied == varied
 
 
 def test_a_figure_of_a_simulated_load() -> None:
@@ -571,27 +490,6 @@ def test_pages_that_are_short_are_given_back() -> None:
     assert more.preempted == 0 and more.output > run.output
     with pytest.raises(InputError, match=r"tokens of a request is 2,?600, expected at most the 1,600"):
         ran(server, Requests(Lengths(2000, 2000), Lengths(600, 600)))
-
-
-def test_no_more_sequences_than_asked_for() -> None:
-    step_of: list[float] = []
-
-    def step(n: float) -> float:
-        step_of.append(n)
-        return 0.01
-
-    ran(Server(step, 1e-5, 0.0, 8192, 3, 10_000), Requests(Lengths(10, 10), Lengths(50, 50)), 50, 20)
-    assert max(step_of) == 3
-
-
-def test_ten_thousand_requests_are_quick() -> None:
-    start = time.process_time()
-    ran(
-        Server(linear(0.006, 1e-4), 2e-5, 0, 8192, 1024, 60_000),
-        Requests(Lengths(512, 1536), Lengths(1, 1023), 0, 8),
-        10_000,
-    )
-    assert time.process_time() - start < 2
 
 
 def test_percentiles_are_nearest_ranks() -> None:
@@ -681,36 +579,3 @@ def test_lengths_of_a_list_vary_as_they_do() -> None:
     assert Lengths(1, 3, (1, 3)).spread == 1 / 4 and Lengths(1, 3).spread == pytest.approx(1 / 6)
     assert Lengths(2, 2).spread == Lengths(2, 2, (2, 2)).spread == 0
     assert Requests(Lengths(1, 1), Lengths(1, 1), times=(0, 1, 4)).bursts == 1 / 4  # of times between them: 1 and 3
-
-
-def test_requests_may_come_at_one_time(tmp_path: Path) -> None:
-    path = tmp_path / "times"
-    path.write_text("5\n6\n6\n8\n")
-    assert arrivals(str(path)) == [0, 1, 1, 3]
-
-
-def test_what_was_held_is_given_back() -> None:
-    """A cache of one request at a time serves as many as come, and each begins when the one before it is done."""
-    server = Server(linear(0.01, 0), 1e-3, 0.0, 100, 8, 13, 16)
-    run = simulate(server, (Arrival(0.0, 100, 101) for _ in range(6)))
-    times = sorted((one.first, one.last) for one in run.done)
-    assert [round(first, 6) for first, _ in times] == [round(0.1 + 1.1 * i, 6) for i in range(6)]
-    assert run.preempted == 0
-
-
-def test_a_sequence_that_gave_its_pages_back_computes_what_it_had_told() -> None:
-    """After 25 steps two sequences are more than the pages hold: the later begins again when the first is done, with
-    the 50 tokens told, two per step by speculation; 25 steps are left."""
-    server = Server(linear(1.0, 0), 1e-6, 0.0, 1000, 8, 15, 16, 2.0)
-    (first, second) = sorted(
-        simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 101)])).done, key=lambda one: one.last
-    )
-    assert (round(first.last), round(second.last)) == (50, 75)
-
-
-def test_a_sequence_that_gave_its_pages_back_before_its_last_token() -> None:
-    """After 49 steps of one token, of which it needs 50: when the first is done it has its prompt and the last token
-    in one step."""
-    server = Server(linear(1.0, 0), 1e-6, 0.0, 1000, 8, 111, 2)
-    done = simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 51)])).done
-    assert sorted(round(one.last) for one in done) == [100, 100]

@@ -6,22 +6,19 @@ import json
 import re
 from math import inf
 from random import Random
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from command import Command
-from msgspec.structs import replace
 
 from txcalc import deploy, hardware, load
-from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import LayoutCapacity, Planner, bisect_max, gpus_of
+from txcalc.planning.serving.deployment import Planner, bisect_max
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.offload import parse_offload
 from txcalc.planning.serving.points import Slo, Timer, request
-from txcalc.planning.serving.sizing import arrange, fewer_users, rentable, unit, units
-from txcalc.planning.serving.speed import bounded, most_rate, serve, sizes
+from txcalc.planning.serving.sizing import arrange, rentable, unit, units
+from txcalc.planning.serving.speed import most_rate, serve
 
 run = Command("deploy")
 
@@ -54,16 +51,6 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
     assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
     assert found.rule == "those that fit; within the limits; quickest from question to answer at this load"
-
-
-@pytest.mark.parametrize("held", [{}, {"tp": 2}, {"tp": 2, "pp": 3, "dp": 4}])
-def test_the_accelerators_of_ways_that_are_given(held: dict[str, int]) -> None:
-    assert gpus_of(held) == {0: 1, 1: 2, 3: 24}[len(held)]
-
-
-def test_a_choice_serves_where_it_holds_one() -> None:
-    for most in (0, 1):
-        assert LayoutCapacity(Layout(), cast("Any", None), most).serves == (most == 1)
 
 
 def test_ranks_of_smaller_nodes_are_apart() -> None:
@@ -110,7 +97,6 @@ def _serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float |
 
 
 CHAT = ("--concurrency", "200", "--prompt", "2k", "--answer", "300", "--ttft", "500ms", "--tpot", "30ms")
-LOAD_OF_FIVE = ("--concurrency", "5", "--prompt", "2000", "--answer", "300")
 RATE = ("--rate", "10/s", "--prompt", "2k", "--answer", "500")
 LONG = ("--concurrency", "200", "--prompt", "8k", "--answer", "512")
 
@@ -170,22 +156,6 @@ def test_a_card_that_misses_a_limit_is_too_slow() -> None:
     assert "note: llama-3.1-8b on l4: misses p90 TTFT " in said and "; largest load within them: 4 users on " in said
 
 
-def test_a_percentile_bounds_the_capacity() -> None:
-    """The most users whose 95th percentile is within the limit: fewer than by the mean, and one more are too many."""
-    argv = ("llama-3.1-8b", "--gpu", "h100:1", "--prompt", "2k", "--answer", "300")
-    mean, p95 = (run.data(*argv, "--ttft", f"{limit}500ms")["workload"]["concurrency"] for limit in ("", "p95:"))
-    assert mean == 97 and p95 < 30
-    for users, code in ((p95, 0), (p95 + 1, 1)):
-        data = run.data(*argv, "--ttft", "p95:500ms", "--concurrency", str(users), code=code)
-        assert data["speed"]["checks"][0]["statistic"] == "p95" and data["speed"]["meets_limits"] == (code == 0)
-
-
-def test_a_suited_card_may_have_a_replica_per_user() -> None:
-    """Five users each on a card of their own, where replicas of two cards meet the limits with two users: six."""
-    data = run.data("llama-3.1-8b", "--gpu", "l4", *LOAD_OF_FIVE, "--ttft", "500ms")
-    assert data["layout"]["gpus"] == data["layout"]["dp"] == 5 and data["speed"]["meets_limits"]
-
-
 def test_the_headline_says_that_limits_are_of_means() -> None:
     out = " ".join(run("llama-3.1-8b", "--gpu", "h100:3", *CHAT, "--simulate", "--requests", "500")[1].split())
     assert "meets the limits: mean TTFT 377 ms ≤ 500 ms and mean TPOT 23.7 ms ≤ 30.0 ms; " in out
@@ -210,29 +180,6 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     assert code == 1 and out.startswith("misses p90 TTFT ") and "largest load within them: 153 users" in out
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_one_replica_less_misses_a_percentile(seed: int) -> None:
-    draw = Random(seed)
-    prompt, answer, users = draw.choice((500, 2000)), draw.choice((50, 200)), draw.choice((5, 20, 60))
-    rate = draw.choice((None, 5.0, 20.0))
-    percents = draw.choice(((95, None), (50, 99), (None, 90)))
-    limits = Slo(draw.choice((0.3, 1.0)), draw.choice((0.02, 0.04)), *percents)
-    model = load("llama-3.1-8b")
-    planner = Planner(model, hardware.load(draw.choice(("h100", "l40s"))), engine(model))
-    asked = replace(request(prompt + answer, prompt, answer=answer, rate=rate), simulated=300)
-    users = 1 if rate else users
-    plan = arrange(planner, asked, prompt + answer, users, limits=limits)
-    timer, gpus = Timer(planner, asked, prompt + answer), plan.best.layout.gpus
-    if plan.fewest:
-        assert plan.fewest.rented == gpus and not serve(plan, asked, None, limits).unmet
-        layouts = [layout for count in (gpus, gpus - 1) for layout in planner.layouts(count)] if gpus > 1 else []
-        smaller = [layout for layout in layouts if layout.gpus < gpus and unit(layout) in (1, 2, 4, 8)]
-        assert not any(
-            planner.fits(layout, plan.context, users) and limits.met_by(bounded(timer, limits, layout, users, rate))
-            for layout in smaller
-        )
-
-
 def test_a_dear_plan_is_named_as_that() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100@2.5", "--gpu", "l40s@1.5", "--gpu", "a100-80gb@1.5", *CHAT)
     rows = run.data(*argv)["deployments"]
@@ -254,59 +201,6 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert " 0.1000 " in mixed and " 2.00 " in mixed and re.search(r"yes +one GPU +56 +\S+ ms +\S+ ms +\d+\n", mixed)
     passes = run("bert-base", "--gpu", "l4:1@1", "--gpu", "l40s:1@3")[1]
     assert re.search(r"cheapest .* 1\.00\n", passes) and re.search(r"yes .* 3\.00\n", passes)
-
-
-def test_without_a_load_the_answer_is_what_the_gpus_carry() -> None:
-    """The most users within the limits, of all layouts, with cost and command; one more user is too many."""
-    argv = (
-        "llama-3.1-8b",
-        "--gpu",
-        "h100:8@2.5",
-        "--prompt",
-        "2k",
-        "--answer",
-        "300",
-        "--ttft",
-        "1s",
-        "--tpot",
-        "20ms",
-    )
-    data = run.data(*argv)
-    capacity, users = data["speed"]["capacity"], data["workload"]["concurrency"]
-    assert capacity["sequences"] == users == 416 and capacity["layout"] == data["layout"]
-    model, limits = load("llama-3.1-8b"), Slo(1.0, 0.02)
-    planner, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(2348, 2048, answer=300)
-    timer, rate = Timer(planner, asked, 2348), capacity["steady"]["requests_per_s"]
-    for layout in planner.layouts(8):
-        more = users + layout.dp
-        assert not _serves(timer, layout, more, limits) or timer.steady(layout, more).rate < rate, layout
-    one, half = data["speed"]["below_capacity"]
-    assert (one["sequences"], half["sequences"]) == (1, users // 2) and data["speed"]["cheapest"] == capacity
-    out = " ".join(run(*argv)[1].split())
-    cost, tokens = capacity["cost_per_million_output"], capacity["steady"]["output_tokens_per_s"]
-    first = f"capacity of 8 × NVIDIA H100 SXM: {users} users within the limits, {rate:.1f} requests/s, {tokens:,.0f} "
-    assert out.startswith(f"{first}tokens/s, {cost:.4f} per 1M output tokens ")
-    assert out.count(f"{cost:.4f}") == 3  # the first line, one of three loads, the budget
-    assert f"--max-num-seqs {-(-users // data['layout']['dp'])} " in run(*argv, "--emit", "vllm")[1]
-
-
-def test_the_capacity_without_limits_is_what_fits() -> None:
-    """One sequence is planned for, as many as memory holds and the engine runs are shown, and cost is theirs."""
-    argv = ("llama-3.1-8b", "--gpu", "h100:1@2", "--context", "8k")
-    data = run.data(*argv)
-    assert data["workload"]["concurrency"] == 1 and data["speed"]["capacity"]["sequences"] == 56
-    out = " ".join(run(*argv)[1].split())
-    assert (
-        "fits: 55.01 GiB to spare on the fullest GPU capacity of 1 × NVIDIA H100 SXM: 56 users of 8,192 tokens" in out
-    )
-    several = run(*argv[:3], "--gpu", "l40s:1@1")[1]
-    assert several.startswith("as many users as fit, prompts of 4,096 ") and " 56 " in several and " 24 " in several
-    few = run.data(*argv, "--engine", "vllm", "--max-num-seqs", "9")
-    assert few["speed"]["capacity"]["sequences"] == 9
-    assert "--max-num-seqs 56 " in run(*argv, "--emit", "vllm")[1]  # a server for what fits
-    assert "--max-num-seqs 3 " in run(*argv, "--concurrency", "3", "--emit", "vllm")[1]
-    for load_ in (("--concurrency", "1"), ("--rate", "0.1/s")):
-        assert "capacity" not in run.data(*argv, *load_)["speed"]
 
 
 def test_a_percentile_of_too_few_requests_is_a_note() -> None:
@@ -439,14 +333,6 @@ def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
     assert not found.timer.open(found.busiest.layout, 1.02 * found.busiest.rate).timed
 
 
-def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "4k", "--rate", "5/s", "--json")
-    data: dict[str, Any] = json.loads(out)
-    steady, inside = data["speed"]["steady"], data["workload"]["concurrency"]
-    assert code == 0 and steady["requests_per_s"] == 5 and data["layout"]["gpus"] in (2, 3, 4, 8)
-    assert inside - 1 < 5 * steady["e2e_s"]["mean"] <= inside <= data["max_concurrency"]
-
-
 @pytest.mark.slow
 def test_users_beyond_the_cache_wait_in_line() -> None:
     """As of a server: those who have seats are served, the others wait. The plan does not fit, and says so."""
@@ -479,21 +365,6 @@ def test_seats_are_the_engines_too() -> None:
     assert bound["steady"]["decoding"] <= 16 < free["steady"]["decoding"] and bound["steady"]["line_s"] > 0
     assert bound["achievable"]["tpot_s"] < free["achievable"]["tpot_s"]  # a step is of those that run
     assert "decode step, 16 sequences of 2,048" in run(*argv, "--max-num-seqs", "16", "--detail")[1].replace("\n", " ")
-
-
-def test_looks_for_requests() -> None:
-    """A look every so many steps delays first tokens; copies that gather theirs decode with fewer interruptions."""
-    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "2k", "--concurrency", "16", "--json"]
-    often, seldom = (json.loads(run(*argv, *more)[1])["speed"]["steady"] for more in ([], ["--poll", "30"]))
-    assert seldom["ttft_s"]["mean"] > 1.5 * often["ttft_s"]["mean"]
-    told = json.loads(run(*argv, "--poll", "30")[1])["engine"]
-    assert (told["poll"], told["gather"]) == (30, None)
-    argv = ["deepseek-v3", "--gpu", "h200:8", "--tp", "1", "--ep", "8", "--context", "2k", "--concurrency", "256"]
-    alone, together = (run.data(*argv, *more)["speed"]["steady"] for more in ([], ["--gather", "50"]))
-    assert together["tpot_s"]["mean"] < alone["tpot_s"]["mean"]
-    model = load("llama-3.1-70b")
-    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
-    assert fewer_users(arrange(planner, request(8192), 8192, gpus=1), request(8192)) is None
 
 
 def test_targets_that_a_floor_forbids() -> None:
@@ -533,17 +404,6 @@ def test_acceptance_may_be_a_percentage() -> None:
         assert speed and speed.speculation and speed.speculation.acceptance == acceptance
 
 
-def test_limits_are_whole() -> None:
-    """What is asked for at the edge of what is allowed."""
-    assert request(100, 10, burstiness=1000).traffic is not None
-    for burstiness in (1000.5, 0.009):
-        with pytest.raises(InputError, match="burstiness"):
-            request(100, 10, burstiness=burstiness)
-    assert sizes(10, 2, 3) == [2, 4, 6, 8, 10]
-    found = parse_offload("64GB@80GB/s", None, 0, None)
-    assert found is not None and found.gpu_layers == 0
-
-
 def test_what_fits_nowhere_is_shown_on_one() -> None:
     model = load("llama-3.1-8b")
     planner = Planner(model, hardware.load("rtx-4090"), engine(model))
@@ -556,13 +416,6 @@ def test_a_limit_that_is_just_met_is_kept() -> None:
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     assert Slo(0.5, 0.5).met_by(point) and not Slo(0.49).met_by(point) and not Slo(None, 0.49).met_by(point)
-
-
-def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
-    """Of a layout of four, four and eight, and whole nodes; of twelve only its multiples."""
-    assert rentable(1, {"tp": 4})[:3] == [4, 8, 16] and rentable(1, {"tp": 16})[:3] == [16, 32, 48]
-    assert rentable(1, {"tp": 4, "dp": 3})[:3] == [12, 24, 36] and rentable(1, {})[:4] == [1, 2, 4, 8]
-    assert rentable(1, {"dp": 41})[-1] == 24 * 41 and rentable(1, {"dp": 8}) == [*range(8, 1025, 8)]
 
 
 @pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])

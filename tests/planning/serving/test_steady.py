@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from math import exp, factorial, floor, inf
-from typing import Any
 
 import pytest
 from command import Command
 from hypothesis import example, given, strategies as st
 
-from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
+from txcalc.planning.serving.demand import ROUNDS, Demand
 from txcalc.planning.serving.queueing import Loop
-from txcalc.planning.serving.simulation import Server, simulate
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
-from txcalc.planning.serving.traffic import Arrival
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:
@@ -56,25 +53,6 @@ def test_the_wait_of_an_open_loop_is_pollaczek_and_khinchines() -> None:
     found = open_loop(Demand(linear(0.01, 0), 0.2, 0.2, 0.0, 1), 2.5, 100)
     assert found.lasts and found.utilisation == pytest.approx(0.5)
     assert found.ttft == pytest.approx(0.2 + 0.5 * 0.2 / (2 * 0.5)) and found.tpot is None
-
-
-def test_a_closed_loop_starts_at_once() -> None:
-    """A tenth of a hundred users' prompts wait for half of the others, or for all of them in one step; any other for
-    what is left of a step, and for its own."""
-    demand = Demand(linear(0.001, 0), 0.01, 0.01, 1.0, 100_000)
-    own = 0.01 + 2.5 * 0.001 * (1 - 1 / ROUNDS)
-    assert closed_loop(demand, 101).ttft == pytest.approx(own + 50 * 0.011 / ROUNDS, rel=0.02)
-    together = demand._replace(chunks=0.001)
-    assert closed_loop(together, 101).ttft == pytest.approx(own - 0.001 + 100 * 0.01 / ROUNDS, rel=0.02)
-
-
-def test_prompts_that_are_computed_first() -> None:
-    """Half of all others' prompts come before one's own first token, and the other half before one's second: what a
-    request takes in all is what it takes where prompts and answers mix."""
-    mixed, first = (closed_loop(Demand(linear(0.01, 0), 0.1, 0.1, 1.0, 1001, together=t), 101) for t in (0, 1))
-    assert first.ttft == pytest.approx(0.1 + 50 * 0.11, rel=0.02) and mixed.ttft < 1.2
-    assert first.tpot == pytest.approx(0.01 + 50 * 0.1 / 1000, rel=0.15)
-    assert first.e2e == pytest.approx(mixed.e2e, rel=0.1)
 
 
 def test_copies_that_share_experts_wait_for_each_other() -> None:
@@ -132,21 +110,6 @@ def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
     assert loop.population(2.0, 2.49)[1] == 1.0
 
 
-def test_too_many_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
-    over = open_loop(Demand(linear(0.01, 0), 0.25, 0.25, 1.0, 1), 10.0, 8.0)
-    assert (over.lasts, over.rate, over.utilisation, over.decoding) == (False, 4.0, 2.5, 0.0)
-
-
-def test_those_without_a_seat_wait_in_line() -> None:
-    demand = Demand(linear(0.01, 0.001), 0.02, 0.02, 0.1, 501)
-    all_, seated = closed_loop(demand, 80, 16), closed_loop(demand, 16)
-    assert (all_.tpot, all_.rate) == (seated.tpot, seated.rate) and all_.inside == pytest.approx(80, rel=1e-4)
-    server = Server(demand.step, demand.prompt / 1000, 0.0, 8192, 16, 10**6)
-    run = simulate(server, iter([Arrival(0.0, 1000, 501)] * 2400), 80)
-    waited = sum(one.ttft for one in run.done[80:]) / len(run.done[80:])  # the first come before any waits
-    assert waited == pytest.approx(all_.ttft, rel=0.1) and run.inside == pytest.approx(80, rel=0.05)
-
-
 def test_what_cannot_last() -> None:
     demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
     over = open_loop(demand, 6, 1e6)
@@ -171,28 +134,6 @@ def test_those_that_decode_are_a_birth_death_chain() -> None:
     shared = Loop(Demand(linear(1e-5, 0.01), 1e-9, 1e-9, 1e-9, 101), None)
     assert shared.population(0.8, 1e6)[0] == pytest.approx(0.8 / 0.2, rel=2e-3)
     assert loop.population(500, 1e6)[0] == pytest.approx(500, rel=1e-5)  # by several at a time
-
-
-def test_prompts_that_share_a_step_are_done_together() -> None:
-    """By hand at half of the time: what is left of a step and its prompts, all that came in it, and the own step."""
-    demand = Demand(linear(0.01, 0), 0.02, 0.02, 1e-6, 10_001)
-    left = (0.01 / 0.5 + 0.02 * 0.5 / (1 - 0.25)) / 2
-    assert open_loop(demand, 25, 1e6).ttft == pytest.approx(left + 25 * 2 * left * 0.02 + 0.01 + 0.02, rel=1e-3)
-    alone = open_loop(demand._replace(chunks=2.0), 0.01, 1e6)  # beside others a prompt of two chunks takes three steps
-    decodes = 1 - exp(-alone.decoding)
-    assert alone.ttft == pytest.approx(0.02 + decodes * 0.035, rel=0.01)
-
-
-def test_near_its_limit_an_open_loop_has_no_means() -> None:
-    demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
-    most = open_loop(demand, 1e9, 40).rate
-    states = [open_loop(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
-    assert [(one.lasts, one.timed) for one in states] == [(True, True), (True, False), (False, False)]
-    assert states[1].tpot is None and states[1].rate == pytest.approx(most * 0.99)
-    assert states[1].utilisation == pytest.approx(most * 0.99 * 0.2)
-    assert closed_loop(demand, 8) == closed_loop(demand._replace(bursts=100.0), 8)  # which are of an open loop alone
-    few = open_loop(demand._replace(bursts=100.0), most / 8, 4)  # more come at once than there are seats
-    assert few.lasts and not few.timed and 0.4 < few.decoding < 4
 
 
 @given(DEMANDS, st.floats(1, 2000))
@@ -404,71 +345,10 @@ def test_more_users_wait_longer_and_are_served_more(demand: Demand, clients: flo
         assert many.rate * slower >= few.rate * 0.95
 
 
-@given(DEMANDS, st.floats(0.001, 0.9), st.floats(1.01, 2))
-def test_an_open_loop(demand: Demand, share: float, more: float) -> None:
-    """Lasts or not, the rate that does is one; at a higher rate nothing is quicker."""
-    over = open_loop(demand, 1e9, 1e4)
-    assert not over.lasts
-    found, later = (open_loop(demand, rate, 1e4) for rate in (over.rate * share, over.rate * min(0.99, share * more)))
-    assert found.lasts and later.lasts
-    assert found.rate == pytest.approx(over.rate * share)
-    assert found.utilisation == pytest.approx(found.rate * demand.prompt) and found.utilisation < 1
-    assert later.ttft >= found.ttft * (1 - 1e-6) and later.e2e >= found.e2e * (1 - 1e-6)
-
-
-def test_a_curve_is_exact_at_its_knots() -> None:
-    calls = []
-
-    def exact(n: int) -> float:
-        calls.append(n)
-        return 3.0 + n**0.5
-
-    curve = StepCurve(exact)
-    assert [curve(n) for n in (0.2, 1, 5, 8, 16, 128)] == [4.0, 4.0, exact(5), exact(8), exact(16), exact(128)]
-    for n in (1.5, 9, 100.3, 3000):
-        assert curve(n) == pytest.approx(3.0 + n**0.5, rel=5e-3)
-    assert len(set(calls)) < 20
-    square = StepCurve(lambda n: float(n * n))
-    for n, low, high in (
-        (7.5, 7, 8),
-        (8.5, 8, 11),
-        (10.9, 8, 11),
-        (12, 11, 16),
-        (20, 16, 23),
-        (44, 32, 45),
-        (60, 45, 64),
-    ):
-        assert square(n) == pytest.approx(low * low + (high + low) * (n - low))
-
-
 # The command.
 
 
 run = Command("deploy")
-
-
-def test_the_contract_of_steady() -> None:
-    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:2", "--context", "3k", "--prompt", "2k", "--concurrency", "32", "--json"]
-    steady = json.loads(run(*argv)[1])["speed"]["steady"]
-    for key in ("ttft_s", "tpot_s", "e2e_s"):
-        assert steady[key].keys() == {"mean", "p50", "p90", "p99"} and steady[key]["mean"] > 0
-    assert steady["output_tokens_per_s"] == pytest.approx(2 * steady["per_gpu"])
-    assert steady["requests_per_s"] * steady["e2e_s"]["mean"] == pytest.approx(32, rel=1e-3)
-    assert steady["output_tokens_per_s"] == pytest.approx(1024 * steady["requests_per_s"])
-    assert 0 < steady["utilisation"] < 1 and steady["lasts"]
-
-
-def test_hits_drafts_and_loads_go_together() -> None:
-    base = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "3k", "--prompt", "2k", "--concurrency", "16", "--json"]
-
-    def steady(*more: str) -> dict[str, Any]:
-        return json.loads(run(*base, *more)[1])["speed"]["steady"]
-
-    plain, hits = steady(), steady("--prefix-hits", "50%")
-    assert hits["ttft_s"]["mean"] < plain["ttft_s"]["mean"] and hits["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
-    drafts = steady("--draft", "3", "--acceptance", "0.8")
-    assert drafts["tpot_s"]["mean"] < plain["tpot_s"]["mean"]
-    assert drafts["utilisation"] > plain["utilisation"]  # prompts cost what they did, and come more often
 
 
 def test_a_rate_that_does_not_last() -> None:
@@ -480,38 +360,3 @@ def test_a_rate_that_does_not_last() -> None:
     code, out, _ = run(*argv, "--rate", "60/min", "--json")
     speed = json.loads(out)["speed"]
     assert code == 0 and speed["rate"] == 1 and speed["steady"]["requests_per_s"] == 1
-
-
-def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each_other() -> None:
-    """Ten rounds from one start, answers from 0.8 of a length on: 2.35 times as close as evenly spread, by hand."""
-    often = Demand(lambda n: 0.01, 0.2, 0.2, 1.0, 1001, width=0.2 / 0.9)
-    assert Loop(often, 64).clustering(0.0) == pytest.approx(
-        0.9 / 0.2 * sum(i**-0.5 for i in range(1, 10)) / 9, rel=1e-9
-    )
-    assert Loop(often, 64).clustering(500.0) == pytest.approx(
-        1.45, rel=0.01
-    )  # half of the steps' prompts hold them apart
-    assert Loop(often, None).clustering(0.0) == 1 == Loop(often._replace(width=1.0), 64).clustering(9.0)
-    rare = often._replace(interval=30)
-    few, many = (closed_loop(rare, n).ttft - closed_loop(often, n).ttft for n in (2, 64))
-    assert few == pytest.approx(14.5 * 0.01, rel=0.1)  # no other comes in 30 of 1,000 steps
-    decoding = closed_loop(rare, 64).decoding * 63 / 64
-    steps = 14.5 * (0.01 + decoding / 1000 * 0.2)  # of an interval, with the prompts that its steps share
-    assert many == pytest.approx(steps + 2.0 * decoding * 30 / 1000 / 2 * 0.2, rel=0.1)
-
-
-def test_prompts_found_together_wait_for_half_of_the_others() -> None:
-    """Prompts of a quarter of a chunk, ten found at a look: four of them are one step's."""
-    demand = Demand(linear(0.01, 0), 0.01, 0.01, 0.25, 100, interval=40)
-    for chunks, clients, waits in ((0.25, 10, 6), (0.25, 3, 2), (2, 10, 4.5), (2, 1, 0)):
-        loop = Loop(demand._replace(chunks=chunks), clients)
-        assert loop.polled_prompts(1e9) == clients and loop.polled_ahead(1e9) == pytest.approx(waits), (chunks, clients)
-
-
-def test_passes_of_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
-    """Of more than that, no more; of fewer, as many as come."""
-    demand = Demand(lambda n: 0.0, 0.25, 0.25, 1.0, 1)
-    assert [(open_loop(demand, rate, 8).lasts, open_loop(demand, rate, 8).rate) for rate in (3, 5)] == [
-        (True, 3),
-        (False, 4),
-    ]

@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 import time
-from collections import Counter
-from itertools import pairwise
 from math import ceil
 from pathlib import Path
 from random import Random
@@ -24,21 +22,18 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.planning.layout import Group, parse_layout
-from txcalc.planning.links import LINK_SHARE, NCCL, Message, Nccl, ring
+from txcalc.planning.layout import parse_layout
 from txcalc.planning.machine import Floor, Kernels, Machine
-from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
-from txcalc.planning.training.activations import leaf_bytes, saved_activations
+from txcalc.planning.training import Layout, Recipe, memory, training_flops
+from txcalc.planning.training.activations import saved_activations
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.parts import by_part
-from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.run import Terms, parse_days, run as whole_run, tokens_of
 from txcalc.planning.training.search import Search, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, simulate
-from txcalc.planning.utilisation import parse_measured
 from txcalc.units import iec
 
 run = Command()
@@ -78,56 +73,7 @@ def test_bubbles_of_equal_stages(stages: int, batches: int) -> None:
     assert pipeline("zb", stages, batches)[0] == pytest.approx(3 * batches + stages - 1)
 
 
-def test_a_slow_stage_and_messages_hold_the_others_up() -> None:
-    recipe = Recipe(Layout(pp=4), accumulation=8)
-    even = [PieceTime(1, 1, 1, 0.0)] * 4
-    slow = [*even[:3], PieceTime(2, 2, 2, 0.0)]
-    assert simulate(recipe, slow).seconds == 3 + 8 * 6 + 6  # three forwards before it, three backwards behind
-    late = [PieceTime(1, 1, 1, 0.5)] * 4
-    assert simulate(recipe, late).seconds > simulate(recipe, even).seconds + 2 * 3 * 0.5 - 1e-9
-    idle = [PieceTime(0, 0, 0, 0.0)] * 2  # each stage is held for one message there and one back of each micro-batch
-    assert simulate(Recipe(Layout(pp=2), accumulation=8), idle, (0.3, 0.1)).seconds == pytest.approx(8 * 0.4)
-
-
-@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
-@pytest.mark.parametrize("stages", [2, 3, 4, 8])
-def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
-    """Every action runs once, after what it needs, and no rank does two things at a time."""
-    recipe = Recipe(Layout(pp=stages, vpp=2 if schedule == "interleaved" else 1), accumulation=4 * stages)
-    recipe = replace(recipe, schedule=schedule)
-    line = simulate(recipe, [PieceTime(1, 1.5, 0.5, 0.1)] * (stages * recipe.pieces))
-    for events in line.ranks:
-        assert all(a.end <= b.start for a, b in pairwise(events))
-        forwards = [event for event in events if event.action.kind == "F"]
-        assert len(forwards) == len({event.action for event in forwards}) == recipe.accumulation * recipe.pieces
-        for kinds in ("BI", "BW"):  # gradients of inputs and of weights, together or apart, of each once
-            back = Counter(event.action[1:] for event in events if event.action.kind in kinds)
-            assert back == Counter(event.action[1:] for event in forwards), kinds
-    assert line.seconds >= line.busy(0) == pytest.approx(3 * recipe.accumulation * recipe.pieces)
-
-
 # Kernels and links.
-
-
-def test_a_collective_has_the_links_of_its_ranks() -> None:
-    """Over nodes each rank's port adds up, up to the link between them; tokens of experts leave by one port."""
-    least, real = Floor(H100), Kernels(H100)
-    assert H100.group(64, 8, 512) == Group(64, 1) and H100.group(64, 1, 64) == Group(64, 8)
-    assert H100.group(5, 1, 20) == Group(5, 1)  # ranks 15 to 19, the first of them alone
-    assert H100.group(3, 2, 12) == Group(3, 3)  # six in each of two nodes
-    assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
-    assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
-    assert least.transfer(Message("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)
-    assert least.transfer(Message("all_gather", Group(64, 8), 400e9)) == pytest.approx(56 / 63)  # what a node lacks
-    assert least.transfer(ring("all_reduce", Group(8, 8), 450e9)) == pytest.approx(1)  # once, added by a switch
-    assert least.transfer(Message("all_gather", Group(8, 1), 50e9)) == pytest.approx(1)
-    assert least.transfer(Message("all_to_all", Group(64, 8), 63e9)) == pytest.approx(56 / 50)
-    assert least.transfer(Message("send", Group(4, 1), 50e9)) == pytest.approx(1)
-    for moved in (ring("all_reduce", Group(64, 8), 1e9), Message("send", Group(2, 1), 1e6)):
-        assert 0 < least.transfer(moved) < real.transfer(moved)
-    assert real.transfer(ring("all_reduce", Group(1, 1), 1e9)) == 0
-    with pytest.raises(InputError, match="its link is not known"):
-        Floor(Machine.of(hardware.load("rtx-4090"), node=8)).transfer(Message("all_gather", Group(16, 8), 1e9))
 
 
 @pytest.mark.parametrize("context", ["ring", "allgather", "ulysses"])
@@ -160,33 +106,6 @@ def test_ranks_of_cp_exchange_keys_and_values_of_all_heads_of_mla(context: str, 
         assert sent["all_gather"] == heads + index
 
 
-@pytest.mark.parametrize("name", ["deepseek-v3", "qwen3-8b"])
-@pytest.mark.parametrize("context", ["ring", "allgather"])
-def test_ranks_of_cp_keep_and_compute_their_own_tokens(context: str, name: str) -> None:
-    """Each leaf half of what one rank alone does: a rank expands the latents of its own tokens alone. Attention keeps
-    the keys and values of all where these are gathered."""
-    model, whole = load(name), Recipe(tokens=4096)
-    half = replace(whole, layout=Layout(cp=2), context=context)
-    pieces = [Pipeline(model, recipe).pieces[0] for recipe in (whole, half)]
-    for alone, own in zip(*(piece.leaves for piece in pieces), strict=True):
-        more = 0
-        assert own.flops(half.layout) * 2 == alone.flops(whole.layout), own.entry.path
-        if own.entry.kind == "attention_core" and context == "allgather":
-            of = alone.entry.leaf.attended
-            assert of is not None
-            more = 2 * 2048 * of.groups * (of.d_qk + of.d_v) * len(own.layers)
-        assert leaf_bytes(own, half) == leaf_bytes(alone, whole) // 2 + more, own.entry.path
-        moved = [sum(op.traffic.activations for op in each.entry.operations) for each in (alone, own)]
-        assert own.entry.kind == "attention_core" or moved[0] == 2 * moved[1], own.entry.path
-
-
-def test_a_head_s_transform_gives_no_logits() -> None:
-    """Of ALBERT's masked-LM head, from 768 to 128 before the vocabulary, which is padded to a multiple of 128."""
-    pipeline = Pipeline(load("albert-base-v2"), Recipe(Layout(pp=2), 1, 2, 512, framework="megatron"))
-    assert logits(pipeline.recipe, pipeline.pieces, 0) == 512 * 30_080
-    assert pipeline.tied == 128 * 30_080  # what the first stage and the last both hold
-
-
 def test_a_picture_has_its_positions_whatever_length_is_said() -> None:
     """And a step of a power of two of them, so that micro-batches can be larger than one."""
     data = json.loads(run("train", "vit-b", "--gpu", "h100-sxm:1", "--tokens", "4096", "--json")[1])
@@ -210,46 +129,10 @@ def test_a_host_is_waited_for(llama: Model) -> None:
     assert moved == pytest.approx((state.gradients + state.parameters) / 1e9)
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        Recipe(Layout(fsdp=8), tokens=8192),
-        Recipe(Layout(tp=8, sp=8), tokens=8192, framework="megatron"),
-        Recipe(Layout(tp=2, sp=2, pp=4, dp=8), tokens=4096, framework="megatron", zero=1, accumulation=16),
-        Recipe(Layout(pp=4, vpp=2), accumulation=8, schedule="interleaved", framework="megatron"),
-        Recipe(Layout(fsdp=8, cp=4), tokens=32_768, accumulation=2),
-        Recipe(Layout(fsdp=64), tokens=2048, recompute="blocks", micro_batch=4),
-    ],
-    ids=lambda recipe: str(recipe.layout),
-)
-def test_a_floor_is_below_what_is_achievable(llama: Model, recipe: Recipe) -> None:
-    step = timed(llama, recipe)
-    assert 0 < step.floor < step.seconds == pytest.approx(sum(step.spent.values()))
-    assert all(value >= 0 for value in step.spent.values())
-    again = timed(llama, replace(recipe, recompute="blocks"))
-    assert again.seconds > step.seconds or recipe.recompute == "blocks"
-
-
 def test_what_fsdp_sends_is_what_torch_sends(llama: Model) -> None:
     """torch 2.13 on 8 ranks gathers 30,019,690,496 bytes (blocks twice, the root once) and reduces 32,121,044,992."""
     sent = timed(llama, Recipe(Layout(fsdp=8), tokens=8192)).sent
     assert sent == {"all_gather": 30_019_690_496 * 7 // 8, "reduce_scatter": 32_121_044_992 * 7 // 8}
-
-
-@pytest.mark.parametrize(
-    ("name", "gathered"),
-    [
-        ("D=64 L=2 h=8 F=96 V=256", 32 * 256),
-        ("t5-small", 32 * 32_256),  # of the decoder's positions, padded
-        ("vit-b", 1_000),  # a picture's, of its classes
-    ],
-)
-def test_a_loss_on_split_logits_gathers_none(name: str, gathered: int) -> None:
-    """Else half of them comes from the other rank, in 16 bits, once: of the gradient each rank cuts its share, as
-    torch does (test_layouts.py counts one gather) and Megatron-LM (mappings.py, _GatherFromModelParallelRegion)."""
-    recipe = Recipe(Layout(tp=2), 1, 1, 32, framework="megatron")
-    assert "all_gather" not in timed(load(name), recipe).sent
-    assert timed(load(name), replace(recipe, loss_parallel=False)).sent["all_gather"] == gathered * 2 // 2
 
 
 # Measured steps.
@@ -279,56 +162,6 @@ def test_no_floor_is_above_a_measurement_and_errors_are_what_is_claimed(source: 
             if verdict.row.machine.accelerator.name.startswith(gpu) and (verdict.row.recipe.layout.ep > 1) == experts
         ]
         assert median(errors) < bound, gpu
-
-
-def test_products_with_rows_of_no_multiple_of_16_bytes_are_slower() -> None:
-    """PyTorch's on an H100, measured: GPT-2's vocabulary of 50,257 is an odd number of rows in two bytes."""
-    kernels, reached = Kernels(H100), Kernels(H100).curve("matmul", "bf16")
-    assert 0 < reached.aligned_2 < reached.aligned_4 < reached.compute / 3
-    for matrix, share in (
-        ((768, 50257), reached.aligned_2),
-        ((50257, 768), reached.aligned_2),
-        ((768, 50258), reached.aligned_4),
-        ((770, 50304), reached.aligned_4),
-        ((768, 50304), reached.compute),
-    ):
-        taken = kernels.product(1e15, 0, 0, 0, matrix=matrix) - kernels.product(0, 0, 0, 0, matrix=matrix)
-        assert taken == pytest.approx(1e15 / 989e12 / share), matrix  # a quotient of floats
-    assert kernels.aligned((768, 50257), "experts") == 1  # not measured, as those of other dtypes
-    for products in ("tf32", "fp32"):
-        assert Kernels(Machine.of(hardware.load("h100-sxm"), products=products)).aligned((768, 50257)) == 1, products
-
-
-def test_backward_of_attention_and_adamw_are_as_they_were_measured() -> None:
-    """On an H100; elsewhere, and with FlashAttention, whose shares are of both passes, 2.5 times forward and the memory
-    share."""
-    curve = Kernels(H100).curve("attention", "prefill")
-    core = 1e15, 0.0, 0.0, 0.0, curve.score, False
-    for kernels, slower in (
-        (Kernels(H100), curve.backward),
-        (Kernels(H100, flash="flash2"), 2.5),
-        (Kernels(Machine.of(hardware.load("b200"))), 2.5),
-        (Floor(H100), 2.5),
-    ):
-        assert kernels.core(*core, backward=True) == pytest.approx(slower * kernels.core(*core))  # a product of floats
-    assert curve.backward > 3
-    model, own = load("gpt2"), {width: Kernels(H100).curve("optimizer", width).memory for width in ("fp32", "bf16")}
-    assert own["bf16"] < own["fp32"] < Kernels(H100).memory_share < 1
-    for name, recipe, width in (
-        ("h100-sxm", Recipe(Layout()), "fp32"),
-        ("h100-sxm", Recipe(Layout(), optimizer="adamw-bf16"), "bf16"),
-        ("h100-sxm", Recipe(Layout(), parameter="bf16", gradient="bf16"), "bf16"),
-        ("h100-sxm", Recipe(Layout(), framework="megatron"), "fp32"),
-        ("h100-sxm", Recipe(Layout(), optimizer="lion"), None),
-        ("b200", Recipe(Layout()), None),
-    ):
-        timer = StepTimer(model, recipe, Machine.of(hardware.load(name)))
-        plan = memory(model, recipe)
-        states = [rank.state for rank in plan.ranks]
-        plain = timer.exchange.optimizer(states, timer.bounds) * hardware.load(name).bandwidth
-        share = own[width] if width else timer.kernels.memory_share
-        taken = timer.exchange.optimizer(states, timer.kernels)
-        assert taken == pytest.approx(plain / hardware.load(name).bandwidth / share), (name, recipe.optimizer)
 
 
 def test_products_in_8_bits_have_sizes_of_multiples_of_16() -> None:
@@ -382,18 +215,6 @@ def test_experts_of_modules_begin_one_by_one() -> None:
     assert apart.causes["products"].forward > together.causes["products"].forward
 
 
-def test_older_attention_kernels_are_slower(llama: Model) -> None:
-    """Dao 2023: FlashAttention 2 is about twice as fast as 1; on Hopper it is slower than what was measured there."""
-
-    def attention(kernel: str | None, gpu: str) -> float:
-        recipe = Recipe(Layout(fsdp=8), tokens=65536, attention=kernel)
-        return StepTimer(llama, recipe, Machine.of(hardware.load(gpu))).step(memory(llama, recipe)).spent["attention"]
-
-    first, second, newest = (attention(kernel, "h100-sxm") for kernel in ("flash1", "flash2", None))
-    assert first / second == pytest.approx(0.615 / 0.325, rel=0.05) and second > 1.5 * newest
-    assert attention("flash1", "a100-80gb-sxm") < 2 * first  # 312 of 989 TFLOP/s, but all of their instructions
-
-
 @pytest.mark.slow
 def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     evidence.main(["sc21", "--rows"])
@@ -441,13 +262,6 @@ def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
     found = fewest_gpus(of, 2)
     assert {number for number in tried if number < least} == {1, 2}
     assert found.best[0].recipe.layout.gpus == 16 and found.too_few == 14 and 14 in tried
-
-
-def test_quantised_weights_are_searched_where_they_can_be_held() -> None:
-    """Not with Megatron-LM, which quantises none; by copies as well as by shares."""
-    found = [each.recipe for each in searched(load("gpt2", {"lora.rank": 4}), 4, 64, 1024, frozen="nf4").estimates()]
-    assert {recipe.framework for recipe in found} == {"fsdp2"}
-    assert {(recipe.layout.dp, recipe.layout.fsdp) for recipe in found} == {(1, 1), (1, 2), (1, 4), (2, 1), (4, 1)}
 
 
 @pytest.mark.slow
@@ -502,30 +316,6 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
         assert estimate.seconds == pytest.approx(exact, rel=0.02), (name, str(layout))
 
 
-def test_rings_between_nodes_reach_what_was_measured_of_one_group() -> None:
-    """Whatever a group's network cards give: all-reduces, not messages; and never more than the cards."""
-    across, message = Group(64, 2), 2**30
-    measured, sold = Kernels(replace(H100, library=Nccl(busbw=2e10))), Kernels(H100)
-    moved = ring("all_reduce", across, message)
-    start = NCCL.latency(moved)
-    assert measured.transfer(moved) - start == pytest.approx(2 * 63 / 64 * message / 2e10)
-    for same in (Kernels(replace(H100, library=Nccl(busbw=1e12))), Floor(replace(H100, library=Nccl(busbw=2e10)))):
-        usual = Floor(H100) if isinstance(same, Floor) else sold
-        assert same.transfer(moved) == usual.transfer(moved)
-    for other in (Message("send", across, message), ring("all_reduce", Group(8, 8), message)):
-        assert measured.transfer(other) == sold.transfer(other)
-
-
-def test_what_is_said_is_kept(llama: Model) -> None:
-    found = searched(llama, 16, 64, 4096, framework="megatron", recompute="blocks", micro_batch=2).run()
-    for each in found.best:
-        assert (each.recipe.framework, each.recipe.recompute, each.recipe.micro_batch) == ("megatron", "blocks", 2)
-        assert each.recipe.global_batch == 64 and each.recipe.layout.gpus == 16
-        assert each.plan.fullest.reserved <= H100.accelerator.memory
-    seconds = [each.step.seconds for each in found.best]
-    assert seconds == sorted(seconds)
-
-
 @pytest.mark.slow
 def test_thousands_of_layouts_take_seconds() -> None:
     """5,000 layouts under 2 s on a quiet machine; here two and a half times as long, for a busy one."""
@@ -543,12 +333,6 @@ def test_how_many_of_a_node_are_used_is_said() -> None:
     ]
     assert "nodes of 72 (64 of each used), 50 GB/s" in said[0]
     assert all("nodes of 8, 50 GB/s" in each for each in said[1:])
-
-
-def test_a_search_tells_how_far_it_is(llama: Model) -> None:
-    told: list[float] = []
-    searched(llama, 8, 64, 8192).run(lambda step, share: told.append(share))
-    assert told == sorted(told) and told[0] == 0 and 0.5 < told[-1] < 1
 
 
 @pytest.mark.nightly
@@ -621,23 +405,6 @@ def test_a_measured_rate_is_taken_as_it_is(llama: Model) -> None:
 ARGV = ["train", "llama-3.1-8b", "--gpu", "h100-sxm:8@2.5", "--layout", "fsdp=8", "--tokens", "8k"]
 
 
-def test_the_json_keeps_its_contract() -> None:
-    code, out, _ = run(*ARGV, "--train-tokens", "1T", "--json")
-    data = json.loads(out)
-    assert code == 0 and data["fits"] is True and data["schema"] == "txcalc/train/1"
-    states, moments = {"parameters", "gradients", "optimizer", "adapters"}, {"gathered", "buffers", "logits"}
-    for rank in data["ranks"]:
-        assert set(rank["bytes"]) == states | moments | {"saved", "in_flight"}
-        assert sum(rank["bytes"].values()) == rank["allocated_bytes"] < rank["reserved_bytes"]
-    assert sum(rank["count"] for rank in data["ranks"]) == 8
-    assert 0 < data["step_s"]["floor"] < data["step_s"]["achievable"]
-    assert data["max_micro_batch"] >= 1
-    assert set(data["run"]) >= {"days", "gpu_hours", "cost", "energy_kwh"}
-    assert data["run"]["cost"] == pytest.approx(2.5 * data["run"]["gpu_hours"])
-    assert data["mfu"]["palm"] == data["hfu"]["palm"]
-    assert data["layout"]["fsdp"] == 8 and data["sent"]["reduce_scatter"] > 0
-
-
 def test_a_rate_in_flops_of_two_stacks_is_counted_as_transformers_does() -> None:
     found = txcalc.train("t5-small", "h100-sxm:8", layout="dp=8", measured="300TFLOPS", conventions="transformers")
     assert found.mfu["transformers"] == pytest.approx(300 / 989, rel=1e-3)
@@ -653,14 +420,6 @@ def test_uncompiled_norms_and_rotary_cost_what_compiling_saved(llama: Model) -> 
             StepTimer(llama, replace(recipe, eager=alone), H100).step(plan).tokens_s for alone in (False, True)
         )
         assert compiled / eager == pytest.approx(measured, abs=0.02)
-
-
-def test_the_headline_counts_the_experts_that_a_token_passes() -> None:
-    """PaLM's 6·N has all of Mixtral's eight experts multiply, of which a token passes two: no share of the peak."""
-    plan = ("--gpu", "h100-sxm:64", "--layout", "fsdp=64", "--json")
-    sparse, dense = (json.loads(run("train", name, *plan)[1]) for name in ("mixtral-8x7b", "llama-3.1-8b"))
-    assert (sparse["mfu_headline"], dense["mfu_headline"]) == ("torchtitan", "palm")
-    assert sparse["mfu"]["torchtitan"] < 0.4 * sparse["mfu"]["palm"]
 
 
 def test_no_headline_is_above_the_peak() -> None:
@@ -695,14 +454,6 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert code == 2 and "counts gradients of frozen weights" in err
 
 
-def test_a_budget_of_flops_is_spent_on_what_a_step_with_adapters_computes() -> None:
-    """Not on 6·N·D, of which frozen weights need about two thirds."""
-    plan = ("train", "gpt2", "--gpu", "h100:1@2", "--layout", "tp=1", "--tokens", "1k", "--compute", "1e18")
-    full, tuned = (run.data(*plan, *lora)["run"] for lora in ((), ("--lora", "r=8")))
-    assert full["compute"] == pytest.approx(1e18, rel=1e-6) == tuned["compute"]
-    assert tuned["train_tokens"] > 1.2 * full["train_tokens"]
-
-
 @pytest.mark.parametrize(("tokens", "sequences"), [("2k", 64), ("128k", 8), ("1M", 1)])
 def test_a_step_with_adapters_has_few_sequences(tokens: str, sequences: int) -> None:
     plan = ("train", "gpt2", "--set", "context=1048576", "--gpu", "h100:1", "--layout", "tp=1", "--lora", "r=8")
@@ -716,14 +467,6 @@ def test_a_small_run_is_said_in_minutes_and_with_its_cost() -> None:
     assert "the run takes 27 min, cost 0.67" in " ".join(out.partition("\n\n")[0].split())
     assert "10 M tokens: 27 min, 0.447 GPU-hours" in out
     assert re.search(r"GPU-hours +0\.447", run(*plan, "--global-batch", "16", "--train-tokens", "10M", "--detail")[1])
-
-
-def test_a_budget_alone_is_the_length_of_the_run() -> None:
-    plan = ("train", "gpt2", "--gpu", "h100:8@2.5", "--layout", "dp=8", "--json")
-    run_of_budget = json.loads(run(*plan, "--budget", "1000")[1])["run"]
-    assert run_of_budget["cost"] == pytest.approx(1000, rel=1e-6)  # a whole number of tokens
-    same = json.loads(run(*plan, "--train-tokens", str(run_of_budget["train_tokens"]))[1])["run"]
-    assert same["days"] == run_of_budget["days"]
 
 
 def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
@@ -849,20 +592,6 @@ def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, sa
                                               .report().header)  # fmt: skip
 
 
-def test_classes_are_no_vocabulary_that_megatron_pads() -> None:
-    """Two labels stay two, one a rank: a BERT of 30,522 words has 30,720 rows there, and nothing else more."""
-    bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 2}
-    sizes = {"vocab_size": 30_522, "hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
-    model = load({**bert, **sizes, "intermediate_size": 256, "max_position_embeddings": 512, "type_vocab_size": 2})
-
-    def parameters(framework: str) -> int:
-        rank, *_ = memory(model, Recipe(framework=framework, layout=Layout(tp=2), tokens=128)).ranks
-        return rank.bytes["parameters"]
-
-    fsdp = parameters("fsdp2")
-    assert parameters("megatron") // 2 - fsdp // 4 == (30_720 - 30_522) // 2 * 64
-
-
 def test_experts_and_heads_that_do_not_divide() -> None:
     code, _, err = run("train", "mixtral-8x7b", "--gpu", "h100-sxm", "--layout", "dp=3,ep=3", "--tokens", "2k")
     assert code == 2 and "ep is 3, expected a divisor of n_experts = 8" in err
@@ -971,38 +700,6 @@ def test_limits_are_the_last_that_fit() -> None:
     assert answer(16, "--json", "--tokens", str(longest))["fits"]
 
 
-def test_a_model_without_a_context_has_a_longest_sequence_too() -> None:
-    layout = ("--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--global-batch", "64", "--tokens", "2048")
-    found = json.loads(run("train", "D=512 L=8 h=8 h_kv=4 F=1376 V=32000", *layout, "--json")[1])
-    assert 2048 < found["max_tokens"] < 10**9
-
-
-def test_a_stage_hands_on_between_two_ranks() -> None:
-    """One hop, within a node or between two; at the datasheet it starts for nothing, as kernels do."""
-    real, least, model = Kernels(H100), Floor(H100), load("gpt2")
-    for layout, pair, rate in ((Layout(pp=4), Group(2, 2), 450e9), (Layout(pp=4, dp=8), Group(2, 1), 50e9)):
-        timer = StepTimer(model, Recipe(layout, accumulation=4, tokens=1024), H100)
-        (message,) = timer.sends(timer.pipeline.pieces[0])
-        assert message == Message("send", pair, 1024 * 768 * 2) and not [*timer.sends(timer.pipeline.pieces[-1])]
-        assert least.transfer(message) == pytest.approx(message.sent / rate)
-        starts = NCCL.latency(message)
-        assert real.transfer(message) == pytest.approx(message.sent / rate / LINK_SHARE + starts)
-    assert least.stream(H100.accelerator.bandwidth, 10**12) == pytest.approx(1)
-    assert real.stream(0, 10**12) > 1
-
-
-def test_a_deadline_in_whole_copies(llama: Model) -> None:
-    """72,000 GPU hours in 30 days of 24 hours: 100 GPUs; of copies over 8 each, 104."""
-    for gpus, copies, found in ((1, 1, 100), (8, 8, 100), (8, 1, 104)):
-        made = whole_run(llama, 72_000 * 3600, 1.0, gpus, copies, Terms(deadline=30)).deadline
-        assert made is not None and made.gpus == found
-
-
-def test_what_was_measured_is_read_in_its_unit() -> None:
-    assert parse_measured("1007tok/s") == (1007, "tok/s") and parse_measured("1.42 s") == (1.42, "s")
-    assert parse_measured("400TFLOPS") == (4e14, "tflops")
-
-
 @pytest.mark.parametrize(
     ("source", "layout", "asked"),
     [
@@ -1026,13 +723,6 @@ def test_show_says_what_train_says_of_its_fullest_rank_by_part(source: str, layo
     assert step.saved_bytes == sum(n * size for n, size in zip(step.in_flight, own, strict=True))
     for column in ("flops", "recomputed_flops", "saved_bytes", "optimizer_bytes"):
         assert getattr(step, column) == sum(getattr(part, column) for part in step.parts.values())
-
-
-@pytest.mark.parametrize("recompute", ["none", "core", "blocks"])
-def test_the_flops_of_a_whole_step_are_the_ledgers(recompute: Recompute) -> None:
-    step = txcalc.show("t5-small", tokens="512", batch=2, recompute=recompute).training
-    assert step is not None
-    assert step.flops == training_flops(load("t5-small").ledger(2, 512), recompute)
 
 
 def test_blocks_of_an_encoder_keep_inputs_of_its_own_positions() -> None:

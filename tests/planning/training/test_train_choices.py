@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_train_exact import DECODER, HEAD, ROWS, USUAL, WIDE, card
+from test_train_exact import DECODER, card
 from tiny import TINY
 
 import txcalc
@@ -18,15 +18,13 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
 from txcalc.planning.machine import Machine
-from txcalc.planning.training import Layout, Recipe, in_flight, largest, memory, order, timeline
-from txcalc.planning.training.activations import leaf_bytes
-from txcalc.planning.training.answer import Training, train
+from txcalc.planning.training import Layout, Recipe, in_flight, memory, order, timeline
+from txcalc.planning.training.answer import Training
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
-from txcalc.planning.training.inverse import fewer, fewest, last_within
+from txcalc.planning.training.inverse import fewer, fewest
 from txcalc.planning.training.layer_tables import LayerTables
-from txcalc.planning.training.memory import memory_within, rank_columns
-from txcalc.planning.training.parts import StepCosts, by_part
+from txcalc.planning.training.memory import rank_columns
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, tokens_of
@@ -147,19 +145,6 @@ def test_an_estimate_without_a_pipeline_is_exact(source: str, changes: dict[str,
     assert estimate.seconds == pytest.approx(timer.step(plan).seconds - swept, rel=1e-9)
 
 
-@pytest.mark.parametrize("frozen", ["bf16", "nf4"])
-def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored(frozen: str) -> None:
-    """They have no gradient and no optimizer's state: 8B in 4 bits fits 24 GB."""
-    recipe = Recipe(Layout(fsdp=2), tokens=32, frozen=frozen)
-    model = load(DECODER, {"lora.rank": 4})
-    estimate = LayerTables(model, ONE).estimate(recipe)
-    assert estimate and estimate.bytes == memory(model, recipe).fullest.allocated
-    machine = Machine.of(hardware.load("rtx-4090"))
-    tuned = Recipe(tokens=2048, frozen="nf4-dq")
-    found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best
-    assert found and all(layout.plan.fullest.reserved <= 24 * 2**30 for layout in found)
-
-
 def test_layouts_that_split_layers_alike_share_a_table() -> None:
     tables = LayerTables(load(EXPERTS), ONE)
     one, *others = (Recipe(layout, 1, 2, 32) for layout in (Layout(), Layout(pp=2), Layout(fsdp=2, pp=2)))
@@ -186,23 +171,6 @@ def test_stages_share_out_all_weights(source: str, pp: int, vpp: int) -> None:
     assert learning == tables.model.params + 250 * 64 * tables.tied
 
 
-@pytest.mark.parametrize("source", [DECODER, EXPERTS, "t5-small"])
-def test_a_piece_of_several_sequences_is_that_of_one_times_their_number(source: str) -> None:
-    """Leaf by leaf: FLOPs, what is kept for backward, and what is sent."""
-    model = load(source)
-    recipe = Recipe(Layout(tp=2, sp=2), tokens=32)
-    several = replace(recipe, micro_batch=3)
-    (one,), (expected,) = Pipeline(model, recipe).pieces, Pipeline(model, several).pieces
-    scaled = one.times(3)
-    assert scaled.work == expected.work
-    for leaf, other in zip(
-        (*scaled.leaves, *scaled.collectives), (*expected.leaves, *expected.collectives), strict=True
-    ):
-        assert leaf.flops(recipe.layout) == other.flops(recipe.layout)
-        assert leaf_bytes(leaf, several) == leaf_bytes(other, several)
-        assert leaf.entry.transfers == other.entry.transfers
-
-
 @pytest.mark.parametrize(("pp", "vpp", "batches"), [(1, 1, 3), (2, 1, 2), (4, 1, 9), (2, 2, 4), (4, 2, 8), (3, 4, 6)])
 def test_the_bubble_of_equal_stages_is_the_simulated_one(pp: int, vpp: int, batches: int) -> None:
     schedule = "interleaved" if vpp > 1 else "1f1b"
@@ -225,17 +193,6 @@ def test_micro_batches_in_flight_are_counted_to_the_end(schedule: str) -> None:
                 running[piece] += {"F": 1, "I": 0}.get(kind, -1)
                 most = max(most, running.total())
             assert max(map(sum, in_flight(recipe, stage))) == most, (stages, batches, stage)
-
-
-def test_memory_within_a_bound_is_computed_no_further() -> None:
-    """To the stage of which a rank takes more; one that takes as much as the bound is within it."""
-    model, recipe = load(DECODER), Recipe(Layout(pp=4), accumulation=8, tokens=32)
-    whole = memory(model, recipe)
-    most = whole.fullest.reserved
-    assert memory_within(model, recipe, most) == whole and memory_within(model, recipe, most - 1) is None
-    pipeline = Pipeline(model, recipe)
-    assert [piece.number for piece in pipeline.of_stage(1)] == [1]
-    assert [piece.number for piece in pipeline.pieces] == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
@@ -341,39 +298,6 @@ def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str |
 
 
 @pytest.mark.parametrize(
-    ("framework", "schedule", "pp", "least", "pieces"),
-    [
-        ("fsdp2", "1f1b", 1, 1, 1), ("fsdp2", "1f1b", 4, 4, 1), ("nanotron", "1f1b", 4, 3, 1),
-        ("nanotron", "1f1b", 1, 1, 1),
-        ("megatron", "1f1b", 4, 1, 1), ("megatron", "interleaved", 4, 4, 1), ("nanotron", "gpipe", 4, 1, 1),
-        ("fsdp2", "zb", 4, 4, 1), ("fsdp2", "zbv", 4, 4, 2), ("fsdp2", "dualpipev", 4, 8, 2),
-        ("fsdp2", "zbv", 1, 1, 1),
-        ("fsdp2", "dualpipev", 1, 1, 1), ("nanotron", "1f1b", 2, 1, 1),
-    ],
-)  # fmt: skip
-def test_micro_batches_that_a_schedule_needs(framework: str, schedule: str, pp: int, least: int, pieces: int) -> None:
-    recipe = Recipe(Layout(pp=pp), framework=framework, schedule=schedule)
-    assert (recipe.least, recipe.pieces) == (least, pieces)
-
-
-@pytest.mark.parametrize(
-    ("changes", "sizes"),
-    [
-        ({}, (4, 4, 4, 2, 4)),
-        ({"framework": "megatron"}, (2, 2, 4, 2, 4)),
-        ({"framework": "deepspeed"}, (2, 2, 2, 2, 4)),
-        ({"parameter": "bf16"}, (2, 2, 2, 2, 4)),
-        ({"parameter": "bf16", "gradient": "fp32", "compute": "fp8", "reduce": "bf16"}, (2, 2, 4, 1, 2)),
-        ({"parameter": "bf16", "adapter": "fp32"}, (2, 4, 2, 2, 4)),
-    ],
-)
-def test_bytes_of_a_recipe(changes: dict[str, Any], sizes: tuple[int, ...]) -> None:
-    """Of a weight, an adapter's, a gradient, what is computed with, and what is reduced."""
-    one = Recipe(**changes)
-    assert (one.parameter_bytes, one.adapter_bytes, one.gradient_bytes, one.compute_bytes, one.reduce_bytes) == sizes
-
-
-@pytest.mark.parametrize(
     ("changes", "whole", "split"),
     [
         ({}, 6 + 24 + 6, 6 + 64 + 6),  # widened, passes in fp32, narrowed
@@ -388,10 +312,6 @@ def test_bytes_of_a_recipe(changes: dict[str, Any], sizes: tuple[int, ...]) -> N
 )
 def test_what_the_loss_moves_of_a_logit(changes: dict[str, Any], whole: int, split: int) -> None:
     assert [Recipe(Layout(tp=tp), **changes).loss_bytes for tp in (1, 2)] == [whole, split]
-
-
-def test_litgpt_s_loss_is_of_logits_as_they_are() -> None:
-    assert [Recipe(framework="litgpt", compute=dtype).loss_bytes for dtype in ("bf16", "fp32")] == [12, 24]
 
 
 def test_a_recipe_s_own_numbers() -> None:
@@ -411,29 +331,6 @@ def test_a_recipe_s_own_numbers() -> None:
     for text in ("tokens=1000000000", "stages=3+x", "eager=yes", "toknes=3"):
         with pytest.raises(InputError):
             parse_options(text)
-
-
-BUCKETS = [
-    ({"layout": Layout(dp=4)}, "all_reduce", 4, 25 * 2**20),  # DistributedDataParallel's
-    ({"layout": Layout(dp=4), "framework": "litgpt"}, "all_reduce", 2, 25 * 2**20),
-    ({"layout": Layout(dp=4), "framework": "nanotron"}, "all_reduce", 4, 2 * 25 * 2**20),  # of 16 bits, summed in 32
-    ({"layout": Layout(dp=4), "framework": "megatron"}, "all_reduce", 4, 160_000_000),
-    ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, "reduce_scatter", 4, 160_000_000),
-    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 1}, "reduce_scatter", 2, 1_000_000_000),
-]
-
-
-@pytest.mark.parametrize(("changes", "kind", "width", "bucket"), BUCKETS)
-def test_gradients_go_by_buckets(changes: dict[str, Any], kind: str, width: int, bucket: int) -> None:
-    """Of Llama-3.1-8B 32 GB in fp32: as many as fill them, and for a model that fills none one."""
-    pieces = []
-    for name in ("llama-3.1-8b", DECODER):
-        model, recipe = load(name), Recipe(**changes)
-        timer = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm")))
-        (moved, *_) = timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))
-        assert moved[0].kind == kind
-        pieces.append(moved[0].pieces)
-    assert pieces == [round(load("llama-3.1-8b").params * width / bucket), 1]
 
 
 # Limits, and the whole answer.
@@ -469,15 +366,6 @@ def test_of_experts_the_fewest_is_the_first_that_can_shard_them() -> None:
     for n, size in sizes.items():
         assert fewest(model, recipe, size) == Layout(fsdp=n)
     assert fewest(model, recipe, sizes[16] - 1) is None
-
-
-def test_copies_that_shard_nothing_are_no_help() -> None:
-    model = load(DECODER)
-    recipe = Recipe(Layout(dp=2), tokens=32, framework="megatron", zero=1)
-    assert fewest(model, recipe, 10**12) == Layout()  # of which one copy has nobody to share with
-    held = [memory(model, replace(recipe, layout=Layout(dp=n))).fullest.reserved for n in (2, 6)]
-    assert held[0] > held[1] and fewest(model, recipe, held[1]) == Layout(dp=6)
-    assert fewest(model, replace(recipe, zero=0), held[1]) is None
 
 
 @pytest.mark.parametrize("node", [8, 6, None])
@@ -526,12 +414,6 @@ def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
     assert search.run().refused.endswith(' KiB (more GPUs); without ":1" the fewest that suffice are found')
 
 
-def test_a_longest_sequence_is_cut_evenly() -> None:
-    model, recipe = load(DECODER), Recipe(Layout(tp=2, sp=2, cp=4), tokens=64)
-    space = memory(model, replace(recipe, tokens=8 * 900)).fullest.reserved
-    assert [largest(model, recipe, "tokens", space + more) for more in (0, -1)] == [8 * 900, 8 * 899]
-
-
 @pytest.mark.parametrize(("reserved", "fits"), [(79, True), (80, True), (81, False)])
 def test_memory_that_is_just_enough_fits(reserved: int, fits: bool) -> None:
     machine, plan = Machine.of(replace(card(), memory=80)), SimpleNamespace(fullest=SimpleNamespace(reserved=reserved))
@@ -563,58 +445,7 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
     ]  # fmt: skip
 
 
-def test_hardware_s_share_counts_what_is_computed_again() -> None:
-    """Of utilisation with it and without: of half the layers half as much more as of all, of a quarter a quarter."""
-
-    def more(recompute: str) -> float:
-        (used,) = train(load(DECODER), Recipe(tokens=32, recompute=recompute), ONE, names=("megatron-lm",)).used
-        return used.hfu / used.mfu - 1
-
-    blocks = more("blocks")
-    assert more("none") == 0 < more("core") < blocks
-    assert (more("every:3"), more("layers:1")) == (pytest.approx(blocks / 2), pytest.approx(blocks / 4))
-
-
 # By part.
-
-
-def parted(changes: dict[str, Any]) -> dict[str, StepCosts]:
-    model = load(changes.pop("source", DECODER), changes.pop("set", {}))
-    return by_part(model, Recipe(**{"micro_batch": 3, "tokens": 32, **changes})).parts
-
-
-def test_parts_of_a_step_by_hand() -> None:
-    """FLOPs three times the forward's, attention's dense; AdamW's two moments."""
-    found = parted({"accumulation": 2})
-    dense = 4 * 3 * 4 * 8 * 8 * 32 * 32
-    attention, inner = 64 * (64 + 32 + 32 + 64), 3 * 64 * 96
-    assert found["attention"] == (2 * 3 * 8 * ROWS * attention, 0, USUAL["q"], 8 * 4 * attention)
-    assert found["attention_core"] == (2 * 3 * dense, 0, USUAL["core"], 0)
-    assert found["feed_forward"][::3] == (2 * 3 * 8 * ROWS * inner, 8 * 4 * inner)
-    assert found["head"] == (2 * 3 * 2 * ROWS * HEAD, 0, USUAL["projection"], 8 * HEAD)
-    assert found["norm"] == (0, 0, 2 * USUAL["norm"] + USUAL["final_norm"], 8 * 9 * 64)
-    assert found["embedding"] == (0, 0, 0, 8 * HEAD)
-    again = parted({"recompute": "layers:0"})
-    assert again["attention"][:2] == (3.25 * 8 * ROWS * attention, 2 * ROWS * attention)
-    assert again["head"][1] == 0 and again["block inputs"][2] == WIDE // 2
-    core = parted({"recompute": "core"})
-    assert core["attention_core"][:2] == (4 * dense, dense) and core["attention"][1] == 0
-    staged = parted({"layout": Layout(pp=2), "accumulation": 4})
-    assert staged["attention"] == (4 * 3 * 4 * ROWS * attention, 0, 2 * USUAL["q"] // 2, 8 * 2 * attention)
-
-
-@pytest.mark.parametrize(
-    ("changes", "optimizer"),
-    [
-        ({"layout": Layout(fsdp=8)}, 8 * (16 * 8 + 8) * 3),  # of q, k and v 8 and 4 of 64 and 32 rows, and so on
-        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, 12 * 64 * 192),
-    ],
-)
-def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimizer: int) -> None:
-    found = parted({**changes, "tokens": 32})
-    whole = 8 if changes["layout"].fsdp > 1 else 12
-    shares = changes["layout"].copies
-    assert found["attention"].optimizer == whole * 4 * 64 * 192 // shares
 
 
 @pytest.mark.parametrize(
@@ -655,42 +486,12 @@ def test_what_a_model_does_not_allow(source: str, changes: dict[str, Any], said:
     assert said in faults and bool(said) == bool(faults)
 
 
-def test_a_largest_number_is_looked_for_along_lines() -> None:
-    """Of bytes that grow evenly: where the line meets the capacity, and the number behind, which is too many."""
-    asked = list[int]()
-
-    def held(number: int) -> int:
-        asked.append(number)
-        return 100 + 10 * number
-
-    assert last_within(held, 10**6, 1000) == 90 and asked == [1, 2, 90, 91]
-
-
-def test_a_largest_number_is_looked_for_along_chords_of_a_bend() -> None:
-    """Through (2, 120) and (90, 2400), then through that and (35, 750): 43; and where nothing grows, at the end."""
-    asked = list[int]()
-
-    def held(number: int) -> int:
-        asked.append(number)
-        return max(100 + 10 * number, 30 * number - 300)
-
-    assert last_within(held, 10**6, 1000) == 43 and asked == [1, 2, 90, 35, 43, 44]
-    asked.clear()
-    assert last_within(lambda number: held(0 * number), 10**6, 1000) == 10**6 and len(asked) == 3
-
-
 @pytest.mark.parametrize(("rows", "columns"), [(256, [0]), (250, [0, 3])])
 def test_ranks_of_tp_are_told_apart_where_they_differ(rows: int, columns: list[int]) -> None:
     """Of a table's 250 rows the last of four ranks has 61, the others 63."""
     recipe = Recipe(Layout(tp=4), tokens=16)
     pieces = Pipeline(load(f"D=64 L=1 h=4 h_kv=4 F=96 V={rows}"), recipe).of_stage(0)
     assert rank_columns(pieces, recipe) == columns
-
-
-def test_shares_of_experts_tokens_are_gathered_beside_no_product() -> None:
-    """A sum reads them. Of 33 tokens tp = 2 makes no sp, and the search costs the layers without the head."""
-    few = txcalc.train("D=64 h=4 F=128 L=4 V=256 E=4 k=2", gpu="h100-sxm:4", framework="fsdp2", tokens=33)
-    assert not few.failed
 
 
 SMALL = load("D=256 L=1 h=4 F=256 V=50")

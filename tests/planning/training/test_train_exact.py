@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from paths import DATA
-from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
-from txcalc.ledger import same_input
 from txcalc.planning.layout import Group
-from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed, ring
-from txcalc.planning.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine
+from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed
+from txcalc.planning.machine import PCIE, SLOWED, Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
-from txcalc.planning.training.collectives import Sent, collectives
+from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime
-from txcalc.planning.training.parts import RankTree, in_letters, rules_of
+from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE, PassSizes, WeightGroups
-from txcalc.planning.training.recipe import BEHIND
-from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
-from txcalc.planning.training.stages import Pipeline, StagePiece, tied_tables
+from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import (
     RankTensor,
     State,
-    chunk,
-    even_share,
     rank_weights,
-    shard_runs,
-    sharers,
     states,
     tensors,
 )
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
-from txcalc.sources import build
 
 # Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
 # asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.
@@ -61,20 +51,6 @@ def test_a_rank_works_in_torch_s_order(
     recipe = Recipe(Layout(pp=stages, vpp=pieces), schedule=schedule)
     found = order(schedule, stages, rank, batches, pieces)
     assert " ".join(f"{kind}{number(recipe, rank, piece)}.{batch}" for kind, piece, batch in found) == actions
-
-
-@pytest.mark.parametrize("rank", range(3))
-def test_simple_schedules_are_two_loops(rank: int) -> None:
-    """GPipe: all forwards, then all backwards. 1F1B: forwards before the first gradient is there, then by turns. On one
-    stage each micro-batch by itself, whatever the schedule."""
-
-    def said(schedule: str, stages: int) -> str:
-        return " ".join(f"{kind}{batch}" for kind, _, batch in order(schedule, stages, rank % stages, 4))
-
-    assert said("gpipe", 3) == "F0 F1 F2 F3 B0 B1 B2 B3"
-    by_rank = "F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"
-    assert said("1f1b", 3) == by_rank[rank]
-    assert said("zb", 1) == said("gpipe", 1) == "F0 B0 F1 B1 F2 B2 F3 B3"
 
 
 def relaxed(
@@ -157,45 +133,6 @@ def card(peak: int = 10**30, bandwidth: int = 10**30, **curve: float) -> Acceler
 
 def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None, **made: Any) -> Kernels:
     return Kernels(Machine.of(card(**made), products=products), wide, flash)
-
-
-def test_a_product_takes_what_its_curve_says() -> None:
-    """800 FLOPs at 10 per second of which a half is reached are 160 s, 60 bytes at 5 of which a quarter 48 s; three
-    starts of 2 s, of 7 terms at half a second each."""
-    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5}
-    assert kernels(peak=10, bandwidth=5, **shares).product(800, 60, 3, 7) == 160 + 3 * (2 + 3.5)
-    assert kernels(peak=10, bandwidth=5, blend=1, **shares).product(800, 60, 3, 7) == 160 + 48 + 16.5
-    assert kernels(peak=10, bandwidth=5, **shares).product(100, 60, 3, 7) == 48 + 16.5
-    # In 8 bits at four times the peak; of 9 rows of 7 terms 16 bits are read and 8 written, twice, at 5 bytes/s.
-    narrow = kernels(products="fp8", peak=10, bandwidth=5, quantise=2, **shares)
-    assert narrow.product(800, 0, 3, 7, 9) == 40 + 16.5 + 2 * 9 * 7 * 3 / 5
-    assert Floor(Machine.of(card(10, 5, **shares))).product(800, 60, 3, 7) == 80
-
-
-def test_attention_takes_what_its_curve_says() -> None:
-    """Of heads so narrow that a score costs 3 times its products; FlashAttention's own share where it is less."""
-    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5, "score": 96.0}
-    one = kernels(peak=10, bandwidth=5, **shares)
-    assert one.core(800, 60, 3, 7, 32, False) == one.core(800, 60, 3, 7, 32, True) == 3 * 160 + 16.5
-    assert one.core(800, 60, 3, 7, 192, False) == 160 + 16.5
-    assert one.core(0, 60, 3, 7, 32, False) == 48 + 16.5
-    slow = kernels(flash="flash1", peak=10, bandwidth=5, **shares)
-    assert slow.core(800, 0, 0, 7, 96, False) == pytest.approx(80 / (0.325 * NEWER))
-    assert slow.core(800, 0, 0, 7, 96, True) == 160
-    assert slow.flash == FLASH["flash1"] * NEWER
-    fast = kernels(flash="flash2", peak=10, bandwidth=5, **{**shares, "compute": 0.01})
-    assert fast.core(800, 0, 0, 7, 96, False) == 8000
-    older = replace(card(), kernels="ampere")
-    assert Kernels(Machine.of(older), flash="flash2").flash == 0.615
-    # Scores that go through memory: four kernels one after the other, of whose bytes and FLOPs none is hidden.
-    assert one.scores(800, 60, 3, 7) == 160 + 60 / 5 + 4 * 16.5
-
-
-def test_all_else_moves_bytes() -> None:
-    efficiency = replace(card(bandwidth=5).efficiency, memory=0.5, launch_s=3.0)
-    machine = Machine.of(replace(card(bandwidth=5), calibration=efficiency))
-    assert Kernels(machine).stream(60, 4) == 24 + 12
-    assert Floor(machine).stream(60, 4) == 12
 
 
 @pytest.mark.parametrize(
@@ -301,14 +238,6 @@ def test_eight_bits_have_a_scale_for_256() -> None:
         assert states([made], recipe, 0).optimizer == sizes
 
 
-def test_pieces_of_a_number() -> None:
-    """As torch.chunk cuts 10 over 4 and 7 over 6, and as even as can be."""
-    assert [chunk(10, 4, rank) for rank in range(4)] == [3, 3, 3, 1]
-    assert [chunk(7, 6, rank) for rank in range(6)] == [2, 2, 2, 1, 0, 0]
-    assert [even_share(10, 4, rank) for rank in range(4)] == [3, 3, 2, 2]
-    assert [even_share(8, 4, rank) for rank in range(4)] == [2] * 4
-
-
 MATRIX = RankTensor((10, 8), 3, None, False, True, (0, 1, 2))
 VECTOR = RankTensor((5,), 1, None, False, False, ())
 FROZEN = RankTensor((6,), 1, None, False, False, (), learns=False)
@@ -341,20 +270,6 @@ def test_a_rank_holds_its_share(recipe: Recipe, shard: int, elements: tuple[int,
     assert states([MATRIX, VECTOR, FROZEN], wide, shard) == State(4 * weights, 4 * gradients, 0)
 
 
-def test_a_gradient_that_comes_out_whole_is_kept_whole() -> None:
-    table = RankTensor((5, 8), 1, 0, False, False, (), gradient=(10, 8))
-    assert states([table], Recipe(Layout(tp=2)), 0) == State(160, 320, 320)
-    momentum = Recipe(Layout(tp=2), optimizer="sgd-momentum")  # a copy of the first gradient
-    assert states([table], momentum, 0) == State(160, 320, 320)
-    assert states([table], replace(momentum, optimizer="lion"), 0) == State(160, 320, 160)
-
-
-def test_adapters_are_counted_apart() -> None:
-    adapter = RankTensor((4, 8), 2, None, False, True, (0, 1), adapter=True)
-    recipe = Recipe(parameter="bf16", adapter="fp32")
-    assert states([VECTOR, adapter], recipe, 0) == State(10, 10 + 256, 20 + 512, 256)
-
-
 @pytest.mark.parametrize(
     ("layout", "numbers"),
     [
@@ -375,16 +290,6 @@ def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float])
     assert [state.optimizer for state in every] == [2 * state.parameters for state in every]
 
 
-def test_a_tied_table_is_known_from_others_of_its_shape() -> None:
-    """Of positions there are as many as tokens; an encoder reads the table of its decoder's head; Gemma 4 has a second
-    table of tokens, for what its layers add."""
-    plain, own = "D=64 L=2 h=8 F=256 V=256 plain ln bias learned=256", "embedding.tokens"
-    of_models = (("t5-small", "decoder.embedding.tokens"), (TINY["gemma4"], own))
-    for source, tied in ((plain + " tied", own), (plain, ""), *of_models):
-        (piece,) = Pipeline(load(source), Recipe(tokens=32)).pieces
-        assert [leaf.entry.path for leaf in tied_tables(piece.leaves)] == ([tied] if tied else [])
-
-
 def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
     """torch: "FSDP does not support uneven sharding on dim 1"."""
     model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2")
@@ -393,94 +298,7 @@ def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
     memory(model, Recipe(Layout(fsdp=32), tokens=32))
 
 
-def test_adapters_of_experts_whose_rank_does_not_divide_are_sharded_by_expert() -> None:
-    """16 experts over 32 ranks: of matrices with 64 or 96 rows each rank has some of each expert, of those with as many
-    rows as the adapters' rank, 6, a rank has one expert's or none."""
-    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
-    recipe = Recipe(Layout(fsdp=32), tokens=32, frozen="bf16")
-    experts = [tensor for tensor in rank_weights(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
-    rows, own = 16 * (96 + 96 + 64) // 32 * 6, (64 + 64 + 96) * 6
-    for rank in (0, 15, 16, 31):
-        assert states(experts, recipe, rank).adapters == 4 * 4 * (rows + own * (rank < 16))
-
-
-@pytest.mark.parametrize(
-    ("layout", "changes", "all_else", "experts"),
-    [
-        (Layout(fsdp=8), {}, 8, 8),
-        (Layout(fsdp=4, cp=2), {}, 8, 8),
-        (Layout(fsdp=8, ep=4), {}, 8, 2),
-        (Layout(tp=2, fsdp=4, ep=8), {}, 4, 1),
-        (Layout(tp=4, fsdp=4, ep=2), {}, 4, 4),
-        (Layout(dp=8), {"framework": "megatron"}, 1, 1),
-        (Layout(dp=8, cp=2), {"framework": "megatron", "zero": 1}, 16, 16),
-        (Layout(dp=8, ep=4), {"framework": "megatron", "zero": 1}, 8, 2),
-    ],
-)
-def test_ranks_that_share(layout: Layout, changes: dict[str, Any], all_else: int, experts: int) -> None:
-    recipe = Recipe(layout, **changes)
-    assert (sharers(recipe, False), sharers(recipe, True)) == (all_else, experts)
-
-
-@pytest.mark.parametrize(
-    "recipe",
-    [
-        *(Recipe(Layout(fsdp=n)) for n in (2, 3, 4, 7, 11, 24)),
-        *(Recipe(Layout(dp=n), framework="nanotron", zero=1) for n in (2, 3, 7)),
-        *(Recipe(Layout(tp=2, fsdp=n, ep=4)) for n in (2, 4, 6)),
-        Recipe(Layout(dp=4), framework="megatron", zero=1),
-    ],
-    ids=str,
-)
-def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
-    """By asking all of them."""
-    expert = RankTensor((9, 8), 1, None, True, True, (0,))
-    tensors_ = [MATRIX, VECTOR, expert]
-    for column in range(recipe.layout.tp):
-        found = shard_runs(tensors_, recipe, column)
-        each = [states(tensors_, recipe, shard, column) for shard in range(sharers(recipe, False))]
-        for start, end in zip(found, [*found[1:], len(each)], strict=True):
-            assert len(set(each[start:end])) == 1
-        assert found[0] == 0 and sorted(set(found)) == found
-
-
-def test_two_of_four_ranks_of_a_column_have_the_second_half_of_an_expert() -> None:
-    """Of its nine rows four; four experts are on tp's two ranks twice."""
-    expert = RankTensor((9, 8), 1, None, True, True, (0,))
-    assert [shard_runs([expert], Recipe(Layout(tp=2, fsdp=4, ep=4)), column) for column in (0, 1)] == [[0, 2]] * 2
-
-
 # A whole run.
-
-
-def test_a_whole_run_by_hand() -> None:
-    """36 million tokens at 1,000 per second are ten hours, on 20 GPUs half an hour; ten hours of 500 W and 1.2 times
-    that for the building are 6 kWh."""
-    model = load("gpt2")
-    found = run(model, 36_000_000, 1000.0, 20, 4, Terms(3.0, 500, 1.2, 100.0, 0.125, 60.0))
-    assert (found.train_tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)
-    assert (found.days, found.gpu_hours, found.cost) == (0.5 / 24, 10, 30)
-    assert (found.energy_kwh, found.co2_kg) == (pytest.approx(6), pytest.approx(0.6))
-    assert found.deadline == DeadlineGpus(0.125, 5)  # three hours: four GPUs, of copies of five
-    assert found.budget == RunBudget(60.0, 72_000_000)
-    bare = run(model, 36_000_000, 1000.0, 20, 4, Terms(budget=1.0))
-    assert (bare.cost, bare.energy_kwh, bare.co2_kg, bare.deadline, bare.budget) == (None,) * 5
-
-
-@pytest.mark.parametrize(("text", "days"), [("30d", 30), ("12h", 0.5), ("4w", 28), ("1.5d", 1.5)])
-def test_days(text: str, days: float) -> None:
-    assert parse_days(text) == days
-
-
-@pytest.mark.parametrize(
-    ("recompute", "layers"),
-    [("none", ""), ("core", ""), ("blocks", "01234"), ("every:2", "024"), ("every:3", "03"), ("layers:1,4", "14")],
-)
-def test_which_blocks_are_computed_again(recompute: str, layers: str) -> None:
-    assert Recipe(recompute=recompute).recomputed(5) == {int(digit) for digit in layers}
-    if recompute.startswith("every"):  # a decoder's begin at 0 again
-        found = Recipe(recompute=recompute).recomputed(BEHIND + 5)
-        assert {n - BEHIND for n in found if n >= BEHIND} == {int(digit) for digit in layers}
 
 
 # The step of a model of four layers: three sequences of 32 tokens, a second for each FLOP, byte, start or term.
@@ -599,14 +417,6 @@ def test_a_step_is_counted(changes: dict[str, Any], units: dict[str, Any], expec
     step = stepped(changes, units)
     for kind, count in expected.items():
         assert (step.floor if kind == "floor" else step.spent[kind]) == pytest.approx(count, rel=1e-12, abs=1e-9), kind
-
-
-def test_a_frozen_table_has_no_gradient() -> None:
-    one, two = (
-        stepped({"set": {"lora.rank": 4}, "frozen": "bf16", "accumulation": n}, BYTE).spent["other kernels"]
-        for n in (1, 2)
-    )
-    assert two == pytest.approx(2 * one)
 
 
 STREAM = ROWS * 64 * 2  # bytes of what layers hand on
@@ -762,82 +572,6 @@ def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, be
         assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + SUMS_OF_LOSS, abs=0.01)
 
 
-def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
-    """Of four layers, a rank's four experts' of 64 numbers in fp32, by the two ranks that split each of them."""
-    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=8 k=2 bias")
-    recipe = Recipe(Layout(tp=4, ep=2), tokens=32, framework="megatron")
-    timer = StepTimer(model, recipe, Machine.of(replace(card(), link=1)))
-    after = [
-        moved
-        for moved, when, _ in timer.exchange.messages(StageWeights.of(timer.pipeline, timer.pipeline.pieces))
-        if when == "after"
-    ]
-    assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
-
-
-def test_gradients_that_nobody_needs_take_no_time() -> None:
-    """Those of an indexer, which learns by a loss of its own; of patches, whose input is a picture, the weights'."""
-    found = {}
-    for name in ("hy-v4", "vit"):
-        timer = StepTimer(build(TINY[name], name), Recipe(tokens=16), Machine.of(card(**FLOP)))
-        (piece,) = timer.pipeline.pieces
-        for held in piece.leaves:
-            for _, time in timer.leaf_times(held, timer.kernels, False):
-                found[held.entry.path] = [round(seconds / time.forward, 6) for seconds in (time.backward, time.weights)]
-    indexer = "layers.0.attention.indexer."
-    assert all(found[indexer + name] == [0, 0] for name in ("q", "k", "weights", "core"))
-    assert found["embedding.patches"] == [1, 1] and found["layers.0.attention.q"] == [2, 1]
-    assert found["layers.0.attention.core"] == [2.5, 0]
-
-
-def test_keys_that_are_summed_in_turn_are_those_attended_to() -> None:
-    """Of two layers: an encoder's ten positions, a decoder's five, and the encoder's again."""
-    timer = StepTimer(build(TINY["whisper"], "whisper"), Recipe(tokens=5), Machine.of(card(depth_s=1.0)))
-    (piece,) = timer.pipeline.pieces
-    cores = [held for held in piece.leaves if held.entry.kind == "attention_core"]
-    found = {held.entry.name: next(timer.leaf_times(held, timer.kernels, False))[1].forward for held in cores}
-    assert [*found.values()] == [2 * 10, 2 * 5, 2 * 10] and [*found][2].endswith("cross_attention.core")
-
-
-def test_norms_of_modules_are_one_kernel() -> None:
-    """Rotary embeddings read and write what they turn five times, as PyTorch has them; a fused kernel does once."""
-    model, machine = load(DECODER), Machine.of(card(**BYTE))
-    ours, theirs = (StepTimer(model, Recipe(tokens=16), machine, modules=modules) for modules in (False, True))
-    (piece,) = ours.pipeline.pieces
-    leaves = {held.entry.name: held for held in piece.leaves}
-    times = {
-        name: [next(timer.leaf_times(leaf, timer.kernels, False))[1].forward for timer in (ours, theirs)]
-        for name, leaf in leaves.items()
-    }
-    assert times["layers.attention_norm"][0] == times["layers.attention_norm"][1]
-    assert 5 * times["layers.attention.rotary"][0] == times["layers.attention.rotary"][1]
-
-
-@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("blocks", 3)])
-def test_experts_tokens_are_ordered_by_two_kernels_a_pass(recompute: str, passes: int) -> None:
-    """Of four layers, beside those of products and all else."""
-    model, recipe = load(DECODER + " E=8 k=2"), Recipe(tokens=16, recompute=recompute)
-    timer = StepTimer(model, recipe, Machine.of(card()))
-    (piece,) = timer.pipeline.pieces
-    numbers = frozenset(range(4) if recompute == "blocks" else ())
-    alone = sum(
-        timer.kernels_issued(held, numbers)
-        for before, held in pairwise((None, *piece.leaves))
-        if held and not same_input(before and before.entry, held.entry)
-    )
-    assert timer.work(piece, timer.kernels).issued - alone == 4 * 2 * passes
-
-
-def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> None:
-    """Its weights' gradient sums over positions, as that of a product of 32 by 128."""
-    timer = StepTimer(build(TINY["mamba"], "mamba"), Recipe(tokens=16), Machine.of(card(depth_s=1.0)))
-    (piece,) = timer.pipeline.pieces
-    found = {held.entry.name: [*timer.leaf_times(held, timer.kernels, False)] for held in piece.leaves}
-    for name, times in (("conv", (pytest.approx(0), 2 * 16, 2 * 16)), ("in_proj", (2 * 32, 2 * (128 + 16), 2 * 16))):
-        ((cause, time),) = found[f"layers.mamba.{name}"]
-        assert (cause, *time) == ("products", *times, 0)
-
-
 @pytest.mark.parametrize(
     ("source", "changes", "expected"),
     [
@@ -866,65 +600,7 @@ def test_exchanges_of_a_step_and_when_they_are(
     assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
 
 
-@pytest.mark.parametrize(("framework", "copies"), [("fsdp2", 2), ("megatron", 1)])  # Megatron-LM sends a token once
-def test_ranks_of_an_expert_gather_its_tokens_and_scatter_its_results(framework: str, copies: int) -> None:
-    """In four layers, forward and backward: inputs of 32 tokens of each of two ranks, and no exchange."""
-    recipe = Recipe(Layout(dp=2, etp=2), tokens=32, framework=framework)
-    pieces = Pipeline(load(DECODER + " E=8 k=2"), recipe).pieces
-    bytes_sent = 4 * 2 * copies * 2 * 32 * 64 * 2
-    assert collectives(pieces, recipe) == {kind: (8, bytes_sent) for kind in ("all_gather", "reduce_scatter")}
-
-
-def test_gathered_logits_are_sent_forward_alone() -> None:
-    changes = {"layout": Layout(tp=2), "loss_parallel": False}
-    spent = stepped(changes, {"link": 1, "peak": 1}).spent["collectives of a layer"]
-    assert spent * 0.82 == pytest.approx(2 * 18 * STREAM / 2 + ROWS * 250 * 2 / 2, abs=0.01)
-
-
 READERS = {"attention": ["q", "k", "v"], "feed_forward": ["gate", "up"]}
-BESIDE: dict[int, dict[str, list[str]]] = {
-    1: {
-        "embedding.join": [],
-        **{f"layers.{branch}_join": names for branch, names in READERS.items()},
-        "head.projection": ["projection"],
-    },
-    2: {
-        "embedding.join": [],
-        **{f"layers.{branch}_gather": names for branch, names in READERS.items()},
-        "layers.attention_join": ["o"],
-        "layers.feed_forward_join": ["down"],
-        "head.gather": ["projection"],
-    },
-}
-
-
-@pytest.mark.parametrize("sp", BESIDE)
-def test_the_products_beside_a_collective(sp: int) -> None:
-    """Those that read what is gathered, or whose inputs' gradients an all-reduce's twin sums; whose results are
-    scattered."""
-    (whole,) = Pipeline(load(DECODER), Recipe(Layout(tp=2, sp=sp), 3, tokens=32)).pieces
-    found = {
-        join.entry.name: [each.entry.name.rpartition(".")[2] for each in join.products] for join in whole.collectives
-    }
-    assert found == BESIDE[sp]
-
-
-@pytest.mark.parametrize(
-    ("changes", "moved"),
-    [
-        ({"layout": Layout(fsdp=4)}, 7 * WEIGHTS + 28 * 64),  # of 250 rows of two tables 63
-        ({"layout": Layout(dp=4)}, (28 + 4 * 4) * WEIGHTS),  # in and out of buckets
-        ({"framework": "megatron"}, PADDED * (4 + 2 * 2 + 2 * 12 + 4)),  # a buffer is emptied
-        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, PADDED * ((4 + 2 * 2 + 2 * 12) / 4 + 4)),
-        ({"framework": "nanotron"}, WEIGHTS * (32 + 16)),  # and its norm taken, and it is multiplied
-        ({"layout": Layout(dp=4), "framework": "nanotron"}, WEIGHTS * (32 + 16 + 4 * 2)),
-        ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, WEIGHTS * (32 / 4 + 16 + 6 * 2)),
-        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2}, WEIGHTS * (2 / 4 + 2 * 2 + 2 * 12) / 4),
-        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, WEIGHTS * (2 + 2 * 2 + 2 * 12) / 4),
-    ],
-)
-def test_an_optimizer_moves_its_share(changes: dict[str, Any], moved: float) -> None:
-    assert stepped(changes, BYTE).spent["optimizer"] == moved
 
 
 # What a rank of that model holds for backward, and beside it.
@@ -1111,23 +787,6 @@ def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[s
         assert (moment.saved, moment.recomputes) == (name not in ("end", "step"), name == "backward")
 
 
-@pytest.mark.drawn(quick=2)
-@pytest.mark.parametrize(
-    ("changes", "columns"),
-    [
-        ({}, [250]),
-        ({"layout": Layout(tp=4)}, [63, 63, 63, 61]),  # as torch.chunk cuts
-        ({"layout": Layout(tp=4), "loss_parallel": False}, [250] * 4),
-        ({"layout": Layout(tp=4), "framework": "megatron"}, [128] * 4),
-        ({"layout": Layout(tp=4), "framework": "nanotron"}, [63] * 4),
-    ],
-)
-def test_logits_of_a_rank(changes: dict[str, Any], columns: list[int]) -> None:
-    for column, number_ in enumerate(columns):
-        recipe, pieces, _ = held(changes, column)
-        assert profiles.logits(recipe, pieces, column) == ROWS * number_
-
-
 @pytest.mark.parametrize(
     ("parameters", "zero", "joined"),
     [(2 * ROWS * 250 * 2, 1, 0), (2 * ROWS * 250 * 2 + 2, 1, 72_001 + 72_002), (10**6, 0, 0), (10**6, 1, 1_500_000)],
@@ -1175,31 +834,6 @@ def test_tokens_go_to_a_node_once_where_ranks_relay() -> None:
     assert floor.transfer(two_nodes) == two_nodes.across and floor.transfer(one_node) == one_node.sent / 10
 
 
-@pytest.mark.parametrize(
-    ("layout", "own", "came"), [(Layout(), 1, 2), (Layout(fsdp=4, ep=4), 1, 2), (Layout(tp=2, fsdp=2, ep=4), 0.5, 1)]
-)
-def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: float, came: float) -> None:
-    """Of each of four layers all tokens are read and two copies of each written, or as many of what came from other
-    ranks; then the other way round; as much in backward, and again where blocks are computed again. All else that is
-    no product is what its operations move."""
-    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=256 E=8 k=2")
-    for recompute, times in (("none", 1), ("blocks", 2)):
-        recipe = Recipe(layout, 3, tokens=32, recompute=recompute)
-        timer = StepTimer(model, recipe, Machine.of(replace(card(bandwidth=1), link=10**30)))
-        (piece,) = timer.pipeline.pieces
-        work = timer.work(piece, timer.kernels)
-        moved = 0.0
-        for leaf in piece.leaves:
-            if leaf.entry.leaf.role != "product" and leaf.entry.kind != "attention_core":
-                cut = leaf.token_shards(layout)
-                weights = 0 if leaf.entry.leaf.row is not None else leaf.entry.leaf.params * leaf.entry.times
-                elements = sum(float(op.traffic.activations) for op in leaf.entry.operations) * float(leaf.entry.runs)
-                moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0
-        ordered = 4 * 2 * ROWS * 64 * 2 * (own + came)
-        assert work.causes["other kernels"].forward == pytest.approx(moved + ordered, rel=1e-12)
-        assert work.causes["other kernels"].recomputed >= (times - 1) * ordered
-
-
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
     """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one.
     What comes to an expert is narrowed as what comes to a feed-forward, not what comes to a router of two outputs."""
@@ -1228,63 +862,11 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
     assert found["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
 
 
-@pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
-def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int) -> None:
-    """The bias behind the split matrix of both experts of each of four layers, where fsdp cuts it."""
-    found = []
-    for bias in (False, True):
-        model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1", {"experts.bias": bias})
-        recipe = Recipe(layout, 3, tokens=32)
-        found.append(collectives(Pipeline(model, recipe).pieces, recipe).get("all_reduce", Sent(0, 0)))
-    without, with_ = found
-    assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 2 * 64 * 2)
-
-
-@pytest.mark.parametrize(
-    ("layout", "changes", "sizes"),
-    [
-        (Layout(), {}, [[0, 1, 2, 3]]),
-        (Layout(pp=2), {}, [[0, 1], [2, 3]]),
-        (Layout(pp=3), {}, [[0], [1, 2], [3]]),  # what is over with those before the last
-        (Layout(pp=2, vpp=2), {"schedule": "interleaved"}, [[0], [1], [2], [3]]),
-        (Layout(pp=2), {"schedule": "zbv"}, [[0], [1], [2], [3]]),
-        (Layout(pp=2), {"stages": (3, 1)}, [[0, 1, 2], [3]]),
-        (Layout(pp=4), {"framework": "nanotron"}, [[0, 1], [2], [3], []]),  # the head is half a layer
-    ],
-)
-def test_pieces_of_a_pipeline(layout: Layout, changes: dict[str, Any], sizes: list[list[int]]) -> None:
-    """The table with the first, the last norm and the head with the last."""
-    pieces = Pipeline(load(DECODER), Recipe(layout, accumulation=4, **changes)).pieces
-    assert [sorted({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces] == sizes
-    for number_, piece in enumerate(pieces):
-        paths = {leaf.entry.path for leaf in piece.leaves if not leaf.layers}
-        first, last = number_ == 0, number_ == len(pieces) - 1
-        assert (piece.number, piece.first, piece.last) == (number_, first, last)
-        wanted = {"embedding.tokens"} if first else set()
-        assert paths == wanted | ({"final_norm", "head.projection"} if last else set())
-
-
 def test_stages_have_pieces_from_both_ends_or_in_turn() -> None:
     for schedule, vpp, held_ in (("zbv", 1, [[0, 5], [1, 4], [2, 3]]), ("interleaved", 2, [[0, 3], [1, 4], [2, 5]])):
         recipe = Recipe(Layout(pp=3, vpp=vpp), accumulation=3, schedule=schedule)
         pipeline = Pipeline(load(DECODER, {"L": 6}), recipe)
         assert [[piece.number for piece in pipeline.of_stage(stage)] for stage in range(3)] == held_
-
-
-def test_stages_free_what_their_forwards_before_the_first_backward_reduce() -> None:
-    """nanotron's first of two stages begins two micro-batches before it waits, the last one."""
-    recipe = Recipe(Layout(tp=2, sp=2, pp=2), 3, 8, 32, framework="nanotron")
-    pipeline = Pipeline(load(DECODER), recipe)
-    for stage, rounds in ((0, 2), (1, 1)):
-        pieces = pipeline.of_stage(stage)
-        assert profiles.unreleased_bytes(recipe, pieces, State()) == profiles.queued_bytes(recipe, pieces, rounds) > 0
-
-
-def test_ranks_of_tp_that_share_out_experts_hold_as_many() -> None:
-    """Two experts each: only what fsdp cuts, rows that are no multiple of its ranks, tells one pair from the other."""
-    model, recipe = load("D=66 L=2 h=6 h_kv=6 F=35 V=250 E=4 k=2"), Recipe(Layout(tp=2, fsdp=2, ep=2), tokens=16)
-    first, beside, second, last = (rank_of(model, recipe, n).bytes["parameters"] for n in range(4))
-    assert first == beside > second == last
 
 
 @pytest.mark.parametrize(
@@ -1330,32 +912,6 @@ def test_a_core_that_layers_share_runs_in_each() -> None:
 
 # The memory of a rank.
 
-SHARD = (WEIGHTS - 2 * HEAD) // 4 + 2 * 63 * 64  # of four ranks, elements of the first
-KEEPS = sum(USUAL.values()) + USUAL["norm"]
-
-
-@pytest.mark.parametrize(
-    ("changes", "moments"),
-    [
-        ({"layout": Layout(fsdp=4)},
-         {"loss": 12 * SHARD + KEEPS + 2 * ROOT + 12 * ROWS * 250,
-          "backward": 12 * SHARD + KEEPS + 4 * ROOT + 10 * BLOCK,
-          "end": 16 * SHARD + 8 * ROOT, "step": 16 * SHARD}),
-        ({}, {"loss": 12 * WEIGHTS + KEEPS + 12 * ROWS * 250, "backward": 12 * WEIGHTS + KEEPS, "end": 16 * WEIGHTS}),
-        ({"offload": "optimizer"}, {"loss": 4 * WEIGHTS + KEEPS + 12 * ROWS * 250, "end": 8 * WEIGHTS}),
-        ({"offload": "activations"},
-         {"backward": 12 * WEIGHTS + KEEPS - (KEEPS - WIDE // 2 - USUAL["final_norm"]) // 2}),
-        ({"recompute": "core"}, {"loss": 12 * WEIGHTS + KEEPS - 4 * STATED + 12 * ROWS * 250, "step": 16 * WEIGHTS}),
-    ],
-)  # fmt: skip
-def test_a_rank_at_each_moment(changes: dict[str, Any], moments: dict[str, int]) -> None:
-    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
-    found = memory(load(DECODER), recipe).fullest
-    for name, size in moments.items():
-        assert found.moments[name] == size, name
-    assert found.allocated == sum(found.bytes.values()) == max(found.moments.values()) == found.moments[found.moment]
-    assert found.reserved == (found.allocated + found.collective_bytes) * 104 // 100
-
 
 def test_ranks_of_stages_hold_their_micro_batches() -> None:
     """1F1B on two stages: two on the first, one on the second, of two layers each; what is in flight beside one."""
@@ -1387,11 +943,6 @@ def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp
 
 def test_no_products_take_no_time() -> None:
     assert ProductTime.of([]) == (0, 0, 0) and ProductTime.of([ProductTime(1, 2, 3)] * 2) == (2, 4, 6)
-
-
-def test_what_is_lent_is_reserved() -> None:
-    one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, collective_bytes=500)
-    assert (one.allocated, one.reserved) == (1000, 1560)
 
 
 def test_shared_experts_keep_what_the_router_keeps() -> None:
@@ -1437,31 +988,6 @@ def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize(("sp", "kind"), [(1, "all_reduce"), (2, "all_gather")])
-def test_a_frozen_table_s_gradient_is_not_gathered(sp: int, kind: str) -> None:
-    """Its sums go forward as before; no more than that: one collective of 32 positions' stream less where positions
-    are split. Learned positions beside a table add none."""
-    found, recipe = [], Recipe(Layout(tp=2, sp=sp), tokens=32, framework="megatron")
-    for source, changes in (
-        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {}),
-        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"positions.form": "learned", "positions.rows": 64}),
-        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"lora.rank": 4}),
-    ):
-        own = replace(recipe, frozen="bf16") if "lora.rank" in changes else recipe
-        found.append(collectives(Pipeline(load(source, changes), own).of_stage(0), own)[kind])
-    plain, learned, frozen = found
-    less = (sp - 1, (sp - 1) * 32 * 64 * 2)
-    assert plain == learned and (plain.times - frozen.times, plain.bytes - frozen.bytes) == less
-
-
-def test_a_classifier_s_loss_is_of_one_position_of_each_picture() -> None:
-    recipe = Recipe(Layout(tp=2), micro_batch=3, tokens=197)
-    timer = StepTimer(load("vit-b"), recipe, Machine.of(CARD))
-    (piece,) = timer.pipeline.of_stage(0)
-    (message, when), *_ = timer.tp_reductions(piece)
-    assert (message, when) == (ring("all_reduce", Group(2, 2), 3 * 4 * 3.0, 3), "forward")
-
-
 def test_stages_are_cut_by_the_elements_of_their_matrices() -> None:
     """nanotron's. All experts count, though a token meets one, and layers that share weights each: of 16 experts three
     layers of 312,320 elements are past half of four and a head of 128,000."""
@@ -1486,10 +1012,3 @@ def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
     stages = [timer.pipeline.of_stage(stage) for stage in range(3)]
     sums = [timer.sent(own, StageWeights.of(timer.pipeline, own)).get("all_reduce", 0) for own in stages]
     assert sums == [250 * 64 * 4 + 6 * 64 * 4, 0, 250 * 64 * 4 + 6 * 64 * 4]
-
-
-def test_a_vocabulary_of_torch_s_is_cut_and_not_padded() -> None:
-    for framework, said in (("fsdp2", "is cut as torch.chunk cuts it"), ("nanotron", "is padded to 252")):
-        plan = memory(load(FOUR_LAYERS), Recipe(Layout(tp=4), tokens=32, framework=framework))
-        assert any(said in note for note in plan.notes), framework
-    assert [rules_of(Recipe(framework=name))["pads"] for name in ("fsdp2", "nanotron")] == [0, 1]

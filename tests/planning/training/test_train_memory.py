@@ -12,15 +12,15 @@ from msgspec.structs import replace
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory, profiles
+from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import last_within
-from txcalc.planning.training.memory import RankPeak, rank_of
-from txcalc.planning.training.profiles import Moment, PassSizes, WeightGroups
+from txcalc.planning.training.memory import RankPeak
+from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import RankTensor, State, tensors, weight_bytes
+from txcalc.planning.training.states import RankTensor, weight_bytes
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -35,48 +35,6 @@ def parameters(plan: Ranks) -> list[tuple[int, int]]:
     return [(rank.state.parameters // 4, rank.count) for rank in plan.ranks]
 
 
-def test_the_shards_that_fully_shard_makes(llama: Model) -> None:
-    """As torch 2.13's fully_shard gives them on a fake group of so many ranks."""
-    assert parameters(memory(llama, Recipe(Layout(fsdp=8)))) == [(1_003_782_656, 8)]
-    found = parameters(memory(llama, Recipe(Layout(fsdp=1024))))
-    assert found == [(7_848_196, 1017), (7_749_892, 1), (6_816_004, 6)]  # 128,256 rows: 126 each, 114 for one, none
-
-
-@pytest.mark.parametrize(
-    "layout",
-    [
-        Layout(fsdp=3), Layout(fsdp=7), Layout(fsdp=1000), Layout(tp=2, fsdp=3), Layout(tp=4, fsdp=5, cp=2),
-        Layout(pp=2, fsdp=3), Layout(tp=2, pp=4, fsdp=2), Layout(dp=2, fsdp=4),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_shards_add_up_to_the_model(layout: Layout) -> None:
-    """Over all ranks every weight is held as often as it is copied: norms by every rank of tp, all by those of dp."""
-    model = load(LLAMA)
-    plan = memory(model, Recipe(layout, tokens=64, accumulation=4))
-    assert sum(rank.count for rank in plan.ranks) == layout.gpus
-    norms = sum(entry.params for entry in model.ledger() if entry.kind == "norm")
-    once = sum(elements * count for elements, count in parameters(plan))
-    assert once == layout.dp * (model.params + norms * (layout.tp - 1))
-    for rank in plan.ranks:
-        asked = rank_of(model, plan.recipe, rank.rank)
-        assert (asked.state, asked.reserved) == (rank.state, rank.reserved)
-
-
-def test_zero_by_stage() -> None:
-    """Rajbhandari et al. 2020, figure 1: 16·Ψ, then 4·Ψ + 12·Ψ/N, 2·Ψ + 14·Ψ/N, 16·Ψ/N bytes (7.5 B, N = 64)."""
-    model = load(LLAMA)
-    n, params = 4, model.params
-    for zero, held in ((0, 16 * params), (1, 4 * params + 12 * params // n), (2, 2 * params + 14 * params // n)):
-        (rank,) = memory(model, Recipe(Layout(dp=n), framework="deepspeed", zero=zero, tokens=64)).ranks
-        assert 0 <= sum(rank.state) - held < 16
-    (rank,) = memory(load("llama-3.1-8b"), Recipe(Layout(dp=8), framework="deepspeed", zero=3, tokens=64)).ranks
-    assert (rank.bytes["gathered"], rank.bytes["buffers"]) == (
-        2 * 10**9,
-        10**9,
-    )  # its own limits
-
-
 @pytest.mark.parametrize("layout", [Layout(fsdp=8), Layout(pp=4, fsdp=2)])
 def test_what_the_host_holds_is_missing_on_the_accelerator(llama: Model, layout: Layout) -> None:
     recipe = Recipe(layout, tokens=4096, accumulation=8)
@@ -87,89 +45,6 @@ def test_what_the_host_holds_is_missing_on_the_accelerator(llama: Model, layout:
     assert optimizer.host == none.state.optimizer + none.state.gradients
     assert none.moments["loss"] - activations.moments["loss"] == activations.host >= activations.offloaded > 0
     assert both.host == optimizer.host + activations.host
-
-
-def test_in_flight_by_schedule() -> None:
-    def held(schedule: str, pp: int, m: int, vpp: int = 1) -> list[int]:
-        recipe = Recipe(Layout(pp=pp, vpp=vpp), accumulation=m, schedule=schedule)
-        return [max(map(sum, in_flight(recipe, stage))) for stage in range(pp)]
-
-    assert held("gpipe", 4, 8) == [8, 8, 8, 8]
-    assert held("1f1b", 4, 8) == [4, 3, 2, 1]
-    assert held("1f1b", 4, 2) == [2, 2, 2, 1]
-    assert held("interleaved", 4, 8, 2) == [11, 9, 7, 5]  # 2·(pp − r − 1) + (v − 1)·pp + 1
-    assert held("zbv", 4, 8) == [8, 8, 8, 8]
-    assert held("dualpipev", 4, 8) == [9, 9, 9, 9]
-
-
-def test_recomputing_blocks_keeps_their_inputs_alone() -> None:
-    model = load(LLAMA)
-    recipe = Recipe(Layout(), micro_batch=3, tokens=64)
-    whole, blocks, half = (
-        memory(model, replace(recipe, recompute=how)).fullest for how in ("none", "blocks", "every:2")
-    )
-    assert whole.bytes["saved"] > half.bytes["saved"] > blocks.bytes["saved"]
-    one = model.ledger(3, 64).at("layers.0").total("saved") * 2 + 2 * 3 * 64 * 4 + 3 * 64 * 8 * 4  # statistics in fp32
-    saved = {rank.moment: rank.bytes["saved"] for rank in (whole, blocks)}
-    assert whole.bytes["saved"] - half.bytes["saved"] == 2 * (one - 3 * 64 * 64 * 2), saved
-
-
-def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
-    recipe, capacity = Recipe(Layout(fsdp=8), tokens=4096), 80 * 10**9
-    for what in ("micro_batch", "tokens"):
-        best = largest(llama, recipe, what, capacity)
-        assert best
-        at: list[dict[str, Any]] = [{what: best}, {what: best + 1}]
-        assert memory(llama, replace(recipe, **at[0])).fullest.reserved <= capacity
-        assert memory(llama, replace(recipe, **at[1])).fullest.reserved > capacity
-
-
-def test_key_value_heads_are_repeated_where_the_framework_does() -> None:
-    (rank,) = memory(load(LLAMA), Recipe(Layout(tp=8), framework="megatron", tokens=64)).ranks
-    heads = 4 * 2 * 8 * 64 * 2  # of one head k and v, in bf16
-    without = memory(load(LLAMA), Recipe(Layout(tp=4), framework="megatron", tokens=64)).ranks[0]
-    assert rank.state.parameters > without.state.parameters // 2 + heads // 4
-
-
-def test_adapters_learn_alone() -> None:
-    """rank · (d_in + d_out) for each of them; NF4 is 4 bits and an fp32 scale for 64, or a byte and an fp32 for 256."""
-    plain = load(LLAMA)
-    model = load(LLAMA, {"lora.rank": 4})
-    recipe = Recipe(tokens=64, frozen="bf16", parameter="bf16")
-    rank = memory(model, recipe).fullest
-    learned = 4 * 4 * ((64 + 64) + (64 + 32))  # layers · rank · (q's and v's two sides)
-    assert rank.state.adapters == 2 * learned
-    assert rank.state.gradients == 2 * learned
-    assert rank.state.optimizer == 4 * learned
-    assert rank.state.parameters == 2 * plain.params
-    matrices = 4 * (64 * (64 + 32 + 32 + 64) + 3 * 64 * 96)
-    packed = replace(recipe, frozen="nf4")
-    saved = rank.state.parameters - memory(model, packed).fullest.state.parameters
-    assert saved == 2 * matrices - matrices // 2 - 4 * matrices // 64
-    full = memory(plain, replace(recipe, frozen=None)).fullest
-    assert rank.bytes["saved"] < full.bytes["saved"], "frozen matrices need no input"
-
-
-def test_fully_shard_has_buffers_for_what_learns() -> None:
-    """Of a block's adapters gradients in bf16 and their fp32 sums; nothing of the root, which is frozen. Between a
-    pipeline's micro-batches whole gradients of all that a stage's adapters learn. All weights are gathered."""
-    model, block = load(LLAMA, {"lora.rank": 4}), 4 * ((64 + 64) + (64 + 32))
-    recipe = Recipe(Layout(fsdp=2), tokens=64, frozen="bf16", parameter="bf16")
-
-    def moments(model: Model, recipe: Recipe) -> dict[str, Moment]:
-        pieces = Pipeline(model, recipe).pieces[:1]
-        groups = WeightGroups.of(tensor for piece in pieces for tensor in tensors(piece, recipe))
-        return profiles.moments(recipe, PassSizes.of(recipe, pieces), groups, State(), 64)
-
-    tuned, full = moments(model, recipe), moments(load(LLAMA), replace(recipe, frozen=None))
-    assert (tuned["backward"].buffers, tuned["end"].buffers) == (block * (2 + 4), 0)
-    assert tuned["backward"].gathered == full["backward"].gathered + 2 * block * 2
-    matrices, norms, tables = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96, 64, 64 * 250
-    root = norms + 2 * tables
-    assert full["backward"].buffers == (matrices + 2 * norms) * (2 + 4) + root * 2
-    assert full["end"].buffers == root * (2 + 4)
-    staged = replace(recipe, layout=Layout(fsdp=2, pp=2), accumulation=2)
-    assert moments(model, staged)["loss"].buffers == 2 * block * 4
 
 
 def test_megatron_on_a_b200() -> None:
@@ -220,15 +95,6 @@ def test_nanotron_by_its_source() -> None:
     assert sharded.collective_bytes - whole.collective_bytes == sharded.state.parameters * 3 // 2
     joint = whole.bytes["saved"] - memory(load("D=64 L=4 h=8 h_kv=4 F=96 V=256 tied"), recipe).fullest.bytes["saved"]
     assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none with q
-
-
-def test_litgpt_on_an_a100() -> None:
-    """LoRA on Llama-2-7B, torch.cuda.max_memory_allocated in GB (litgpt 26857050, tutorials/resource-tables.md): what
-    its eager norms, dropouts and 4-bit products keep is in its code; a tenth of the activations is not explained."""
-    model = load("llama-2-7b", {"lora.rank": 8})
-    for batch, form, measured in ((1, "bf16", 21.30), (1, "nf4", 14.14), (1, "nf4-dq", 13.84), (2, "bf16", 29.07)):
-        recipe = Recipe(micro_batch=batch, tokens=1304, framework="litgpt", frozen=form)
-        assert -0.08 < memory(model, recipe).fullest.allocated / 1e9 / measured - 1 < 0
 
 
 def test_the_last_that_holds_is_what_trying_all_finds() -> None:
@@ -288,12 +154,6 @@ def test_gradients_are_there_throughout_where_they_are_accumulated() -> None:
     (once,), (twice,) = (memory(load(LLAMA), replace(recipe, accumulation=n)).ranks for n in (1, 2))
     for moment in ("loss", "backward"):
         assert twice.moments[moment] - once.moments[moment] == twice.state.gradients > 0
-
-
-def test_what_copies_reduce_is_sent_once_a_step() -> None:
-    """By no piece of a micro-batch."""
-    model, recipe = load(LLAMA), Recipe(Layout(dp=4))
-    assert collectives(Pipeline(model, recipe).pieces, recipe) == {}
 
 
 def test_a_moment_holds_what_is_said_of_it() -> None:

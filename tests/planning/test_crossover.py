@@ -13,22 +13,18 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import assume, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from paths import HF
 from strategies import decoders, encoder_decoders, encoders
 
 from txcalc.errors import InputError
 from txcalc.ledger import walk
-from txcalc.num import ceil_div
-from txcalc.parts.latent import LatentCore
 from txcalc.planning.crossover import (
-    BATCHES,
     RULES,
     CrossoverRule,
     Prefills,
     balances,
     crossovers,
-    elements_read,
     first,
     lengths,
 )
@@ -153,19 +149,6 @@ def test_the_first_length_is_that_of_a_search(kind: str, width: int) -> None:
         assert kind != "selected keys" or answer.tokens > 10  # type: ignore[operator]
 
 
-def test_never_is_exact_at_the_edge() -> None:
-    """Two layers of one window and one width: one more element of F turns a length into never."""
-    window, d, h = 64, 16, 2
-    # Beyond the window: 4·W·D a token and layer, against 4·D·F of a plain feed-forward: equal where F = W, and then
-    # attention, short by its first tokens, still does not get there; with F one less it does.
-    first_rule = RULES[0].name
-    equal = found(f"D={d} h={h} F={window} L=3 window={window} plain")
-    assert equal[first_rule, "masked"] is None
-    less = found(f"D={d} h={h} F={window - 1} L=3 window={window} plain")
-    # Σ min(i, W) ≥ T·(W − 1): the first W·(W − 1)/2 pairs that are missing are made up for one by one.
-    assert less[first_rule, "masked"] == window * (window - 1) // 2
-
-
 @pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen4_exp", "qwen4_exp_text"])
@@ -197,14 +180,6 @@ def test_why_there_is_none() -> None:
     assert (first_rule.tokens, first_rule.why) == (None, "no such layers")
 
 
-def test_mla_in_both_forms() -> None:
-    """All heads on one latent make scores dearer and the projections cheaper: it crosses earlier."""
-    expanded, absorbed = found("deepseek-v3"), found("deepseek-v3", mla="absorbed")
-    assert all(absorbed[key] < expanded[key] for key in expanded)  # type: ignore[operator]
-    # 305·T·16,384 of scores and values; all else as in the formula of the whole.
-    assert expanded[WITH_HEAD, "dense"] == -(-4_470_776 // 305)
-
-
 def test_a_table_of_distances_bends_the_cost(tmp_path: Path) -> None:
     """Below its reach DeBERTa meets fewer distances than its table has."""
     configs = json.loads((HF / "configs.json").read_text())
@@ -216,18 +191,6 @@ def test_a_table_of_distances_bends_the_cost(tmp_path: Path) -> None:
         if each.tokens is not None and each.tokens > 1:
             assert holds(prefills, each.rule, each.attention, each.tokens)
             assert not holds(prefills, each.rule, each.attention, each.tokens - 1)
-
-
-def test_encoders_and_halves() -> None:
-    bert = found("bert-base")
-    assert all(bert[rule.name, "dense"] == bert[rule.name, "masked"] for rule in RULES)
-    assert [bert[rule.name, "dense"] for rule in RULES[:3]] == [3072, 1536, 1536]
-    both = found("t5-small")
-    fixed = found("t5-small", source=64)
-    assert both[LINEAR, "dense"] != fixed[LINEAR, "dense"]
-    assert lengths(load("t5-small")).at(7).source == 7 and lengths(load("t5-small"), source=64).at(7).source == 64
-    assert lengths(load("t5-small"), source=2).at(7).source == 2
-    assert lengths(load("whisper-large-v3")).at(7).source == 1500
 
 
 def test_a_picture_has_no_length() -> None:
@@ -265,22 +228,6 @@ def test_first_against_brute_force(drawn: tuple[Callable[[int], int], tuple[int,
     assert first(f, ends) == next((n for n in range(1, 1500) if f(n) >= 0), None)
 
 
-@given(a=st.integers(1, 10**6), b=st.integers(-(10**12), 10**15), c=st.integers(0, 10**24))
-def test_first_of_large_quadratics(a: int, b: int, c: int) -> None:
-    answer = first(lambda n: a * n * n - b * n - c)
-    assert answer is not None and a * answer**2 >= b * answer + c
-    assert answer == 1 or a * (answer - 1) ** 2 < b * (answer - 1) + c
-
-
-def test_an_end_may_be_the_second() -> None:
-    assert first(lambda n: 5 * n - 100 - (n == 1), (2,)) == 20
-
-
-def test_what_is_past_an_end_is_another_polynomial() -> None:
-    """-1 up to 3, and from there on -1, -2, 1."""
-    assert first(lambda n: -1 if n < 4 else 2 * (n - 3) ** 2 - 3 * (n - 3) - 1, (3,)) == 5
-
-
 def test_what_is_not_quadratic_is_refused() -> None:
     with pytest.raises(ArithmeticError, match="more than the second degree"):
         first(lambda n: n**3 - 10**9)
@@ -289,18 +236,6 @@ def test_what_is_not_quadratic_is_refused() -> None:
 
 
 # Cache against weights.
-
-
-def test_llama_reads_its_weights_but_the_token_table() -> None:
-    rows = {each.batch: each for each in balances(lengths(load("llama-3.1-8b")))}
-    assert list(rows) == list(BATCHES)
-    weights = 2 * (8_030_261_248 - 128_256 * 4096)
-    for batch, row in rows.items():
-        assert row.weights_bytes == weights
-        assert row.context == -(-weights // (131_072 * batch))
-        assert row.cache_bytes == batch * 131_072 * row.context
-    (one, *_) = balances(lengths(load("llama-3.1-8b")), dtype="fp8", kv_dtype="int4")
-    assert (one.weights_bytes, one.context) == (weights // 2, -(-weights // 2 // 32_768))
 
 
 def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
@@ -315,52 +250,10 @@ def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
         assert row.cache_bytes == 2 * row.batch * (8 * min(context, 10) + 4 * context)
 
 
-def test_a_tied_head_is_read() -> None:
-    (row, *_) = balances(lengths(load("gpt2")))
-    assert row.weights_bytes == 2 * (124_439_808 - 1024 * 768)
-
-
-def test_experts_are_read_as_far_as_the_batch_reaches() -> None:
-    model = load("mixtral-8x7b")
-    rows = {each.batch: each.weights_bytes for each in balances(lengths(model))}
-    expert = 32 * 3 * 4096 * 14_336
-    rest = model.params - 8 * expert - 32_000 * 4096
-    assert rows == {1: 2 * (rest + 2 * expert), **dict.fromkeys(BATCHES[1:], 2 * (rest + 8 * expert))}
-
-
-def test_a_decode_step_reads_neither_the_encoder_nor_what_the_cache_holds() -> None:
-    """T5: of cross-attention q and o only, K and V are in the cache; the relative biases and the tied head are read."""
-    (row, *_) = balances(lengths(load("t5-small")))
-    layer = (4 + 2) * 512 * 512 + 2 * 512 * 2048 + 3 * 512
-    assert row.weights_bytes == 2 * (6 * layer + 512 + 32 * 8 + 32_128 * 512)
-
-
 def test_windows_and_states_stop_growing() -> None:
     assert [each.context for each in balances(lengths(load("mistral-7b")))][:2] == [None, None]
     assert [each.context for each in balances(lengths(load("mamba-130m")))] == [None, None, None, None, 1]
     assert balances(lengths(load("bert-base"))) == []
-
-
-@settings(max_examples=15)
-@given(raw=decoders(), batch=st.sampled_from(BATCHES))
-def test_the_first_context_and_no_earlier(raw: dict[str, Any], batch: int) -> None:
-    prefills = small(raw)
-    rows = {each.batch: each for each in balances(prefills)}
-    assume(rows)
-    row = rows[batch]
-    weights = sum(map(elements_read, prefills.model.ledger(batch, 1, 1)))
-
-    def cache(context: int) -> int:
-        """All that is held, but of latents what the step reads: an index may select them."""
-        step = prefills.model.ledger(1, 1, context - 1, mla="absorbed")
-        return batch * sum(e.traffic.cache if isinstance(e.leaf, LatentCore) else e.cache for e in step)
-
-    assert row.weights_bytes == ceil_div(16 * weights, 8)
-    if row.context is None:
-        assert cache(10**9) < weights
-    else:
-        assert cache(row.context) >= weights
-        assert row.context == 1 or cache(row.context - 1) < weights
 
 
 # Closed forms.
@@ -425,32 +318,6 @@ def test_the_closed_form_is_that_of_its_piece() -> None:
 
 
 run = Command("crossover", columns=100, NO_COLOR="1")
-
-
-def test_json() -> None:
-    pytest.importorskip("sympy")
-    data = run.data("llama-3.1-8b", "mistral-7b")
-    assert data["schema"] == "txcalc/crossover/1"
-    assert len(data["rows"]) == 2 * 2 * len(RULES)
-    row = {
-        "model": "llama-3.1-8b",
-        "rule": LINEAR,
-        "attention": "dense",
-        "formula": "D·(2·d_h·(h + h_kv) + 3·F)/(2·h·d_h)",
-        "tokens": 26_624,
-    }
-    assert data["rows"][6].items() >= row.items()
-    never = data["rows"][-1]
-    assert (never["model"], never["tokens"], never["formula"]) == ("mistral-7b", None, None) and never["why"]
-    assert data["cache"][0] == {
-        "model": "llama-3.1-8b",
-        "batch": 1,
-        "context": 114_517,
-        "weights_bytes": 15_009_849_344,
-        "cache_bytes": 114_517 * 131_072,
-    }
-    classic = {"rule": RULES[0].name, "attention": "dense", "plain": "4·D", "gated": "6·D"}
-    assert data["classic"][0].items() >= classic.items()
 
 
 def test_the_table() -> None:

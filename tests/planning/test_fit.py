@@ -26,9 +26,6 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
-from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import profile
-from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.shapes import (
@@ -56,26 +53,6 @@ run = Command(columns=100, NO_COLOR="1")
 # Which presets fit.
 
 
-@pytest.mark.parametrize(
-    "name", ["llama-3.1-8b", "gpt-oss-20b", "whisper-large-v3", "bert-base", "vit-b", "mamba-2.8b"]
-)
-@pytest.mark.parametrize("weights", ["bf16", "mxfp4"])
-def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
-    model, l4 = load(name), hardware.load("l4")
-    kept = engine(model, weights)
-    found = FormatFits(model, kept, 4096).on(CardSet("", l4.memory))
-    assert found.need_bytes is not None and found.room_bytes is not None
-    assert found.need_bytes + found.room_bytes + kept.reserve.of(l4.memory) == l4.memory
-    fullest = Planner(model, l4, kept).fullest(Layout(), found.context, 1)
-    assert (found.room_bytes, found.fits) == (fullest.free, fullest.free >= 0)
-
-
-def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
-    for name, longest in (("gpt2", 1024), ("vit-b", 197), ("whisper-large-v3", 448)):  # the last: of its decoder
-        model = load(name)
-        assert FormatFits(model, engine(model), 8192).on(CardSet("", 10**9)).context == longest
-
-
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     model = load("gpt-oss-20b")
     found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet("", 10**12))
@@ -96,36 +73,7 @@ def test_fit_lists_what_fits() -> None:
     assert code == 1 and "0 of " in out
 
 
-def test_cards_share_what_a_model_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A further card of the same layout looks at no tensor again, in any format."""
-    made: list[str] = []
-
-    def count(*argv: Any) -> RankBytes:
-        made.append(argv[2].weights.name)
-        return RankBytes(*argv)
-
-    monkeypatch.setattr("txcalc.planning.fitting.RankBytes", count)
-    alone = fit("llama-3.1-8b", gpu="l40s", weights="bf16,fp8").rows
-    assert made == ["bf16", "fp8"]
-    both = fit("llama-3.1-8b", gpu=["l40s", "h100"], weights="bf16,fp8").rows
-    assert len(made) == 4 and both[:2] == alone
-
-
 # Shapes.
-
-
-@pytest.mark.parametrize(
-    ("family", "layers", "width", "preset"),
-    [
-        (DesignFamily(), 32, 4096, "llama-7b"),
-        (DesignFamily(), 40, 5120, "llama-2-13b"),
-        (DesignFamily(), 80, 8192, "llama-65b"),
-        (DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=4), 32, 4096, "llama-3.1-8b"),
-        (DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=8), 80, 8192, "llama-3.1-70b"),
-    ],
-)
-def test_the_shapes_of_llama_are_of_the_family(family: DesignFamily, layers: int, width: int, preset: str) -> None:
-    assert budget(family, params=1).shape(layers, width).params == load(preset).params
 
 
 families = st.builds(
@@ -173,13 +121,6 @@ def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int)
         assert abs(shape.spare) * 20 <= params
 
 
-def test_designs_are_ranked_by_the_rule() -> None:
-    shapes = designs(budget(params=7 * 10**9))
-    factors = [max(Fraction(s.width, 128 * s.layers), Fraction(128 * s.layers, s.width)) for s in shapes]
-    assert factors == sorted(factors)
-    assert (shapes[0].layers, shapes[0].width) in {(32, 4096), (33, 4096), (34, 4352), (31, 4096), (32, 4352)}
-
-
 def test_cache_of_a_token_and_memory_with_a_context() -> None:
     family = DesignFamily(vocab=128_256, ratio=Fraction(7, 2), gqa=4)
     asked = budget(family, context=8192, memory=24 * 10**9)
@@ -214,10 +155,6 @@ def test_the_json_of_a_design() -> None:
     assert load(first["inline"]).params == first["params"] == 8_030_261_248
 
 
-def test_ratios_are_exact() -> None:
-    assert (parse_ratio("8/3"), parse_ratio("3.5")) == (Fraction(8, 3), Fraction(7, 2))
-
-
 def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     rows = list(csv.DictReader(typed("fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv").stdout.splitlines()))
     assert [(row["column"], row["unit"]) for row in rows[:3]] == [
@@ -234,22 +171,6 @@ def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     assert typed(*argv).stdout.startswith("id,deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
 
 
-def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:
-    argv = ("fit", "qwen3-32b", "llama-3.3-70b", "--gpu", "4090", "--gpu", "4090:2", "--gpu", "8xh100")
-    found = run.data(*argv)
-    assert [card["name"] for card in found["cards"]] == ["rtx-4090", "2 × rtx-4090", "8 × h100-sxm"]
-    rows = {(row["model"], row["gpu"], row["asked"]): row for row in found["rows"]}
-    short = rows["llama-3.3-70b", "rtx-4090", "q4_k_m"]
-    assert not short["fits"] and short["short_bytes"] == -short["room_bytes"] > 0
-    two = rows["qwen3-32b", "2 × rtx-4090", "q8_0"]
-    assert two["fits"] and two["layout"] == "pp=2" and two["tokens_per_s"] > 10
-    eight = rows["llama-3.3-70b", "8 × h100-sxm", "native"]
-    assert eight["layout"] == "tp=8" and ("llama-3.3-70b", "8 × h100-sxm", "q8_0") not in rows  # the first that fits
-    code, out, _ = run("fit", "llama-3.3-70b", "--gpu", "4090")
-    assert code == 1 and "short 18.62 GiB" in out and max(map(len, out.splitlines())) <= 80
-    assert len(out.splitlines()) == 8  # a line per model where one accelerator is asked about
-
-
 def test_what_is_short_of_ram_is_below_zero_in_a_table() -> None:
     """Also where the GPU itself has room to spare."""
     argv = ("fit", "llama-3.1-70b", "--gpu", "4090", "--ram", "16GB")
@@ -257,15 +178,6 @@ def test_what_is_short_of_ram_is_below_zero_in_a_table() -> None:
     assert row["room_bytes"] > 0 and row["short_bytes"] == -row["ram_free_bytes"] > 0
     (line,) = csv.DictReader(run(*argv, "--format", "csv")[1].splitlines())
     assert line["left (bytes)"] == str(-row["short_bytes"])
-
-
-@pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba-2.8b"])
-def test_a_card_by_numbers_is_as_fast_as_a_preset_with_these(model: str) -> None:
-    """Of which no peak is known: one token's arithmetic is little of its time, where it has a peak at all."""
-    given, (known,) = fit(model, gpu="24GB@936GB/s@71TFLOPS").rows[0], fit(model, gpu="24GB@936GB/s").rows[:1]
-    assert known.tokens_per_s == pytest.approx(given.tokens_per_s, rel=0.05)
-    half = fit(model, gpu="24GB@468GB/s").rows[0].tokens_per_s
-    assert half and known.tokens_per_s and half < 0.6 * known.tokens_per_s
 
 
 def test_what_was_never_released_is_not_offered() -> None:
@@ -316,15 +228,6 @@ def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest
     monkeypatch.setattr("txcalc.planning.shapes.WIDEST", family.step() - 1)
     with pytest.raises(InputError, match="whole heads need a multiple of D = "):
         family.widths()
-
-
-def test_heads_stay_as_wide_as_they_are_where_each_kind_says_it() -> None:
-    """Gemma 3's windowed layers have a table of attention of their own."""
-    changes = Likeness(load("gemma-3-12b")).changes(6, 1920)
-    assert changes == {
-        "d_model": 1920, "n_layers": 6, "attention.n_heads": 8, "attention.n_kv_heads": 4, "feed_forward.d_ff": 7680,
-        "layer.local.attention.d_head": 256, "attention.d_head": 256,
-    }  # fmt: skip
 
 
 def test_dense_layers_before_experts_stay_as_many() -> None:
@@ -388,26 +291,6 @@ def test_a_format_that_the_engine_lacks_does_not_fit() -> None:
     assert data["reserve_bytes"] < 2**29  # what CUDA does not see of it, no tenth
 
 
-@pytest.mark.parametrize(
-    ("name", "card", "weights", "server"),
-    [("llama-3.1-8b", "rtx-5090", "q4_k_m", "llama.cpp"), ("gpt-oss-20b", "h100-sxm", "native", "vllm")],
-)
-def test_an_engines_speed_is_that_of_its_own_kernels(name: str, card: str, weights: str, server: str) -> None:
-    """It was that of kernels which engines have in common: 141 tokens a second for 197."""
-    model, one, known = load(name), hardware.load(card), profile(server)
-    assert known
-    how = engine(model, weights, memory=EngineMemory(known, one, 8192))
-    step = LayoutTime(model, Sharding(model), Layout(), one, how).step(1, 8192).achievable
-    (row,) = fit(name, gpu=card, weights=weights, engine=server).rows
-    assert row.tokens_per_s == 1 / step
-
-
-def test_shapes_are_within_a_twentieth_of_their_budget() -> None:
-    for params in (30_000_000, 10**9):
-        found = designs(DesignBudget(DesignFamily(), engine(load("gpt2")), params=params))
-        assert found and all(abs(shape.spare) * 20 <= params for shape in found)
-
-
 def test_the_last_byte_is_enough() -> None:
     """What is usable may be all of it."""
     model = load("D=512 L=4 h=8 h_kv=4 F=1376 V=32000")
@@ -417,11 +300,6 @@ def test_the_last_byte_is_enough() -> None:
         most = max(held.activations(context, sequences).values())
         all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.rest.values()) + most
         assert held.fits(all_of_it, context, sequences) and not held.fits(all_of_it - 1, context, sequences)
-
-
-def test_stages_are_at_most_the_layers() -> None:
-    sharding = Sharding(load("D=512 L=4 h=8 F=1376 V=320"))
-    assert sharding.faults(Layout(pp=4)) == [] != sharding.faults(Layout(pp=5))
 
 
 def test_a_ratio_is_a_short_number() -> None:

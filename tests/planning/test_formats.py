@@ -17,17 +17,15 @@ from command import Command
 from msgspec.structs import replace
 from paths import DATA, HF
 from plans import plan
-from tiny import TINY
 
 from txcalc import hardware, load, train
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import InputError
 from txcalc.parts.part import Weight
-from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
 from txcalc.planning.formats.modules import Modules, listed, names
-from txcalc.planning.formats.names import covering, format_names, stored_narrow, weights_of
+from txcalc.planning.formats.names import format_names, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
-from txcalc.planning.formats.weights import EXPERTS, FORMATS, GGML, LAYERS, Mixed
+from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
@@ -114,17 +112,6 @@ def test_native_bytes_are_the_files_of_torch_less_what_names_tensors(name: str) 
     whole, tensors = QUANTISED["torch_files"][name]
     named = (whole - besides(name) - size(name)) / tensors
     assert 170 < named < 185 if name.startswith("gpt2") else 360 < named < 393
-
-
-def test_native_leaves_wide_what_its_makers_left_wide() -> None:
-    """DeepSeek-V3: fp8 in blocks of 128 × 128 with fp32 scales, but for the router, the tables and the norms."""
-    model = load("deepseek-v3")
-    ledger = model.ledger()
-    kinds = ("attention", "feed_forward", "experts", "shared_experts")
-    matrices = [(e.times, e.leaf.weights()[0].shape) for e in ledger if e.kind in kinds and e.params]
-    narrow = sum(times * rows * columns for times, (rows, columns) in matrices)
-    scales = 4 * sum(times * -(-rows // 128) * -(-columns // 128) for times, (rows, columns) in matrices)
-    assert size("deepseek-v3") == narrow + scales + 2 * (model.params - narrow)
 
 
 def test_deepseek_v4_flashs_bytes_are_those_of_its_files() -> None:
@@ -273,25 +260,6 @@ def test_a_quantisers_own_file_is_read(tmp_path: Path, file: str, held: dict[str
     assert any("--weights native counts its bytes" in note for note in model.notes)
 
 
-@pytest.mark.parametrize(
-    ("module", "wide"),
-    [
-        ("qkv_proj", ["attention.q", "attention.k", "attention.v"]),
-        ("gate_up_proj", ["feed_forward.gate", "feed_forward.up"]),
-        ("[.]up_proj", ["feed_forward.up"]),
-    ],
-)
-def test_a_module_of_several_products_is_all_of_them(module: str, wide: list[str]) -> None:
-    model = load("D=256 L=1 h=4 h_kv=2 F=128 V=1000")
-    groups = {"g": {"weights": INT4, "targets": ["Linear"]}}
-    form = configured(
-        model, {"quant_method": "compressed-tensors", "ignore": [f"re:.*{module}"], "config_groups": groups}
-    )
-    leaves = [entry for entry in model.ledger() if entry.leaf.matrix and entry.kind in ("attention", "feed_forward")]
-    left = [entry.name for entry in leaves if not form.stores(entry.leaf.tensors[0], entry)]
-    assert left == [f"layers.{name}" for name in wide]
-
-
 def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
     """Lists of ModelOpt and llm-compressor name every expert; some of them alone are refused, not taken for none."""
     model = load("D=256 L=2 h=4 h_kv=2 F=128 V=1000 E=4 k=2")
@@ -369,33 +337,6 @@ def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
             bits({"quant_method": "fp8", "ignore": [f"model.{name}"]})
 
 
-@pytest.mark.parametrize(
-    ("glob", "wide"),
-    [
-        ("model.layers.1*", [1, 10, 11]),
-        ("model.layers.1.*", [1]),
-        ("*.1.self_attn*", [1]),
-        ("*layers.1.*_proj", [1]),
-        ("model.layers.*.self_attn.q", []),
-        ("*.self_att*", list(range(12))),
-    ],
-)
-def test_a_star_stands_for_any_letters(glob: str, wide: list[int]) -> None:
-    """As in Python's fnmatch, by which ModelOpt's and Quark's lists are read."""
-    model = load(SMALL.replace("L=3", "L=12"))
-    form = configured(model, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": [glob]})
-    assert isinstance(form, Mixed)
-    narrow = form.table.get("layers.attention.q", {})
-    assert [number for number in range(12) if narrow.get(number) is None] == wide
-
-
-def test_a_layer_alone_may_stay_wide() -> None:
-    one = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]})
-    assert one["layers.0.attention.q"] == 2 * (8 * 65_536 + 32) + 16 * 65_536
-    ten = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]}, SMALL.replace("L=3", "L=12"))
-    assert ten["layers.0.attention.q"] == 11 * (8 * 65_536 + 32) + 16 * 65_536  # not layers 10 and 11
-
-
 @pytest.mark.parametrize(("method", "by"), [("gptq", 32), ("awq", 8)])
 def test_a_matrix_that_a_packer_does_not_take_is_refused(method: str, by: int) -> None:
     """AutoGPTQ takes infeatures and outfeatures of 32; its last group may be short, AutoAWQ's not."""
@@ -413,38 +354,6 @@ def test_a_matrix_that_a_packer_does_not_take_is_refused(method: str, by: int) -
 def packed(width: int, group: int) -> int:
     """Bits of one layer's down projection of `SMALL` in integers with a scale and a zero point per group (0: row)."""
     return 256 * 768 * width + 256 * (768 // group if group else 1) * (16 + width)
-
-
-@pytest.mark.parametrize(
-    ("name", "layers"),
-    [
-        ("model.layers.1.mlp.down_proj", 1),
-        ("model.layers.*.mlp.down_proj", 3),
-        ("down_proj", 3),
-        (r"model\.layers\.[02]\.mlp\.down_proj", 2),
-    ],
-)
-def test_modules_of_auto_round_differ_by_name_or_expression(name: str, layers: int) -> None:
-    for own, held in (
-        ({"bits": 2}, packed(2, 128)),
-        ({"bits": 3}, packed(3, 128)),
-        ({"bits": 8}, packed(8, 128)),
-        ({"bits": 16}, 256 * 768 * 16),
-        ({"group_size": 0}, packed(4, 0)),
-        ({"group_size": -1}, packed(4, 0)),
-        ({"group_size": 64}, packed(4, 64)),
-    ):
-        config = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {name: own}}
-        found = bits(config)["layers.0.feed_forward.down"]
-        assert found == layers * held + (3 - layers) * packed(4, 128), own
-
-
-def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
-    model = load("llama-3.1-405b")
-    how = engine(model, "fp8")
-    whole = sum(how.weights.bytes_of(entry) for entry in model.ledger())
-    stages = Sharding(model).stages(Layout(pp=4))
-    assert sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
 @pytest.mark.drawn(quick=12)
@@ -616,24 +525,6 @@ def test_every_condition_of_a_mixture_holds_where_it_says(when: str) -> None:
         assert held == expected, (groups, experts)
 
 
-def test_tied_rows_that_a_type_does_not_divide_fall_back_as_a_heads() -> None:
-    """Rows of 896 are no multiple of 256: a table that is the head, too, is of q8_0, and what is q4_k else of q5_0."""
-    model = load("D=896 L=2 h=14 F=4864 V=1000 tied")
-    form = weights_of(model, "Q4_K_S")
-    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
-    assert held["embedding.tokens"] == 1000 * 896 // 32 * 34
-    assert held["layers.0.feed_forward.gate"] == 2 * 4864 * 896 // 32 * 22
-
-
-def test_values_of_seventy_billion_are_wider_where_heads_share_them() -> None:
-    """80 layers in a file of Q4_K_S: of grouped heads all have q5_k, of others the first four."""
-    for shared, wide in (("h_kv=2", 80), ("h_kv=4", 4)):
-        form = weights_of(load(f"D=512 L=80 h=4 {shared} F=768 V=1000"), "Q4_K_S")
-        assert isinstance(form, Mixed)
-        (values,) = (row for path, row in form.table.items() if path.endswith("attention.v"))
-        assert Counter(found and found.name for found in values.values())["q5_k"] == wide
-
-
 def in_file(kinds: dict[str, str]) -> dict[str, int]:
     """Bytes of the leaves of `SMALL` whose tensors a .gguf file has in these types."""
     model, tensors = load(SMALL), [SimpleNamespace(name=f"{name}.weight", dtype=kind) for name, kind in kinds.items()]
@@ -684,13 +575,6 @@ def test_what_no_mixture_quantises() -> None:
         assert held["layers.layer_input.gate"] <= {"q4_k", "q8_0", "iq2_xs"}
 
 
-def test_of_one_type_of_ggml_norms_have_32_bits() -> None:
-    model = load(SMALL)
-    form = weights_of(model, "q4_k")
-    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
-    assert held["final_norm"] == 4 * 256 and held["layers.0.attention.o"] == 3 * 256 * 144
-
-
 @pytest.mark.parametrize(("group", "said"), [(128, "int4"), (64, "int4-g64")])
 @pytest.mark.parametrize("method", ["awq", "compressed-tensors"])
 def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, said: str) -> None:
@@ -698,16 +582,6 @@ def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, sai
     named: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
     named["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
     assert configured(load(SMALL), {"quant_method": method, **named[method]}).name == said
-
-
-def test_rows_that_a_type_does_not_divide_fall_back() -> None:
-    """gpt-oss has rows of 2,880, no multiple of 256: q4_k becomes q5_0, q6_k q8_0, in blocks of 32."""
-    model = load("gpt-oss-20b")
-    form = weights_of(model, "Q4_K_M")
-    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
-    assert held["head.projection"] == 201_088 * 2880 // 32 * 34
-    assert held["layers.0.attention.k"] == 12 * (512 * 2880 // 32 * 22 + 4 * 512)
-    assert held["layers.0.attention.o"] == 12 * (2880 * 4096 // 256 * 144 + 4 * 2880)
 
 
 def test_experts_published_in_mxfp4_stay_so_in_files() -> None:
@@ -719,21 +593,6 @@ def test_experts_published_in_mxfp4_stay_so_in_files() -> None:
     }
     assert len(besides) == 11
     assert all(0.0125 - 0.005 <= left <= 0.0125 + 0.005 for left in besides.values()), besides
-
-
-def test_a_stage_of_a_mixture_is_part_of_the_whole() -> None:
-    model = load("llama-3.1-8b")
-    how = engine(model, "Q4_K_M")
-    stages = Sharding(model).stages(Layout(pp=2))
-    held = sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages)
-    assert held == size("llama-3.1-8b", "Q4_K_M")
-
-
-@pytest.mark.parametrize(("name", "near"), [("Q4_K_N", "q4_k_m"), ("IQ2_XXL", "iq2_xxs"), ("nativ", "native")])
-def test_an_unknown_mixture_names_the_nearest(name: str, near: str) -> None:
-    with pytest.raises(UnknownName) as error:
-        weights_of(load("gpt2"), name)
-    assert near in str(error.value)
 
 
 # One vocabulary.
@@ -748,31 +607,6 @@ def test_the_same_word_gives_the_same_bytes_everywhere(name: str, weights: str) 
     assert json.loads(out)["memory"]["weights_bytes"] == expected
     _, out, _ = run("deploy", name, "--gpu", "b200:1", "--weights", weights, "--json")
     assert json.loads(out)["memory"][0]["weights_bytes"] == expected
-
-
-@pytest.mark.drawn(quick=1)
-@pytest.mark.parametrize("name", ["llama-3.2-3b", "gpt-oss-20b"])
-def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
-    """One accelerator holds what `show` says of a format; two stages the same, and a tied head's copy; and what `fit`
-    needs besides is the same whatever the format. A row that a type does not divide is refused in all of them."""
-    model, besides = load(name), set()
-    card = CardSet("b200", 180 * 10**9, 1, hardware.load("b200"))
-    for weights in format_names():
-        try:
-            expected = size(model, weights)
-        except InputError as error:
-            assert FormatFits(model, engine(model, weights), 4096).on(card).refused == str(error)
-            continue
-        how = engine(model, weights)
-        (alone,) = Sharding(model).stages(Layout())
-        assert RankBytes(model, alone, how).weights_bytes == expected
-        parts = [RankBytes(model, stage, how) for stage in Sharding(model).stages(Layout(pp=2))]
-        head = sum(size for entry, size in parts[-1].weights if entry.kind == "head" and entry.leaf.matrix)
-        assert sum(part.weights_bytes for part in parts) == expected + head * (name == "llama-3.2-3b")
-        need = FormatFits(model, how, 4096).on(card).need_bytes
-        assert need is not None
-        besides.add((need - expected, how.activation_bits))
-    assert len(besides) == len({bits for _, bits in besides})
 
 
 def test_every_presets_formats_are_the_same_bytes_on_a_rank() -> None:
@@ -798,22 +632,8 @@ def test_a_frozen_base_has_the_bytes_of_its_format(base: str) -> None:
     assert found.ranks[0].bytes["parameters"] == size("llama-3.1-8b", base)
 
 
-def test_a_dtype_that_is_a_format_is_that_format() -> None:
-    narrow, wide = (run.data("show", "llama-3.1-8b", "--dtype", dtype) for dtype in ("int4", "bf16"))
-    assert narrow["memory"]["weights_bytes"] == size("llama-3.1-8b", "int4")
-    assert wide["memory"]["weights_bytes"] == 16_060_522_496
-    assert narrow["memory"]["native"].items() >= {"format": "bf16", "bytes": 16_060_522_496}.items()
-
-
 def test_a_bare_weights_still_asks_for_headers() -> None:
     assert run("show", "gpt2", "--weights")[1] == run("show", "gpt2", "--headers")[1] == run("show", "gpt2")[1]
-
-
-def test_native_is_the_default_of_a_plan() -> None:
-    """A Kimi in its own fp8 fits on 16 H200, which 2 TB of bf16 would not; gpt-oss-120b on one H100."""
-    model = load("gpt-oss-120b")
-    assert engine(model).weights.name == "mxfp4"
-    assert plan(Planner(model, hardware.load("h100-sxm"), engine(model)), 8192, 1, 1).best.fits
 
 
 def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied_wide() -> None:
@@ -828,62 +648,6 @@ def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied
         assert any("that the system lets a GPU take" in note for note in notes) == told
     code, out, _ = run("deploy", "llama-3.1-8b", "--gpu", "a100-80gb-sxm:1", "--weights", "fp8")
     assert code == 0 and "TTFT" in out
-
-
-def test_every_name_is_read_and_every_reader_has_a_test() -> None:
-    assert {"fp8", "mxfp4", "awq", "gptq", "bitsandbytes", "modelopt", "compressed-tensors"} <= set(READERS)
-    assert set(MIXTURES) & set(FORMATS) >= {"q8_0", "q6_k", "q4_0"}
-    model = load(SMALL)
-    assert all(size(model, name) > 0 for name in (*MIXTURES, *FORMATS))
-
-
-def test_a_layer_whose_weights_another_holds_has_no_kernels_of_its_own() -> None:
-    """DeBERTa-v3 projects its distances by q and k; a plan of it times them all the same."""
-    model = build(TINY["deberta-v2"], "deberta-v2")
-    held = [entry for entry in model.ledger() if entry.leaf.matrix and not entry.leaf.weights()]
-    assert held and not any(weights_of(model, "int4").kernels(entry, "bf16") for entry in held)
-
-
-KERNELS = {
-    "fp32": "bf16 fp16 fp32", "bf16": "bf16 fp16 fp32", "fp16": "bf16 fp16 fp32", "fp8": "w8 w8 w8",
-    "fp8-block": "w8 w8 w8", "int8": "w8 w8 w8", "int4": "w4 w4 w4", "nf4": "w4 w4 w4", "mxfp4": "mxfp4 mxfp4 mxfp4",
-    "nvfp4": "w4 w4 w4", "q8_0": "w8 w8 w8", "q4_0": "w4 w4 w4", "q4_k": "k4 k4 k4", "iq4_xs": "k4 k4 k4",
-    "q6_k": "k6 k6 k6", "iq1_s": "k1 k1 k1", "q5_1": "w4 w4 w4",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", KERNELS)
-def test_the_kernels_of_a_format(name: str) -> None:
-    """By the dtype that is multiplied in: narrow ones by themselves, wide ones by how weights are packed."""
-    form = FORMATS[name]
-    assert " ".join(map(form.kernel, ("bf16", "fp16", "fp32"))) == KERNELS[name]
-    assert [form.kernel(dtype) for dtype in ("fp8", "int8", "fp4")] == [
-        "fp8-block" if name == "fp8-block" else "fp8", "int8", "fp4"
-    ]  # fmt: skip
-    assert stored_narrow(name) == (name not in ("fp32", "bf16", "fp16")) and not stored_narrow("x")
-
-
-def test_kernels_of_a_leaf_s_layers() -> None:
-    """Of five layers, three in one type and two in another with the same kernels, and those that stay wide in none."""
-    model = load("D=256 L=6 h=4 F=256 V=50 untied")
-    forms = [GGML["q4_k"], GGML["iq4_xs"], GGML["q6_k"], None, GGML["q4_k"], GGML["iq4_xs"]]
-    form = Mixed.of(
-        "x", "y", model.entries, lambda entry, numbers: [forms[n] for n in numbers if n is not None] or [None], 16
-    )
-    for entry in model.ledger():
-        layered = entry.path.startswith("layers") and entry.leaf.matrix is not None
-        assert form.kernels(entry, "bf16") == ({"k4": 4, "k6": 1} if layered else {})
-        if layered:
-            ((rows, columns),) = (weight.shape for weight in entry.leaf.weights())
-            blocks = rows * columns // 256
-            assert form.bytes_of(entry) == blocks * (2 * 144 + 2 * 136 + 210 + 512)
-            assert form.bits_of(entry.leaf.weights()[0], entry) == Fraction(
-                8 * blocks * (2 * 144 + 2 * 136 + 210 + 512), 6
-            )
-            assert form.dtype_of(entry) == "bf16"
-    for wide, bits_ in ((32, 32), (16, 16)):
-        empty = Mixed.of("x", "y", model.entries, lambda entry, numbers: [None] * len(numbers), wide)
-        assert (empty.bits, empty.wide, empty.name) == (bits_, wide, "x")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -921,27 +685,6 @@ def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> N
             continue
 
 
-def test_formats_that_cover_experts_cover_all_of_a_model_without() -> None:
-    experts = FORMATS["mxfp4"]
-    assert covering(experts, ["experts", "head"]) == experts and covering(experts, ["head"]).covers is LAYERS
-    for name, form in FORMATS.items():
-        if form.covers is not EXPERTS:
-            assert covering(form, ["head"]) == form, name
-        assert stored_narrow(name) == (name not in ("fp32", "bf16", "fp16"))
-    assert not stored_narrow("float4")
-
-
-@pytest.mark.parametrize("place", ["0", "2", "3", "[02]"])
-def test_an_expression_that_names_some_experts_is_refused(place: str) -> None:
-    """The first, one in the middle and the last of four are asked for."""
-    names = [f"re:.*experts\\.{place}\\.(gate|up|down)_proj"]
-    config = {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": {}}}}
-    config["config_groups"]["g"]["weights"] = {"num_bits": 8, "type": "float", "strategy": "channel"}  # type: ignore[index]
-    with pytest.raises(InputError, match="experts"):
-        form = configured(load("D=256 L=1 h=4 F=256 V=50 E=4 k=2"), {**config, "ignore": names})
-        sum(form.bytes_of(entry) for entry in load("D=256 L=1 h=4 F=256 V=50 E=4 k=2").ledger())
-
-
 def test_a_head_is_quantised_where_it_is_said() -> None:
     model = load("D=256 L=1 h=4 F=256 V=256 untied")
     for config, packed in (({}, False), ({"lm_head": True}, True)):
@@ -950,41 +693,7 @@ def test_a_head_is_quantised_where_it_is_said() -> None:
         assert 8 * form.bytes_of(head) == (256 * 256 * 4 + 2 * 256 * 20 if packed else 16 * 256 * 256)
 
 
-def test_a_method_that_packs_no_words_takes_any_size() -> None:
-    odd = load("D=63 L=1 h=3 F=99 V=50 untied")
-    form = configured(odd, {"quant_method": "fbgemm_fp8"})
-    down = next(entry for entry in odd.ledger() if entry.path.endswith("feed_forward.down"))
-    assert 8 * form.bytes_of(down) == 63 * 99 * 8 + 63 * 32
-
-
 MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
-
-DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
-
-
-@pytest.mark.parametrize(
-    ("patterns", "named"),
-    [
-        (["q_proj"], {(0, "q"), (1, "q"), (2, "q"), (3, "q")}),
-        (["model.layers.1.self_attn"], {(1, name) for name in "qkvo"}),
-        (["layers.2.mlp.down_proj"], {(2, "down")}),
-        (["re:.*layers\\.[13]\\.mlp\\.gate_proj"], {(1, "gate"), (3, "gate")}),
-        (["*mlp.up_proj"], {(0, "up"), (1, "up"), (2, "up"), (3, "up")}),
-        (["lm_head"], {(None, "projection")}),
-        (["embed_tokens"], {(None, "tokens")}),
-        (["self_attn.k_proj", "wv"], {(i, name) for i in range(4) for name in "kv"}),
-        ([], set()),
-    ],
-)
-def test_which_leaves_a_list_names(patterns: list[str], named: set[tuple[int | None, str]]) -> None:
-    found, one = set(), Modules(patterns)
-    for entry in load(DENSE).ledger():
-        if not entry.params or entry.kind == "norm":
-            continue
-        for number in range(4) if entry.path.startswith("layers") else (None,):
-            if one.have(entry, number):
-                found.add((number, entry.steps[-1].name))
-    assert found == named
 
 
 @pytest.mark.parametrize(

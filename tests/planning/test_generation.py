@@ -14,16 +14,6 @@ from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
 
-@pytest.mark.parametrize("ends", [(), (1,), (5, 9), (2, 3, 4, 8), (20,)])
-@pytest.mark.parametrize(("first", "last"), [(1, 1), (1, 3), (1, 4), (3, 12), (0, 30), (5, 4)])
-def test_sums_of_pieces_of_polynomials(ends: tuple[int, ...], first: int, last: int) -> None:
-    def cost(n: int) -> int:
-        passed = sum(n >= end for end in ends)
-        return 7 + 5 * n + 3 * n * n + passed * (11 - 2 * n + passed * n * n)
-
-    assert summed(cost, first, last, ends) == sum(map(cost, range(first, last + 1)))
-
-
 def test_what_is_not_quadratic_is_no_sum() -> None:
     for cost in (lambda n: n**3, lambda n: 5 if n == 10 else 0, lambda n: 5 if n == 6 else 0):
         with pytest.raises(ArithmeticError, match="not quadratic from 1 to 10"):

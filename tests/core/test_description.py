@@ -12,13 +12,6 @@ from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.options import Unsound
 
 
-def test_its_tables_are_attributes() -> None:
-    stack = load("gemma-3-27b").description.last
-    windows = {name: layer.attention.get("window") for name, layer in stack.layer.items() if layer.attention}
-    assert windows == {"local": 1024, "global": None}
-    assert (stack.head.tied, stack.d_model, [number for _, _, number in stack.layer_counts]) == (True, 5376, [52, 10])
-
-
 def test_a_copy_with_other_values_is_another() -> None:
     description = load("deepseek-v3").description
     assert mapped(description, lambda _, value: value) == description

@@ -73,14 +73,6 @@ def test_a_part_by_its_path() -> None:
     assert all(row["times"] == 1 for row in found)
 
 
-def test_an_experts_share_of_the_flops() -> None:
-    (row,) = (r for r in rows("mixtral-8x7b", "layers.0.experts.routed.3.up") if r["quantity"] == "flops")
-    assert (row["formula"], row["value"]) == ("2·B·T·D·k·F_e/E", 2 * 4096 * 14_336 * 2 // 8)
-    odd = "D=8 L=1 h=1 F=4 E=3 k=2"
-    (row,) = (r for r in rows(odd, "layers.0.experts.routed.0.up") if r["quantity"] == "flops")
-    assert row["value"] == "128/3"
-
-
 def test_without_a_model_the_rules_are_derived() -> None:
     result = run()
     assert result.exit_code == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -14,20 +12,19 @@ import txcalc
 from txcalc import InputError, Ledger, UnknownName
 from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
-from txcalc.ledger import KINDS, QUANTITIES
+from txcalc.ledger import QUANTITIES
 from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import Wrong, every, numbered, up_to
+from txcalc.parts.options import Wrong, up_to
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import Mechanism
 from txcalc.parts.positions import Rotary
-from txcalc.parts.projectors import projector
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, Windowed, WindowUncached
+from txcalc.parts.spans import Causal, CausalUncached, Selected, Windowed, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import NO_SOURCE
@@ -40,46 +37,6 @@ from txcalc.sources import build
 @pytest.fixture(scope="module")
 def deepseek() -> Ledger:
     return txcalc.load("deepseek-v3").ledger(tokens=4)
-
-
-def test_equal_layers_are_one_entry_with_a_count(deepseek: Ledger) -> None:
-    paths = {entry.path: entry.times for entry in deepseek}
-    assert paths["layers.0.attention.q_a"] == 3
-    assert paths["layers.3.attention.q_a"] == 58
-    assert paths["layers.3.experts.routed.0.up"] == 58 * 256
-    assert len(deepseek.entries) < 50
-
-
-@pytest.mark.parametrize(
-    ("path", "params"),
-    [
-        ("", 671_026_404_352),
-        ("embedding", 129_280 * 7168),
-        ("embedding.tokens", 129_280 * 7168),
-        ("layers.0.feed_forward", 3 * 7168 * 18_432),
-        ("layers.2.feed_forward.up", 7168 * 18_432),
-        ("layers.60.experts.routed", 256 * 3 * 7168 * 2048),
-        ("layers.60.experts.routed.255", 3 * 7168 * 2048),
-        ("layers.60.experts.routed.0.up", 7168 * 2048),
-        ("layers.60.experts.router", 7168 * 256),
-        ("layers.7.attention.core", 0),
-        ("head", 129_280 * 7168),
-    ],
-)
-def test_a_path_is_one_copy(deepseek: Ledger, path: str, params: int) -> None:
-    assert deepseek.at(path).total("params") == params
-
-
-def test_a_name_without_its_number_is_all_copies(deepseek: Ledger) -> None:
-    layers = deepseek.at("layers")
-    assert layers.total("params") == sum(deepseek.at(f"layers.{i}").total("params") for i in range(61))
-
-
-def test_an_expert_has_an_average_share_of_the_flops() -> None:
-    ledger = txcalc.load("D=8 L=1 h=1 F=4 E=3 k=2").ledger()
-    one = [ledger.at(f"layers.0.experts.routed.{i}").total("flops") for i in range(3)]
-    assert one == [Fraction(2, 3) * 2 * 3 * 8 * 4] * 3
-    assert sum(one) == ledger.by_kind("flops")["experts"]
 
 
 def test_narrowing_twice_is_narrowing_once(deepseek: Ledger) -> None:
@@ -110,73 +67,6 @@ def test_an_unknown_quantity_names_the_known_ones(deepseek: Ledger) -> None:
         UnknownName, match="one of params, active, flops, flops_masked, flops_other, bytes, saved, cache"
     ):
         deepseek.by_kind("x")
-
-
-def test_kinds_are_those_of_the_table_in_its_order(deepseek: Ledger) -> None:
-    for quantity in QUANTITIES:
-        found = list(deepseek.by_kind(quantity))
-        assert found == [kind for kind in KINDS if kind in found]
-    assert set(deepseek.by_kind("params")) == {
-        "embedding", "attention", "feed_forward", "experts", "shared_experts", "router", "norm", "head"
-    }  # fmt: skip
-
-
-def test_kinds_of_an_encoder_with_a_masked_head() -> None:
-    """The head has its own transform and norm; the pooler is other; weights of a core count as attention."""
-    raw = {
-        "kind": "encoder", "d_model": 8, "n_layers": 1, "vocab_size": 10, "norm": {"form": "layer", "place": "post"},
-        "attention": {"n_heads": 2, "sinks": True}, "feed_forward": {"d_ff": 16}, "positions": {"form": "none"},
-        "head": {"form": "masked-lm", "tied": True, "pooler": True},
-    }  # fmt: skip
-    params = txcalc.sources.build(raw, "an encoder").ledger().by_kind("params")
-    assert params == {
-        "embedding": 80,
-        "attention": 4 * 64 + 2,
-        "feed_forward": 256,
-        "norm": 2 * 16,
-        "head": 64 + 8 + 16 + 10,
-        "other": 72,
-    }
-
-
-def test_kinds_of_experts() -> None:
-    """The gate of the shared expert decides, as the router does."""
-    raw = {
-        "d_model": 8, "n_layers": 1, "attention": {"n_heads": 2}, "norm": {"final": False},
-        "experts": {"n_experts": 4, "top_k": 2, "d_ff": 3, "d_ff_shared": 5, "shared_gate": True},
-    }  # fmt: skip
-    params = txcalc.sources.build(raw, "experts").ledger().by_kind("params")
-    assert params == {
-        "attention": 4 * 64,
-        "experts": 4 * 3 * 8 * 3,
-        "shared_experts": 3 * 8 * 5,
-        "router": 8 * 4 + 8,
-        "norm": 16,
-    }
-
-
-def test_kinds_of_what_is_no_matrix_product() -> None:
-    """Rotary counts with attention, the softmax with its core, the residual sums apart."""
-    other = txcalc.load("D=8 L=2 h=2 F=16").ledger(tokens=3).by_kind("flops_other")
-    assert other == {
-        "attention": 2 * 3 * (2 + 2) * 3 * 4,
-        "attention_core": 2 * 5 * 2 * 3 * 3,
-        "feed_forward": 2 * 5 * 3 * 16,
-        "norm": 2 * 2 * 4 * 3 * 8,
-        "other": 2 * 2 * 3 * 8,
-    }
-
-
-def test_where_keeps_what_is_accepted(deepseek: Ledger) -> None:
-    norms = deepseek.where(lambda entry: type(entry.leaf) is Norm)
-    assert norms.total("params") == deepseek.by_kind("params")["norm"] == 61 * (2 * 7168 + 1536 + 512) + 7168
-
-
-def test_nothing_sums_to_nothing(deepseek: Ledger) -> None:
-    nothing = deepseek.where(lambda entry: False)
-    assert [nothing.total(quantity) for quantity in QUANTITIES] == [0] * 9
-    assert nothing.cache_terms == (0, 0, 0)
-    assert nothing.by_kind("flops") == {}
 
 
 def test_bytes_are_rounded_up_once() -> None:
@@ -284,40 +174,7 @@ def test_a_ledger_is_a_data_frame_of_any_library() -> None:
     assert duckdb.sql("select sum(flops) from ledger").fetchall() == [(flops,)]
 
 
-@pytest.mark.parametrize(
-    ("name", "gradient", "paths"),
-    [
-        ("vit", "weights", {"embedding.patches"}),
-        ("whisper", "weights", {"encoder.embedding.conv1"}),
-        ("chinchilla", "weights", {"layers.0.attention.position"}),
-        ("deepseek-v3.2", "none", {"layers.0.attention.indexer", "layers.1.attention.indexer"}),
-        ("llama", "weights", set()),
-        ("llama", "none", set()),
-    ],
-)
-def test_a_part_says_what_gets_a_gradient(name: str, gradient: str, paths: set[str]) -> None:
-    """What reads data has one for its weights; nothing in an index of keys has any."""
-    ledger = build(TINY[name], name).ledger(tokens=8)
-    found = {entry.path for entry in ledger if entry.gradient == gradient}
-    assert all(any(path == own or path.startswith(f"{own}.") for own in paths) for path in found)
-    assert all(any(path == own or path.startswith(f"{own}.") for path in found) for own in paths)
-    if gradient == "none" and paths:
-        assert ledger.at("layers.1.attention.indexer").entries[0].gradient == "none"
-
-
 # What a run of mutants found unwitnessed.
-
-
-def test_values_have_a_width_of_their_own() -> None:
-    ledger = txcalc.load("D=64 L=1 h=4 h_kv=2 F=96 V=99", {"attention.d_v": 24}).ledger()
-    assert ledger.at("layers.0.attention.v").total("params") == 64 * 2 * 24
-    assert ledger.at("layers.0.attention.o").total("params") == 4 * 24 * 64
-
-
-def test_pages_hold_what_is_past_too() -> None:
-    assert Causal().paged(Workload(1, 3, 5, NO_SOURCE), 7, 4, 0) == 7 * 4 * 2  # 8 tokens in two pages of 4
-    # Of a window of 98, 97 tokens and a chunk of 64: 161, in eleven pages of 16, and one more.
-    assert Window(window=98).paged(Workload(1, 1000, 0, NO_SOURCE), 7, 16, 64) == 7 * 16 * 12
 
 
 def test_what_is_alive_in_latent_attention() -> None:
@@ -376,11 +233,6 @@ def test_shares_of_channels_divide_them() -> None:
         txcalc.load("mamba-130m", {"mamba.n_heads": 7})
 
 
-def test_defaults_of_a_relative_bias() -> None:
-    positions = txcalc.load("D=64 L=1 h=4 F=96 V=99", {"positions.form": "relative"}).description.last.positions
-    assert (positions.get("buckets"), positions.get("distance")) == (32, 128)  # T5's own
-
-
 def test_a_number_up_to_another() -> None:
     assert up_to(2)(2) == 2
     with pytest.raises(Wrong):
@@ -400,13 +252,6 @@ def test_terms_of_a_run_are_above_0() -> None:
     for term in ({"deadline": 0}, {"deadline": 1e15}, {"budget": 0, "price": 1}, {"price": 0}):
         with pytest.raises(InputError, match="a number above 0"):
             Terms(**term).checked()
-
-
-def test_a_part_is_pickled_without_its_cached_properties() -> None:
-    norm = Norm(width=4, form="rms", bias=False, eps=1e-6)
-    assert norm.params == 4 and "params" in vars(norm)
-    copied = pickle.loads(pickle.dumps(norm))
-    assert vars(copied) == {} and (copied.width, copied.form, copied.eps, copied.params) == (4, "rms", 1e-6, 4)
 
 
 def test_a_part_is_frozen_and_takes_its_fields_by_name() -> None:
@@ -448,41 +293,6 @@ def test_experts_beyond_the_last_are_not_there() -> None:
     assert ledger.at(one.replace("routed.0", f"routed.{number - 1}")).entries
     with pytest.raises(TxcalcError):
         ledger.at(one.replace("routed.0", f"routed.{number}"))
-
-
-def test_scales_of_experts_are_those_that_a_token_meets() -> None:
-    """Five of them are there; six tokens multiply the outputs of two experts each, and keep what they multiply."""
-    tiny = {"d_model": 16, "n_layers": 1, "attention": {"n_heads": 2}}
-    one, other = (
-        build(tiny | {"experts": {"n_experts": 5, "top_k": 2, "d_ff": 8, "expert_scales": scales}}, "tiny").ledger(2, 3)
-        for scales in (True, False)
-    )
-    assert [one.total(name) - other.total(name) for name in ("params", "flops", "flops_other", "saved")] == [
-        5,
-        0,
-        12,
-        12,
-    ]
-
-
-def test_a_mean_of_patches_may_be_normed() -> None:
-    tiny = {"kind": "vision", "d_model": 16, "n_layers": 1, "vision": {"image": 8, "patch": 4}}
-    tiny |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}, "norm": {"form": "rms"}}
-    head = {"form": "classifier", "classes": 7, "pool": "mean"}
-    plain, normed = (build(tiny | {"head": head | {"pool_norm": norm}}, "tiny").params for norm in (False, True))
-    assert normed - plain == 16
-
-
-def test_a_mean_stands_beside_the_first_position_where_both_are_read() -> None:
-    tiny = {"kind": "vision", "d_model": 16, "n_layers": 1, "vision": {"image": 8, "patch": 4}}
-    tiny |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}}
-    asked = ({"form": "classifier", "classes": 7, "pool": pool} for pool in ("mean", "both", "first"))
-    models = [build(tiny | {"head": head}, "tiny") for head in asked]
-    assert [stack.head.joined for model in models for stack in model.root.stacks if stack.head] == [False, True, False]
-
-
-def test_only_a_resampler_reads_the_prompt_too() -> None:
-    assert projector(8, [{"linear": 6}]).prompt == 0
 
 
 def test_what_of_a_leaf_is_as_its_operators_are() -> None:
@@ -538,10 +348,3 @@ def test_two_halves_of_differential_attention() -> None:
 def test_a_text_read_at_once_sees_what_is_before() -> None:
     assert CausalUncached().visible(Workload(1, 4, 0, 9)) == 1 + 2 + 3 + 4
     assert WindowUncached(window=3).visible(Workload(1, 5, 0, 9)) == 1 + 2 + 3 + 3 + 3
-
-
-def test_copies_without_a_number_have_no_last() -> None:
-    """Of a letter or an array, the numbers of copies go on."""
-    assert [*every(3)] == [0, 1, 2] and numbered(1) is None and numbered(2) == range(2)
-    letter: Any = Fraction(1)
-    assert 10**8 in every(letter) and 10**8 in (numbered(letter) or ())

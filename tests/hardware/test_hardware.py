@@ -9,7 +9,6 @@ import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import pytest
@@ -19,10 +18,8 @@ from paths import DATA
 
 import txcalc
 from txcalc import cards, hardware
-from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import instances
-from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
@@ -109,14 +106,6 @@ def test_the_lint_finds_a_wrong_value(name: str, path: tuple[str, ...], value: A
     assert lint(name, wrong)
 
 
-def test_units_are_exact() -> None:
-    h100, h200 = hardware.load("h100-sxm"), hardware.load("H200")
-    assert h200.memory == 143_771 * 2**20  # what its driver reports, not 141 GiB nor 141 GB
-    assert (h100.peak("bf16"), h100.peak("tf32"), h100.bandwidth) == (989 * 10**12, 4945 * 10**11, 3350 * 10**9)
-    assert h100.peak("bfloat16") == h100.peak("bf16")
-    assert hardware.load("h100-pcie").memory == 80 * 10**9  # no driver's figure: the vendor's, in GB
-
-
 def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
     header, row = csv.reader(io.StringIO(as_csv(txcalc.presets("h100-sxm", hardware=True).report())))
     found = dict(zip(header, row, strict=True))
@@ -151,19 +140,6 @@ vendor = { value = "32GiB", source = "me" }
 [sources]
 me = "measured"
 """
-
-
-def test_a_users_own_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "hardware").mkdir()
-    (tmp_path / "hardware" / "mine.toml").write_text(MINE)
-    (tmp_path / "hardware" / "l4.toml").write_text(MINE)
-    assert hardware.load(tmp_path / "hardware" / "mine.toml").memory == 32 * 2**30
-    monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
-    assert "mine" in hardware.names() and "h100-sxm" in hardware.names()
-    mine = hardware.load("mine")
-    assert (mine.title, mine.bandwidth, mine.peaks, mine.link, mine.power) == ("Mine", 10**12, {}, None, None)
-    assert mine.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
-    assert hardware.load("l4").title == "Mine"
 
 
 def test_all_faults_of_a_file_at_once() -> None:
@@ -205,32 +181,12 @@ def test_what_is_between_nodes_needs_their_size(tmp_path: Path) -> None:
         hardware.load(path)
 
 
-@pytest.mark.parametrize("name", hardware.names())
-def test_links_between_nodes_are_slower_than_within(name: str) -> None:
-    one = hardware.load(name)
-    if one.node is not None:
-        assert one.link and one.link_between and one.link > one.link_between and one.node > 1
-
-
 MEASURED = """
 [calibration]
 memory = { value = 0.91, source = "me" }
 launch_s = { value = 4.2e-6, source = "me" }
 matmul.bf16 = { value = 1, source = "me" }
 """
-
-
-def test_a_calibration_goes_before_what_is_assumed(tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(MINE.replace("[memory]", MEASURED + "[memory]"))
-    one, rest = hardware.load(path), hardware.assumed()
-    found = one.efficiency
-    assert found is one.calibration
-    assert (found.memory, found.launch_s, found.matmul["bf16"]) == (0.91, 4.2e-6, 1)
-    assert (found.link, found.matmul["fp8"]) == (rest.link, rest.matmul["fp8"])
-    assert (found.sources["memory"], found.sources["matmul.bf16"]) == ("measured", "measured")
-    assert found.sources["link"] == rest.sources["link"]
-    assert one.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
 
 
 def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,24 +212,6 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
     assert source in after["sources"] and source not in before["sources"]
 
 
-@pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])
-def test_what_was_measured_of_pytorch_on_a_card_is_trainings(card: str, file: str) -> None:
-    """train uses the products and attention that were measured on one, and says where; servers have their own."""
-    found = hardware.load(card)
-    measured = {key: text for key, text in found.efficiency.cited.items() if key.startswith("torch.")}
-    assert {"torch.matmul.bf16", "torch.attention.prefill"} <= measured.keys()
-    assert all("txcalc measure" in text and "2026-11-27" in text for text in measured.values())
-    own = found.efficiency.curve("matmul", "bf16", "torch")
-    assert Kernels(Machine.of(found)).curve("matmul", "bf16") == own != found.efficiency.curve("matmul", "bf16", "vllm")
-    argv = ["train", "llama-3.2-1b", "--gpu", f"{card}:1", "--tokens", "2k", "--layout", "dp=1", "--json"]
-    said = json.loads(typed(*argv).stdout)
-    assert measured["torch.matmul.bf16"] in said["known"]["step_s"]["where"]
-    assert measured["torch.matmul.bf16"] in " ".join(said["notes"])
-    recorded = json.loads((folder() / "measurements" / f"{file}.json").read_text())["ceilings"]["rates"]
-    rates = [rate["rate"] for rate in recorded if (rate["kind"], rate["dtype"]) == ("matmul", "bf16")]
-    assert own.compute == pytest.approx(median(rates) / found.peak("bf16"), rel=5e-5)  # four digits are written
-
-
 def test_an_engines_kernels_stand_beside_the_others() -> None:
     before = hardware.load("a100-80gb-sxm").efficiency
     flat = {"memory": 0.5, "launch_s": 9e-6, "host_s": 20e-6, "matmul.fp8": 0.4, "attention_prefill": 0.3}
@@ -295,16 +233,6 @@ def speeds() -> dict[str, Any]:
     served, trained = (json.loads(typed(*argv).stdout) for argv in (deploy, train))
     used = {entry["source"] for entry in served["speed"]["efficiency"].values()}
     return {"tpot": served["speed"]["tpot_s"], "sources": used, "step": trained["step_s"]["achievable"]}
-
-
-def test_what_is_assumed_is_a_share_with_a_source() -> None:
-    assumed = hardware.assumed()
-    keys = {*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS)} - {"host_s"}
-    assert set(assumed.sources) == keys and all(assumed.sources.values())
-    shares = [*assumed.matmul.values(), *(getattr(assumed, key) for key in SHARES)]
-    assert all(0 < share <= 1 for share in shares)
-    assert hardware.load("tpu-v5e").calibration is None and hardware.load("tpu-v5e").efficiency is assumed
-    assert hardware.load("l4").efficiency is hardware.assumed("ada") is not assumed
 
 
 @pytest.mark.parametrize(
@@ -469,48 +397,7 @@ def test_a_chip_of_apples_with_less_memory() -> None:
         hardware.load("mi300x-64gb")
 
 
-PRICED: dict[str, tuple[str, int | None, float | None]] = {
-    "h100:8@2.5": ("h100", 8, 2.5),
-    "8x4090@0.4": ("4090", 8, 0.4),
-    "v100-sxm-16gb@1": ("v100-sxm-16gb", None, 1),
-    "16GB@500GB/s": ("16GB@500GB/s", None, None),
-    "4x16GB@500GB/s": ("16GB@500GB/s", 4, None),
-    "16GB@500GB/s:4": ("16GB@500GB/s", 4, None),
-    "24@1TB/s": ("24@1TB/s", None, None),  # and refused as numbers without their units
-    "16GB@500GB/s@60TFLOPS:4@0.3": ("16GB@500GB/s@60TFLOPS", 4, 0.3),
-}
-
-
-@pytest.mark.parametrize("text", PRICED)
-def test_numbers_of_a_card_how_many_and_a_price(text: str) -> None:
-    assert priced(text) == PRICED[text]
-
-
 @pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap", "v100-sxm-16gb@cheap"])
 def test_a_number_that_lacks_its_unit_is_no_price(text: str) -> None:
     with pytest.raises(InputError, match=r"unit|price per GPU-hour"):
         priced(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "name"), [("8xh100", 8, "h100"), ("2 × 4090", 2, "4090"), ("h100-sxm", None, "h100-sxm")]
-)
-def test_how_many(text: str, number: int | None, name: str) -> None:
-    assert cards.many(text) == (number, name)
-
-
-def test_apples_peaks_are_the_fp32_rate() -> None:
-    """M1 Max has 32 cores, M2 Ultra 76, M3 Max 40: about 0.35 TFLOP/s per core each; of the M4 family 0.46."""
-    cores = {"m1-max": 32, "m2-ultra": 76, "m3-max": 40, "m3-ultra": 80}
-    assert all(0.3e12 < hardware.load(name).peak("fp16") / number < 0.37e12 for name, number in cores.items())
-    assert (
-        len({hardware.load(name).peak("fp16") // n for name, n in {"m4": 10, "m4-pro": 20, "m4-max": 40}.items()}) == 1
-    )
-
-
-def test_a_generations_own_curves_stand_before_another_ones_engines() -> None:
-    """TensorRT-LLM's fp8 experts were measured on Hopper alone: Blackwell's own of whatever engine are nearer."""
-    hopper, blackwell = (hardware.load(name).efficiency for name in ("h100-sxm", "b200"))
-    assert hopper.curve("experts", "fp8-block", "trtllm") != hopper.curve("experts", "fp8-block")
-    assert blackwell.curve("experts", "fp8-block", "trtllm") == blackwell.curve("experts", "fp8-block")
-    assert blackwell.curve("experts", "fp8-block", "sglang") != blackwell.curve("experts", "fp8-block")

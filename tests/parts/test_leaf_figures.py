@@ -11,21 +11,18 @@ from txcalc import load
 from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.parts.cores import AttentionCore, SoftmaxCore
-from txcalc.parts.feedforward import Experts
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.parts.mixers.compressed import CompressedCore, Entries
 from txcalc.parts.mixers.forgetting import ForgettingCore
 from txcalc.parts.options import REQUIRED
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.place import mechanism
-from txcalc.parts.positions import RelativeBias
-from txcalc.parts.spans import Causal, CentredWindow, SquareWindows
+from txcalc.parts.spans import Causal
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import elements_read
 from txcalc.planning.gradients import core_result, flops_per_score, saved_by_core, scores as scored
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.terms import by_product, parameters
 from txcalc.sources import build
 
 GROUPED = [
@@ -99,19 +96,6 @@ def test_an_rms_norm_has_no_bias(changes: dict[str, Any], faults: list[str]) -> 
     ] == faults
 
 
-def test_differential_attention_halves_heads_of_both_kinds() -> None:
-    table = TINY["diffllama"]
-    own = next(key for key in table if key.endswith("attention") and isinstance(table[key], dict))
-    for heads, groups, faults in ((8, 4, []), (6, 3, ["n_kv_heads"]), (3, 1, ["n_heads", "n_kv_heads"])):
-        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_head": 4}
-        try:
-            build({**table, own: table[own] | sizes}, "test")
-            said = ""
-        except InputError as error:
-            said = str(error)
-        assert [name for name in sizes if f"{name} is" in said] == faults, said
-
-
 @pytest.mark.parametrize(
     ("changes", "tied"),
     [
@@ -126,28 +110,11 @@ def test_where_keys_and_values_are_one_tensor(changes: dict[str, Any], tied: boo
     assert core.tied == tied
 
 
-def test_the_buffers_of_experts_are_the_largest_s() -> None:
-    """Two routed experts' results, or shared ones'."""
-    for wide in (8, 400):
-        model = load("D=64 L=1 h=4 F=96 V=50 E=4 k=2", {"experts.d_ff_shared": wide})
-        parts: list[Any] = [model.root]
-        while not isinstance(parts[0], Experts):
-            parts = [*parts[1:], *(child.part for child in getattr(parts[0], "children", tuple)())]
-        experts = parts[0]
-        assert experts.peak_elements() == max(2 * (2 * 96 + 96), 3 * wide)
-
-
 def test_a_mask_is_of_a_window_alone() -> None:
     """Compressed entries are selected beside it."""
     cores = [leaf for leaf in build(TINY["compressed"], "x").root.leaves() if isinstance(leaf, CompressedCore)]
     assert {core.entries is None for core in cores} == {True, False}
     assert all(core.masked == (core.entries is None) for core in cores)
-
-
-@pytest.mark.parametrize(("tokens", "window"), [(1, 3), (7, 1), (7, 4), (7, 7), (3, 9)])
-def test_centred_windows_are_of_queries_alone(tokens: int, window: int) -> None:
-    pairs = sum(abs(i - j) < window for i in range(tokens) for j in range(tokens))
-    assert CentredWindow(window=window).visible(Workload(1, tokens, 0, 2)) == pairs
 
 
 def test_entries_of_two_tokens_are_all_chosen_up_to_six() -> None:
@@ -156,12 +123,6 @@ def test_entries_of_two_tokens_are_all_chosen_up_to_six() -> None:
     layer["compressed"] |= {"index_width": 6, "index_top_k": 3}
     model = build({**TINY["compressed"], "pattern": ["selected"], "layer": {"selected": layer}}, "chosen")
     assert {entry.leaf.breakpoints for entry in model.ledger() if entry.leaf.attended} == {(3, 6)}
-
-
-def test_square_windows_are_in_whole_cells() -> None:
-    """Of 3 × 3 positions: 4 cells, 2 on each side; 5 in a line."""
-    windows = SquareWindows(side=4, cell=3)
-    assert [windows.grid(Workload(1, tokens, 0, tokens)) for tokens in (36, 45, 54)] == [(2, 2), (1, 5), (2, 3)]
 
 
 @pytest.mark.parametrize(("rate", "top_k"), [(1, None), (4, None), (4, 3), (3, 5), (5, 1)])
@@ -191,29 +152,6 @@ SPELT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("attention", ["dense", "masked"])
-def test_products_of_a_model_are_all_its_flops(attention: str) -> None:
-    """Also where layers share their weights, or a token has two of eight experts."""
-    for name in ("albert-base-v2", "mixtral-8x7b"):
-        ledger = load(name).ledger(1, 16)
-        total = ledger.total("flops" if attention == "dense" else "flops_masked")
-        assert sum(by_product(ledger, attention).values()) == total
-
-
-def test_weights_beside_products_are_norms_or_others() -> None:
-    ledger = load("mamba2-2.7b").ledger(1, 8)
-    found = {(entry.name, name) for entry in ledger for name, _ in parameters(entry, tied=False)}
-    others = {(entry, name) for entry, name in found if name in ("norms", "other weights")}
-    assert others == {
-        ("layers.mamba2_norm", "norms"), ("layers.mamba2.norm", "norms"), ("final_norm", "norms"),
-        ("layers.mamba2.scan", "other weights"),
-    }  # fmt: skip
-
-
-def test_a_cap_of_logits_is_over_the_vocabulary() -> None:
-    assert load("gemma-2-9b").ledger(2, 3).at("head.softcap").total("saved") == 2 * 3 * 256_000
-
-
 def test_operations_of_an_element_are_counted() -> None:
     assert {name: len(operations.split()) for name, operations in SPELT.items()} == COST
 
@@ -226,16 +164,6 @@ def test_whisper_s_convolutions_read_each_position_once() -> None:
     assert found["conv2"].operations[0].traffic.activations == 2 * (3000 + 1500) * 1280
 
 
-@pytest.mark.parametrize(("gate", "fused", "stored"), [("none", 0, 16 * 64), ("head", 16 * 64, 16 * 64)])
-def test_a_norm_before_o_reads_what_the_core_keeps(gate: str, fused: int, stored: int) -> None:
-    """Unless its result is gated between, or the core's scores are kept and not its result."""
-    attention = {"n_heads": 8, "inner_norm": True, "gate": gate}
-    model = build({"d_model": 64, "n_layers": 1, "attention": attention, "feed_forward": {"d_ff": 96}}, "normed")
-    for scores, size in ((False, fused), (True, stored)):
-        (norm,) = (entry for entry in model.ledger(2, 8, keep_scores=scores) if entry.path.endswith("inner_norm"))
-        assert norm.saved == size
-
-
 def test_a_norm_before_o_is_cut_as_values_are() -> None:
     attention = {"n_heads": 8, "d_head": 8, "d_v": 16, "inner_norm": True}
     model = build({"d_model": 64, "n_layers": 1, "attention": attention, "feed_forward": {"d_ff": 96}}, "normed")
@@ -244,50 +172,12 @@ def test_a_norm_before_o_is_cut_as_values_are() -> None:
     assert norm.params == 4 * 16
 
 
-def test_half_of_wide_differential_heads_are_normed() -> None:
-    """A pair of heads together, of twice a head's width; keys and values have half as many heads."""
-    heads = {"n_heads": 8, "n_kv_heads": 4, "d_head": 8}
-    raw = {"d_model": 64, "n_layers": 1, "feed_forward": {"d_ff": 96}, "differential_attention": heads}
-    model = build(raw, "differential")
-    (norm,) = (entry.leaf for entry in model.ledger() if entry.path.endswith("inner_norm"))
-    assert (norm.width, norm.groups) == (16, 4)  # type: ignore[attr-defined]
-    assert model.ledger().by_kind("params")["attention"] == 2 * 64 * 64 + 2 * 64 * 32 + 4 * 8
-    assert next(e for e in model.ledger(1, 2) if e.path.endswith("rotary")).flops_other == 2 * 3 * (8 + 4) * 8
-    core = next(e.leaf for e in model.ledger() if e.path.endswith(".core"))
-    assert core.token == 4 * (8 + 8)  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("parts", "sums"), [(["attention", "feed_forward"], 2), (["pieces"], 0), (["attention", "pieces"], 1)]
-)
-def test_a_branch_is_added_once_unless_its_pieces_are(parts: list[str], sums: int) -> None:
-    """Where what it is added to is scaled too, twice."""
-    piece = {"name": "x", "form": "linear", "sizes": [64, 64]}
-    tables = {"attention": {"n_heads": 8}, "feed_forward": {"d_ff": 96}, "pieces": {"leaves": [piece]}}
-    raw = {"d_model": 64, "n_layers": 1, "layer": {"layer": {"parts": parts, **{name: tables[name] for name in parts}}}}
-    for scaled, norm in ((False, {}), (True, {"residual": 0.5})):
-        model = build({**raw, "norm": norm}, "sums")
-        (added,) = (entry for entry in model.ledger(2, 8) if entry.path.endswith(".residual"))
-        assert added.flops_other == (1 + scaled) * sums * 16 * 64
-
-
 def test_a_norm_keeps_a_number_of_a_row_and_a_core_one_of_each_head() -> None:
     """Its deviation, and the log-sum of a head's scores; all else keeps none."""
     for source, heads in ((DENSE, 8), ("gpt2", 12)):
         for entry in load(source).ledger(2, 8):
             kept = {"norm": 1, "attention_core": heads}.get(entry.kind, 0)
             assert entry.work is not None and entry.leaf.rows_kept(entry.work) == kept
-
-
-def test_biases_of_distances_look_both_ways_where_the_mask_does() -> None:
-    """T5's encoder and decoder, BEiT's patches."""
-    found = [leaf.bidirectional for leaf in load("t5-small").root.leaves() if isinstance(leaf, RelativeBias)]
-    assert found == [True, False]
-
-
-def test_a_prediction_layer_is_its_stack_s_first() -> None:
-    own = load("deepseek-v3").predictor
-    assert own and {entry.numbers for entry in own.entries if entry.layer} == {(0,)}
 
 
 def test_what_has_no_score_yet_costs_nothing() -> None:

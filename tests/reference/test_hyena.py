@@ -36,16 +36,6 @@ def test_parameters_and_flops_by_hand() -> None:
     assert ledger.at("layers.0.hyena.long").total("flops_other") == transforms + 6 * 3 * 16 * 11 + 2 * 30 * 16
 
 
-def test_the_direct_form_is_a_product_of_all_pairs() -> None:
-    model = build(description(form="direct"), "test")
-    long = model.ledger(batch=3, tokens=10).at("layers.0.hyena.long")
-    assert long.total("flops") == 2 * 3 * 16 * 10 * 10
-    assert long.total("flops_masked") == 2 * 3 * 16 * 55
-    step = build(description(), "test").ledger(past=9).at("layers.0.hyena.long")
-    assert step.total("flops") == 2 * 16 * 10, "a decode step has no transform to go on from"
-    assert step.cache_terms == (16, 0, 160)
-
-
 def test_modal_filters_by_hand() -> None:
     """StripedHyena's block: poles and residues of two complex numbers a channel, and a state of them."""
     model = build(description(states=2, features=3, width=64), "test")

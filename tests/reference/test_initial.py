@@ -86,11 +86,3 @@ def test_the_terminal_shows_them() -> None:
 def test_every_parameter_begins_once(name: str) -> None:
     model = build(TINY[name], name)
     assert sum(values.params for values in initial(model)) == model.params
-
-
-@pytest.mark.parametrize(("name", "rule"), [("gemma-2b", "0"), ("llama-2-7b", "1")])
-def test_norms_begin_as_a_factor_of_1(name: str, rule: str) -> None:
-    """Gemma's multiply by 1 + weight."""
-    model = load(name)
-    norms = sum(entry.params for entry in model.ledger() if entry.kind == "norm")
-    assert {each.rule: each.params for each in initial(model) if each.rule in ("0", "1")} == {rule: norms}

@@ -13,7 +13,6 @@ from command import Command
 
 import txcalc
 from txcalc.errors import InputError
-from txcalc.planning.formats.names import known_format
 from txcalc.sources import build, hub, presets
 from txcalc.sources.spec import stating_defaults
 
@@ -76,13 +75,6 @@ def test_names_of_fields_are_letters() -> None:
     )
     with pytest.raises(InputError, match="h is given twice"):
         txcalc.load("D=64 L=2 h=4 heads=4 F=128")
-
-
-@pytest.mark.parametrize(("method", "form"), [("awq", "int4"), ("GPTQ", "int4"), ("4bit", "nf4"), ("8bit", "int8")])
-def test_methods_are_formats(method: str, form: str) -> None:
-    assert known_format(method) == form
-    sizes = [json.loads(run("show", "gpt2", "--weights", name, "--json")[1])["memory"] for name in (method, form)]
-    assert sizes[0]["weights_bytes"] == sizes[1]["weights_bytes"]
 
 
 def test_a_kind_of_attention_is_hinted_at(tmp_path: Path) -> None:

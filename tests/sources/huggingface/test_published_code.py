@@ -83,14 +83,6 @@ def test_a_key_more_or_another_class_is_refused(name: str) -> None:
             describe({**config, **change})
 
 
-def test_notes_say_what_was_read() -> None:
-    assert "which is not run: read as the published qwen" in " ".join(describe(EVERY["llm-tpu.qwen-7b-chat"])[3])
-    assert "held, and not run" in " ".join(describe(EVERY["MiMo-7B"])[3])
-    unmixed = EVERY["plamo-2-1b"] | {"mamba_enabled": False}
-    assert ["scan itself" in " ".join(describe(one)[3]) for one in (EVERY["plamo-2-1b"], unmixed)] == [True, False]
-    assert "vision tower 303,507,456" in " ".join(build(*describe(WHOLES["Phi-3.5-vision"])).notes)
-
-
 @pytest.mark.parametrize("name", sorted(ORIGINAL))
 def test_a_params_json_has_the_parameters_that_were_published(name: str, tmp_path: Path) -> None:
     file = tmp_path / name / "params.json"

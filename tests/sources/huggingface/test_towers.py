@@ -60,26 +60,6 @@ def test_plans_say_that_towers_are_left_out(argv: tuple[str, ...], tmp_path: Pat
     assert "left out" not in typed(command, "gpt2", *options, "--text-only").stderr
 
 
-def test_engines_hold_the_towers() -> None:
-    """15.6269 GiB in a public log of vLLM 0.10.1 with Qwen2.5-VL-7B, where the rotary table that it loads with the
-    weights is of four times the context (MRotaryEmbedding). Over tp it splits the layers and the merger; patches,
-    norms and biases after columns are whole."""
-    model = read(QWEN)
-
-    def weights(tp: int = 1, **asked: Any) -> Any:
-        found = deploy(model, "h100-sxm", context=8192, tp=tp, pp=1, dp=1, **asked).to_dict()["memory"]
-        return found[0]["weights_bytes"], found[0].get("towers_bytes", 0)
-
-    whole = 2 * (8_292_166_656 - 7_615_616_512)
-    held, towers = weights(engine="vllm")
-    assert (held + 4 * 128_000 * 128 * 2) / 2**30 == pytest.approx(15.6269, rel=0.005)
-    assert towers == whole and held - whole == weights(engine="vllm", text_only=True)[0]
-    kept = 1280 * (3 * 2 * 14**2 + 32 * (2 + 2) + 1) + 3584  # patches, norms, biases of o, down and the merger
-    assert weights(2, engine="vllm")[1] == whole // 2 + kept
-    assert weights(2)[1] == weights(2, engine="trtllm")[1] == whole
-    assert weights(weights="fp8")[1] == whole  # in 16 bits, whatever the language model is in
-
-
 @pytest.mark.parametrize("name", ["gemma-4-26b-a4b", "qwen3.5-27b"])
 def test_a_presets_towers_are_its_configs(name: str) -> None:
     """Part by part, so that an engine that splits towers splits those of a preset too."""
@@ -104,16 +84,6 @@ def test_training_holds_the_towers() -> None:
     assert frozen[0][0] > frozen[1][0] and frozen[0][1:] == frozen[1][1:]
     packed = [states(lora="r=8,targets=q,base=nf4", **more)[0] for more in ({}, {"text_only": True})]
     assert packed[0] - packed[1] == frozen[0][0] - frozen[1][0], "towers stay as published"
-
-
-def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text(json.dumps(TRUTH["llava default"]["config"]))
-
-    def towers(*options: str) -> Any:
-        asked = ["show", str(tmp_path / "config.json"), *options, "--json"]
-        return json.loads(typed(*asked).stdout).get("towers")
-
-    assert towers("--tokens", "4") and not towers("--tokens", "1", "--past", "4")
 
 
 def test_the_truth_is_complete() -> None:
@@ -356,19 +326,6 @@ def test_a_tower_that_does_not_fit_together_is_refused(changes: dict[str, Any], 
         build({"d_model": 24, "n_layers": 1, "attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8},
                "towers": {"vision": TOWER | changes}}, "whole")  # fmt: skip
     assert message in str(within.value) and "towers.vision" in str(within.value)
-
-
-@pytest.mark.parametrize("quantity", ["flops", "saved"])
-def test_windows_of_a_tower_are_sequences_by_themselves(quantity: str) -> None:
-    windows = build(TOWER | {"attention": {"n_heads": 4, "window": 8, "chunked": True}}, "tower")
-    whole = build(TOWER, "tower")
-
-    def core(model: Model, tokens: int) -> int:
-        return int(model.ledger(tokens=tokens, keep_scores=True).by_kind(quantity)["attention_core"])
-
-    assert core(windows, 2) == core(whole, 2) and core(windows, 1) == core(whole, 1)  # no longer than a window
-    assert core(windows, 6) == 3 * core(whole, 2)
-    assert core(windows, 7) == 3 * core(whole, 2) + core(whole, 1)  # and the last is shorter
 
 
 @pytest.mark.parametrize(("changes", "message"), [

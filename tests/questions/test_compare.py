@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from fractions import Fraction
 from itertools import product
@@ -16,7 +15,6 @@ from paths import HF
 from txcalc import InputError, load
 from txcalc.planning.crossover import lengths
 from txcalc.planning.matching import SizeSearch
-from txcalc.questions.compare import default_contexts, reaches
 from txcalc.render.compare import fold, ratio_text
 from txcalc.sources.presets import names
 
@@ -49,81 +47,11 @@ def test_figures_are_those_of_the_ledgers() -> None:
     assert found["crossover: scores + values ≥ every linear layer", None]["values"][0] == 26_624
 
 
-def test_ratios_are_to_the_first() -> None:
-    found = rows("llama-3.1-8b", "llama-3.1-8b", "llama-3.1-70b", "--contexts", "1k")
-    first, same, other = found["params", None]["values"]
-    assert found["params", None]["ratios"] == [1.0, 1.0, other / first]
-    assert same == first
-
-
-def test_conventions_change_the_figures_and_are_said() -> None:
-    argv = ("deepseek-v3", "llama-3.1-8b", "--contexts", "2k", "--attention", "masked", "--logits", "last")
-    found = rows(*argv, "--mla", "absorbed", "--kv-dtype", "fp8", "--dtype", "fp32")
-    model = load("llama-3.1-8b")
-    assert found["flops_per_token", 2048]["flops"][1] == model.ledger(tokens=2048, logits="last").total("flops_masked")
-    assert found["cache_bytes", 2048]["values"][1] == 2048 * 65_536
-    assert found["weights_bytes", None]["values"][1] == 4 * model.params
-    absorbed = load("deepseek-v3").ledger(tokens=2048, logits="last", mla="absorbed").total("flops_masked")
-    assert found["flops_per_token", 2048]["flops"][0] == absorbed
-    text = run(*argv, "--mla", "absorbed")[1]
-    assert "2 FLOPs per multiply-add; masked attention; last logits; MLA absorbed; cache in bf16" in text
-    assert "MLA" not in run("gpt2", "gpt2-xl")[1]
-
-
-def test_what_a_model_lacks_is_empty() -> None:
-    """An encoder has no cache, a picture no length, a learned table no row past its last."""
-    found = rows("bert-base", "gpt2", "vit-b", "--contexts", "512,1k,2k")
-    assert found["cache_bytes", 512]["values"] == [None, 18_874_368, None]
-    assert found["cache_bytes", 512]["ratios"] == [None, None, None]
-    assert [value is None for value in found["flops_per_token", 512]["values"]] == [False, False, True]
-    assert [value is None for value in found["flops_per_token", 1024]["values"]] == [True, False, True]
-    assert ("flops_per_token", 2048) not in found
-    picture = load("vit-b").ledger()
-    assert found["flops_per_token", None]["values"][:2] == [None, None]
-    assert found["flops_per_token", None]["values"][2] == pytest.approx(picture.total("flops") / picture.work.tokens)
-
-
-def test_a_recurrent_model_has_a_constant_cache_and_no_attention() -> None:
-    found = rows("mamba2-2.7b", "gpt2")
-    assert found["cache_growth_bytes", None]["values"] == [0, 36_864]
-    assert found["cache_growth_bytes", None]["ratios"] == [None, None]
-    assert found["cache_constant_bytes", None]["values"] == [86_638_592, 0]
-    assert found["attention_core_flops", 1024]["values"][0] is None
-    assert found["crossover: scores + values ≥ feed-forward", None]["values"] == [None, 3072]
-
-
-def test_a_constant_that_depends_on_the_source_is_none() -> None:
-    found = rows("whisper-large-v3", "t5-small")
-    assert found["cache_constant_bytes", None]["values"] == [245_760_000, None]
-
-
 def test_never_is_not_nothing() -> None:
     key = "crossover: scores + values ≥ feed-forward", None
     row = rows(WINDOWED, "gpt2", "--attention", "masked")[key]
     assert (row["values"][0], row["never"]) == (None, [True, False])
     assert "never" in run(WINDOWED, "gpt2", "--attention", "masked")[1]
-
-
-@pytest.mark.parametrize(
-    ("models", "expected"),
-    [
-        (["llama-3.1-8b", "gpt2"], [1024, 8192, 32768, 131072]),
-        (["llama-3.1-8b", "llama-2-7b"], [1024, 4096, 8192, 32768, 131072]),
-        (["gpt2", "gpt1"], [512, 1024]),
-        (["bert-base", "vit-b"], [512]),
-        (["vit-b", "vit-l"], []),
-        (["transformer-base", "gpt2"], [1024, 8192, 32768, 131072]),
-    ],
-)
-def test_default_contexts(models: list[str], expected: list[int]) -> None:
-    assert default_contexts([load(name) for name in models]) == expected
-
-
-def test_a_learned_table_ends_and_a_rotation_does_not() -> None:
-    assert reaches(load("gpt2"), 1024)
-    assert not reaches(load("gpt2"), 1025)
-    assert reaches(load("llama-2-7b"), 10**6)
-    assert not reaches(load("vit-b"), 1)
 
 
 @pytest.mark.drawn(quick=2)
@@ -135,43 +63,12 @@ def test_the_longest_names_fit_100_columns(number: int) -> None:
     assert "…" not in out
 
 
-@pytest.mark.parametrize("number", [2, 3, 4])
-def test_four_models_fit_80_columns(number: int) -> None:
-    code, out, _ = run(*LONGEST[-number:], COLUMNS="80")
-    assert code == 0
-    assert max(map(len, out.splitlines())) <= 80
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", names())
 def test_every_preset_compares(name: str) -> None:
     code, out, err = run(name, "llama-3.1-8b", "vit-b", "t5-small", "mamba-130m")
     assert code == 0, err
     assert "parameters" in out
-
-
-def test_descriptions_need_no_quotes() -> None:
-    """A size that is given again begins the next model; words go with the sizes before them."""
-    argv = "D=512 h=8 F=1376 L=2 plain D=512 h=4 F=1376 L=2 gpt2 D=768 F=1376 L=2 --context 1k"
-    names = [model["name"] for model in run.data(*argv.split())["models"]]
-    assert names == ["D=512 h=8 F=1376 L=2 plain", "D=512 h=4 F=1376 L=2", "gpt2", "D=768 F=1376 L=2"]
-
-
-def test_csv_has_a_row_for_each_value_of_each_model() -> None:
-    code, out, _ = run("llama-3.1-8b", "qwen3-8b", "--contexts", "1k", "--format", "csv")
-    assert code == 0
-    found = {(row["row"], row["column"]): row["value"] for row in csv.DictReader(out.splitlines())}
-    assert found["params", "qwen3-8b"] == str(load("qwen3-8b").params)
-    assert list(found)[:3] == [("params", "llama-3.1-8b"), ("params", "qwen3-8b"), ("active", "llama-3.1-8b")]
-    assert 0 < float(found["attention_core_share at 1024", "qwen3-8b"]) < 1, "a share is called one"
-    rows = list(csv.DictReader(run("gpt2", "gpt2", "--contexts", "1k", "--format", "csv")[1].splitlines()))
-    assert len({row["id"] for row in rows}) == len(rows) and rows[1]["column"] == "gpt2 (2)"
-
-
-def test_markdown_keeps_names_whole() -> None:
-    out = run(*LONGEST, "--format", "markdown")[1]
-    for name in LONGEST:
-        assert f"| {name} |" in out
 
 
 @pytest.mark.parametrize(
@@ -254,15 +151,6 @@ def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: s
             load(source, {key: between})
     best = min(sides, key=lambda side: abs(side["difference"]))
     assert (model["value"], model["difference"]) == (best["value"], best["difference"])
-
-
-def test_a_window_saves_flops_that_match_spends() -> None:
-    """What the mask lets through is compared where a model has windows, at the longest context."""
-    found = run.data("llama-2-7b", "--set", "window=1024", "--match", "flops", "--by", "L")
-    assert (found["convention"]["attention"], found["match"]["tokens"]) == ("masked", 4096)
-    assert found["match"]["models"][0]["value"] == 33
-    dense = run.data("llama-2-7b", "--set", "window=1024", "--attention", "dense")
-    assert dense["convention"]["attention"] == "dense"
 
 
 @pytest.mark.slow

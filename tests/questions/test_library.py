@@ -18,9 +18,8 @@ from paths import HF, ROOT
 
 import txcalc
 from txcalc import COMMANDS, InputError, TxcalcError
-from txcalc.sources import build, objects
+from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.presets import names
 from txcalc.units import short
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
@@ -46,16 +45,6 @@ EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name
 def test_the_examples_of_docstrings_run(name: str) -> None:
     found = doctest.testmod(import_module(f"txcalc{name}"), optionflags=doctest.ELLIPSIS)
     assert found.attempted and not found.failed
-
-
-def test_a_dict_is_a_description_or_a_config() -> None:
-    """Whatever it holds of the other's keys: descriptions may say a model type, configs may nest."""
-    wrong = [name for name in names() if objects.is_config(txcalc.load(name).raw)]
-    assert wrong + [name for name, config in CONFIGS.items() if not objects.is_config(config)] == []
-    assert txcalc.load(dict(txcalc.load("llama-3.1-8b").raw)) == txcalc.load("llama-3.1-8b")
-    config = CONFIGS["falcon-7b"]
-    assert txcalc.load(config) == build(*describe(config))
-    assert txcalc.load(BLOCK).params == 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512)
 
 
 def test_changes_are_keywords_or_a_mapping() -> None:

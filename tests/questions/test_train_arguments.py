@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import txcalc
-from txcalc import Accelerator, Cluster, InputError, Layout, Mfu, Recipe, RecipeOptions, Run, hardware
+from txcalc import Cluster, InputError, Layout, Mfu, Recipe, RecipeOptions, Run
 
 GPUS = "h100-sxm:8@2"
 FLAT = txcalc.train(
@@ -29,21 +29,6 @@ def test_classes_of_options_are_their_fields_as_keywords() -> None:
     assert answer == FLAT
     assert answer.recipe.micro_batch == 2 and answer.layout.zero == 1 and answer.run is not None
     assert answer.run.budget is not None and answer.run.budget.money == 1000
-
-
-def test_a_field_as_a_keyword_changes_the_given_class() -> None:
-    options = RecipeOptions(zero=1, micro_batch=4)
-    answer = txcalc.train("gpt2", GPUS, layout="dp=8", recipe=options, micro_batch=2)
-    assert answer == txcalc.train("gpt2", GPUS, layout="dp=8", zero=1, micro_batch=2)
-
-
-def test_an_accelerator_is_its_name() -> None:
-    h100: Accelerator = hardware.load("h100-sxm")
-    named = txcalc.train("gpt2", GPUS, layout="fsdp=8", train_tokens="1B")
-    assert txcalc.train("gpt2", h100, layout="fsdp=8", run=Run(train_tokens="1B", price=2)) == named
-    searched = txcalc.train("gpt2", h100, cluster=Cluster(gpus=2))
-    assert searched.gpu.count == 2 and searched == txcalc.train("gpt2", "h100-sxm:2")
-    assert txcalc.train("gpt2", "h100-sxm@2", layout="fsdp=8", train_tokens="1B", cluster=Cluster(gpus=8)) == named
 
 
 def test_a_number_and_a_price_are_given_once() -> None:

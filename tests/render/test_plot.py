@@ -21,7 +21,7 @@ from txcalc import hardware, load
 from txcalc.ledger import kind_words
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.deploy import Deploy
-from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
+from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.show import picture as show_picture
 from txcalc.render import draw, terminal
 
@@ -449,16 +449,6 @@ print("loaded:", *({{"matplotlib", "matplotlib.pyplot", "numpy", "plotille"}} & 
 
 
 # Axes.
-
-
-@given(st.integers(1, 10**9), st.integers(1, 10**9), st.lists(st.integers(1, 10**9), max_size=3))
-def test_lengths_between(one: int, other: int, also: list[int]) -> None:
-    low, high = sorted((one, other))
-    found = between(low, high, also)
-    assert found == sorted(set(found))
-    assert (found[0], found[-1]) == (low, high)
-    assert {n for n in also if low < n < high} | {2**i for i in range(31) if low <= 2**i <= high} <= set(found)
-    assert all(type(n) is int for n in found)
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections import Counter
 from itertools import product
 from types import SimpleNamespace
@@ -10,7 +11,8 @@ from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from test_train_exact import DECODER, card
+from paths import DATA
+from test_train_exact import DECODER, card, recipe_of
 from tiny import TINY
 
 import txcalc
@@ -145,18 +147,6 @@ def test_an_estimate_without_a_pipeline_is_exact(source: str, changes: dict[str,
     assert estimate.seconds == pytest.approx(timer.step(plan).seconds - swept, rel=1e-9)
 
 
-def test_layouts_that_split_layers_alike_share_a_table() -> None:
-    tables = LayerTables(load(EXPERTS), ONE)
-    one, *others = (Recipe(layout, 1, 2, 32) for layout in (Layout(), Layout(pp=2), Layout(fsdp=2, pp=2)))
-    for other in others:
-        assert tables.layer_table(other) is tables.layer_table(one) is not None
-        assert tables.pass_table(other) is tables.pass_table(replace(other, accumulation=8))
-        assert tables.pass_table(other) != tables.pass_table(replace(other, micro_batch=2))
-        assert tables.stage_tables(other) != tables.stage_tables(one)
-    assert tables.estimate(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
-    assert tables.estimate(Recipe(Layout(fsdp=5), tokens=32)) is None  # of four experts with 96 rows
-
-
 @pytest.mark.parametrize("source", [DECODER, EXPERTS, DECODER + " tied"])
 @pytest.mark.parametrize(("pp", "vpp"), [(2, 1), (3, 1), (4, 1), (2, 2)])
 def test_stages_share_out_all_weights(source: str, pp: int, vpp: int) -> None:
@@ -224,61 +214,12 @@ def test_what_is_taken_of_all_channels_is_not_counted_over_tp(name: str, what: s
 
 # What a recipe is, and what it cannot be.
 
+REFUSED: dict[str, Any] = tomllib.loads((DATA / "training" / "refusals.toml").read_text("utf-8"))
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"micro_batch": 1 << 20, "accumulation": 1 << 20, "tokens": 10**9}, ""),
-        ({"micro_batch": (1 << 20) + 1}, "micro_batch is 1048577, expected a whole number from 1 to 1,048,576"),
-        ({"tokens": 0}, "tokens is 0, expected a whole number from 1 to 1,000,000,000"),
-        ({"tokens": 10**9 + 1}, "tokens is 1000000001, expected a whole number from 1 to 1,000,000,000"),
-        ({"recompute": f"every:{1 << 20}"}, ""),
-        ({"recompute": f"every:{(1 << 20) + 1}"}, "recompute is"),
-        ({"recompute": "every:0"}, "recompute is"),
-        ({"recompute": f"every:{'9' * 5000}"}, "recompute is"),  # of which Python makes no number
-        ({"recompute": "layers:1,"}, "recompute is"),
-        ({"recompute": "blokcs"}, "did you mean blocks?"),
-        ({"recompute": "zzz"}, "none, core, blocks, every:N, layers:0,2,…"),
-        ({"schedule": "2f1b"}, "schedule is '2f1b', expected one of gpipe, 1f1b"),
-        ({"context": "star"}, "context is 'star', expected one of ring"),
-        ({"attention": "flash3"}, "attention is 'flash3', expected one of flash1, flash2"),
-        ({"attention": "flash1"}, ""),
-        ({"offload": "all"}, "offload is 'all', expected one of none"),
-        ({"frozen": "nf5"}, "frozen is 'nf5', expected one of fp32"),
-        ({"frozen": "nf4"}, ""),
-        ({"compute": "int4"}, "compute is 'int4', expected a dtype of whole bytes"),
-        ({"adapter": "fp8"}, ""),
-        ({"zero": 1}, "zero is 1, expected 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
-        ({"zero": 2, "framework": "nanotron", "layout": Layout(dp=2)}, "expected one of 0, 1 with"),
-        (
-            {"zero": 2, "framework": "deepspeed", "layout": Layout(pp=2, dp=2)},
-            "zero is 2, expected 0 or 1 with pp, which accumulates unsharded gradients",
-        ),
-        ({"zero": 1, "framework": "nanotron"}, "zero is 1, expected 0 where dp = cp = 1"),
-        ({"zero": 1, "framework": "nanotron", "layout": Layout(cp=2)}, ""),
-        ({"layout": Layout(fsdp=2), "framework": "nanotron"}, "fsdp is 2, expected 1 with --framework nanotron"),
-        ({"layout": Layout(cp=3)}, "tokens is 4096, expected a multiple of cp = 3"),
-        ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 12}, "tokens is 12, expected a multiple of cp · sp = 8"),
-        ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 24}, ""),
-        ({"layout": Layout(cp=2), "keep_scores": True}, "keep_scores is 'on', expected off with cp = 2"),
-        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 1)}, ""),
-        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (4,)}, "as many numbers as pieces (2)"),
-        ({"stages": (2, 2)}, "stages is '2+2', expected as many numbers as pieces (1)"),
-        ({"layout": Layout(pp=2, vpp=2), "accumulation": 2}, "vpp is 2, expected 1 with --schedule 1f1b"),
-        ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "gpipe"}, "vpp is 2, expected 1 with"),
-        ({"layout": Layout(pp=2, vpp=3), "accumulation": 4, "schedule": "zbv"}, "vpp is 3, expected 2 with"),
-        ({"layout": Layout(pp=2, vpp=3), "accumulation": 4, "schedule": "dualpipev"}, "vpp is 3, expected 2 with"),
-        ({"layout": Layout(pp=2, vpp=2), "accumulation": 4, "schedule": "zbv"}, ""),
-        ({"layout": Layout(pp=2), "accumulation": 2, "schedule": "interleaved"}, "vpp is 1, expected 2 or more"),
-        ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "interleaved"}, "a multiple of pp = 2"),
-        ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "zb"}, "a multiple of pp = 2"),
-        ({"layout": Layout(pp=2), "accumulation": 3, "schedule": "zb"}, ""),
-        ({"layout": Layout(pp=4), "accumulation": 3}, "for the schedule 1f1b of fsdp2 at pp = 4"),
-        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "at least 4 micro-batches for the schedule zb"),
-    ],
-)  # fmt: skip
-def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
-    faults = "; ".join(map(str, Recipe(**changes).faults()))
+
+@pytest.mark.parametrize("row", REFUSED["recipes"], ids=str)
+def test_what_a_recipe_cannot_be(row: dict[str, Any]) -> None:
+    said, faults = row.get("words", ""), "; ".join(map(str, Recipe(**recipe_of(row)).faults()))
     assert said in faults and bool(said) == bool(faults)
 
 
@@ -448,39 +389,11 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
 # By part.
 
 
-@pytest.mark.parametrize(
-    ("source", "changes", "said"),
-    [
-        ("vit-b", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 197 positions of an image or audio input"),
-        # Not the length, which it fixes: nobody can say another.
-        (
-            "vit-b",
-            {"layout": Layout(cp=2), "tokens": 197},
-            "not sharded (fsdp=2 or dp=2 splits the batch)",
-        ),
-        # As many accelerators: times the copies that are there.
-        ("vit-b", {"layout": Layout(cp=8)}, "not sharded (fsdp=8 or dp=8 splits the batch)"),
-        ("vit-b", {"layout": Layout(tp=2, cp=2, fsdp=3, dp=5)}, "not sharded (fsdp=6 or dp=10 splits the batch)"),
-        ("vit-b", {"layout": Layout(cp=2, dp=3), "framework": "megatron"}, "not sharded (dp=6 splits the batch)"),
-        ("whisper-large-v3", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 1,500 positions"),
-        ("t5-small", {"layout": Layout(pp=2), "accumulation": 2}, "pp is 2, expected 1: only a single stack"),
-        (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 2)}, "numbers that add up to the 4 layers"),
-        (DECODER, {"layout": Layout(pp=5), "accumulation": 5}, "pp · pieces is 5, expected at most the 4 layers"),
-        (DECODER, {"layout": Layout(pp=4), "accumulation": 4, "schedule": "zbv"}, "pp · pieces is 8, expected at most"),
-        (DECODER, {"recompute": "layers:4"}, "recompute is 'layers:4', expected numbers of layers from 0 to 3"),
-        (DECODER, {"recompute": "layers:3"}, ""),
-        (DECODER, {"layout": Layout(fsdp=2, ep=2)}, "ep is 2, expected 1: the model has no experts"),
-        (EXPERTS, {"layout": Layout(fsdp=2, ep=2)}, ""),
-        (DECODER, {"layout": Layout(tp=16)}, "tp is 16, expected a divisor of n_heads = 8"),
-        (DECODER, {"layout": Layout(tp=8)}, "at most 4 with --framework fsdp2, which repeats no key/value heads"),
-        (DECODER, {"layout": Layout(tp=8), "framework": "megatron"}, ""),
-        (DECODER, {"layout": Layout(tp=4)}, ""),
-    ],
-)
-def test_what_a_model_does_not_allow(source: str, changes: dict[str, Any], said: str) -> None:
-    faults = ""
+@pytest.mark.parametrize("row", REFUSED["models"], ids=str)
+def test_what_a_model_does_not_allow(row: dict[str, Any]) -> None:
+    said, faults = row.get("words", ""), ""
     try:
-        Pipeline(load(source), Recipe(**changes))
+        Pipeline(load(row["source"]), Recipe(**recipe_of(row)))
     except InputError as error:
         faults = "; ".join(map(str, error.faults))
     assert said in faults and bool(said) == bool(faults)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
-from txcalc.planning.layout import Group
+from txcalc.planning.layout import Group, parse_layout
 from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed
 from txcalc.planning.machine import PCIE, SLOWED, Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
@@ -298,31 +300,37 @@ def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
     memory(model, Recipe(Layout(fsdp=32), tokens=32))
 
 
-# A whole run.
-
-
 # The step of a model of four layers: three sequences of 32 tokens, a second for each FLOP, byte, start or term.
 
 DECODER = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
-ROWS = 3 * 32
-LAYER, HEAD = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96, 64 * 250  # elements of matrices
-NORMED = 4 * (LAYER + 2 * 64)  # the layers with their norms
-WEIGHTS = NORMED + 64 + 2 * HEAD
-PASSED = ROWS * (64 + 64 + 2 * (64 + 32) + 64 + 64 + 3 * (64 + 96))  # elements into and out of a layer's products
-PRODUCTS = 2 * ROWS * (4 * LAYER + HEAD)  # FLOPs of a forward
-CORE = 4 * 3 * 8 * 4 * 8 * (32 * 33 // 2)  # FLOPs of all that attention sees
-DENSE = 4 * 3 * 8 * 4 * 8 * 32 * 32
-CORE_BYTES = 4 * 2 * ROWS * 2 * (64 + 32)  # queries, results, keys and values
-NORM, ROTARY, ACTIVATION, SUMS = 2 * (2 * 64 * ROWS + 64), 4 * ROWS * 96, 4 * ROWS * 3 * 160, 2 * 6 * ROWS * 64
-OTHERS = 9 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS) + 2 * ROWS * 64  # and what is looked up
-ADAPTERS = 4 * (4 * (64 + 64) + 4 * (64 + 32))
-ADAPTED = 4 * ROWS * (3 * 68 + 36)
-WEIGHT_BYTES = 2 * (4 * LAYER + HEAD)
-MOVED = 2 * (4 * PASSED + ROWS * (64 + 250)) + WEIGHT_BYTES
-NARROW = MOVED - 4 * LAYER  # the head's weights are no narrower
-LOSS = 36 * ROWS * 250
-LAYERS_BYTES = 2 * 4 * (PASSED + LAYER) + CORE_BYTES + 8 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS)
-SCORES = 3 * 8 * 32 * 32 * 4
+
+
+# Rows with the options of a recipe, the machine's units, and what is expected, in formulas of `names`.
+STEP: dict[str, Any] = tomllib.loads((DATA / "training" / "step.toml").read_text("utf-8"))
+NAMES: dict[str, Any] = {"WORKSPACE": WORKSPACE}
+for _name, _formula in STEP["names"].items():
+    NAMES[_name] = eval(_formula, {}, NAMES)
+ROWS, HEAD, NORMED, WEIGHTS, PRODUCTS, DENSE, ADAPTERS = (
+    NAMES[name] for name in ["ROWS", "HEAD", "NORMED", "WEIGHTS", "PRODUCTS", "DENSE", "ADAPTERS"]
+)
+STREAM, PADDED, SUMS_OF_LOSS, WIDE, INNER, CORES, STATED, G = (
+    NAMES[name] for name in ["STREAM", "PADDED", "SUMS_OF_LOSS", "WIDE", "INNER", "CORES", "STATED", "G"]
+)
+
+
+def recipe_of(row: dict[str, Any]) -> dict[str, Any]:
+    """The options of a row's recipe, and `set`, the changes of the model."""
+    options = dict(row.get("recipe", {}))
+    read: dict[str, Callable[[Any], Any]] = {"layout": parse_layout, "stages": tuple}
+    return {key: read[key](value) if key in read else value for key, value in options.items()}
+
+
+def figure(formula: str | int) -> Any:
+    return eval(formula, {}, NAMES) if isinstance(formula, str) else formula
+
+
+def figures(formulas: dict[str, str | int]) -> dict[str, Any]:
+    return {name: figure(formula) for name, formula in formulas.items()}
 
 
 def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
@@ -342,167 +350,20 @@ FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0
 LORA = {"set": {"lora.rank": 4}, "frozen": "nf4", "parameter": "bf16"}
 TIED, ONE = {"head.tied": True}, {"shared_layers": True}
 KINDS = {**ONE, "pattern": ["local", "local", "global", "global"], "layer.local.attention.window": 16}
-TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
-    ({}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE, "floor": 3 * PRODUCTS + 3 * CORE}),
-    ({"accumulation": 2}, FLOP, {"products": 6 * PRODUCTS, "attention": 7 * CORE, "floor": 6 * PRODUCTS + 6 * CORE}),
-    ({"recompute": "core"}, FLOP, {"computed again": CORE, "floor": 3 * PRODUCTS + 4 * CORE}),
-    ({"recompute": "blocks"}, FLOP,
-     {"computed again": CORE + 8 * ROWS * LAYER, "floor": 3 * PRODUCTS + 4 * CORE + 8 * ROWS * LAYER}),
-    ({"recompute": "layers:1,3"}, FLOP, {"computed again": CORE / 2 + 4 * ROWS * LAYER}),
-    ({"keep_scores": True}, FLOP, {"attention": 3 * DENSE}),
-    ({"keep_scores": True, "recompute": "core"}, FLOP, {"computed again": DENSE}),
-    # All products but by the head's matrix of 64 × 250, no multiple of 16.
-    ({}, {"products": "fp8", **FLOP},
-     {"products": 6 * ROWS * (LAYER + HEAD), "attention": 3.5 * CORE, "floor": 6 * ROWS * (LAYER + HEAD) + 3 * CORE}),
-    (LORA, FLOP, {"products": 2 * PRODUCTS + 6 * ROWS * ADAPTERS, "attention": 3.5 * CORE}),
-    ({}, BYTE, {"products": 3 * MOVED, "attention": 3 * CORE_BYTES, "other kernels": 3 * OTHERS + LOSS + 2 * HEAD}),
-    # A table's gradient is written whole, and added to that of the micro-batch before, or first to a tied head's.
-    ({"accumulation": 2}, BYTE, {"other kernels": 2 * (3 * OTHERS + LOSS + (2 + 8) * HEAD)}),
-    ({"set": TIED}, BYTE, {"other kernels": 3 * OTHERS + LOSS + 4 * 2 * HEAD}),
-    # Buffers that are never freed are added to by the first micro-batch too, of gradients in 16 bits beside them.
-    ({"framework": "nanotron"}, BYTE, {"products": 3 * MOVED + (2 + 8) * (4 * LAYER + HEAD)}),
-    ({}, BYTE, {"optimizer": 28 * WEIGHTS, "floor": 28 * WEIGHTS}),
-    ({"accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD), "optimizer": 28 * WEIGHTS}),
-    # Of FSDP's a rank adds its share, in a pipeline all, which are reduced in the end.
-    ({"accumulation": 2, "layout": Layout(fsdp=4)}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
-    ({"accumulation": 2, "layout": Layout(fsdp=4, dp=2)}, BYTE,
-     {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
-    ({"accumulation": 2, "layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, BYTE,
-     {"products": 6 * MOVED + 2 * 4 * (4 * LAYER + HEAD) / 4}),
-    # Weights that layers share are read in each, kept once, and their gradients are added to; as a tied head's.
-    ({"set": ONE}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE}),
-    ({"set": ONE}, BYTE, {"products": 3 * MOVED + 2 * 4 * 3 * LAYER, "optimizer": 28 * (WEIGHTS - 3 * NORMED / 4)}),
-    ({"set": ONE, "accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD)}),
-    ({"set": ONE, "recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
-    ({"set": ONE}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
-    ({"set": TIED}, BYTE, {"products": 3 * MOVED + 2 * 4 * HEAD, "optimizer": 28 * (WEIGHTS - HEAD)}),
-    ({"recompute": "core"}, BYTE, {"computed again": CORE_BYTES}),
-    ({"recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
-    ({"keep_scores": True}, BYTE, {"attention": 3 * (CORE_BYTES + 10 * SCORES)}),
-    ({"fused_loss": True}, BYTE, {"other kernels": 3 * OTHERS + 3 * 2 * ROWS * 250 + 2 * HEAD}),
-    ({"framework": "nanotron"}, BYTE, {"other kernels": 3 * OTHERS + 52 * ROWS * 250 + 12 * HEAD}),
-    ({"eager": True}, BYTE, {"other kernels": 3 * (OTHERS + 9 * 9 * NORM + 4 * 4 * ROTARY) + LOSS + 2 * HEAD}),
-    ({}, {"products": "fp8", **BYTE}, {"products": 3 * NARROW}),
-    ({}, {"products": "fp8", "quantise": 1.0, **BYTE},
-     {"products": 3 * (NARROW + ROWS * 4 * (288 + 448))}),
-    (LORA, BYTE, {"products": 2 * MOVED + 6 * (ADAPTED + ADAPTERS) + 2 * 3 * 4 * LAYER, "optimizer": 14 * ADAPTERS}),
-    ({"offload": "optimizer"}, BYTE, {"optimizer": 0, "floor": 0}),
-    ({"optimizer": "muon", "offload": "optimizer"}, FLOP, {"optimizer": 0}),
-    # Five times X·Xᵀ, its square and that with X: of two matrices of 64 · 64, two of 32 · 64, three of 64 · 96.
-    ({"optimizer": "muon"}, FLOP, {"optimizer": 4 * 5 * (2 * 6 * 64**3 + 2 * 10 * 32**3 + 3 * 8 * 64**3)}),
-    # And NCCL's starts of 75 gathers, 27 sums: of the matrices with more rows than columns 11, of others 16 in all.
-    ({"optimizer": "muon", "layout": Layout(fsdp=2)}, START,
-     {"optimizer": 4 * (5 * 3 * 7 / 2 + 75 * 15.9e-6 + 27 * 16.5e-6)}),
-    # Of q, k and v, of gate and up one product; two norms, rotary positions, an activation and the sums; attention's
-    # backward in two.
-    ({}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
-    # Of four ranks those of q, k and v together, o, gate and up, down and two norms; the ends' three.
-    ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, START, {"optimizer": 4 * (4 * 6 + 3)}),
-    ({"recompute": "blocks"}, START, {"computed again": 4 * (4 + 1 + 5)}),
-    ({"keep_scores": True}, START, {"attention": 3 * 4 * 4}),
-    (LORA, START, {"products": 4 * (4 * 6 + 3 * 2) + 2}),
-    ({}, TERM, {"products": 4 * (4 * (64 + ROWS) + 64 + 64 + 96 + 96) + 64 + 250 + ROWS, "attention": 3 * 4 * 32}),
-    ({"recompute": "blocks"}, TERM, {"computed again": 4 * (64 + 64 + 64 + 96 + 32)}),
-    ({"keep_scores": True}, TERM, {"attention": 3 * 4 * 4 * 8}),
-    ({}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3)}),  # the sums stand in other kernels
-    ({"accumulation": 2}, HOSTED, {"waiting for the host": 6 * (4 * 9 + 3)}),
-    ({"recompute": "blocks"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4 * 9}),
-    ({"recompute": "core"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4}),
-    ({}, {**HOSTED, **START}, {"waiting for the host": 0}),
-]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "units", "expected"), TIMES)
-def test_a_step_is_counted(changes: dict[str, Any], units: dict[str, Any], expected: dict[str, float]) -> None:
-    step = stepped(changes, units)
-    for kind, count in expected.items():
+@pytest.mark.parametrize("row", STEP["times"], ids=str)
+def test_a_step_is_counted(row: dict[str, Any]) -> None:
+    step = stepped(recipe_of(row), row["units"])
+    for kind, count in figures(row["expected"]).items():
         assert (step.floor if kind == "floor" else step.spent[kind]) == pytest.approx(count, rel=1e-12, abs=1e-9), kind
 
 
-STREAM = ROWS * 64 * 2  # bytes of what layers hand on
-PADDED = WEIGHTS + 2 * 6 * 64  # of 256 words
-SUMS_OF_LOSS = 3 * 4 * ROWS  # of two ranks, each of which sends what it sums
-NORMS = 9 * 64
-SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
-    ({"layout": Layout(tp=2)}, {"all_reduce": (2 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
-    ({"layout": Layout(tp=2), "recompute": "blocks"}, {"all_reduce": (3 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
-    ({"layout": Layout(tp=4)}, {"all_reduce": ((2 * 8 + 2) * STREAM + SUMS_OF_LOSS) * 3 / 2}),
-    ({"layout": Layout(tp=2, sp=2)},
-     {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # all inputs once more; or attention's
-     {"all_gather": 13.5 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * NORMS}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "accumulation": 2},  # norms once behind a step
-     {"all_gather": 27 * STREAM, "reduce_scatter": 18 * STREAM, "all_reduce": 2 * SUMS_OF_LOSS + 4 * NORMS}),
-    # Of the frozen table's sum nobody needs a gradient; A, which ranks hold whole, has a summand on each.
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "set": {"lora.rank": 4}, "frozen": "bf16"},
-     {"all_gather": 10.5 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 8 * 4 * 64}),
-    ({"layout": Layout(cp=2)},
-     {"all_gather": 4 * 3 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
-    ({"layout": Layout(cp=2), "context": "allgather"},  # backward their gradients alone
-     {"all_gather": 4 * 2 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
-    ({"layout": Layout(cp=2), "recompute": "core"},
-     {"all_gather": 4 * 4 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
-    ({"layout": Layout(pp=2), "accumulation": 2}, {"send": 2 * STREAM}),
-    ({"layout": Layout(pp=2, tp=2), "accumulation": 2},  # the head's input's gradient is the last stage's
-     {"send": STREAM, "all_reduce": 2 * (2 * 4 + 1) * STREAM + 2 * SUMS_OF_LOSS}),
-    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "nanotron", "set": TIED},
-     {"send": 2 * STREAM, "all_reduce": 4 * HEAD}),
-    ({"layout": Layout(pp=2), "accumulation": 2, "set": TIED}, {"send": 2 * STREAM}),
-    ({"layout": Layout(pp=4), "accumulation": 4}, {"send": 4 * STREAM}),
-    # Layers of several stages share their weights, and sum their gradients; FSDP gathers them for each layer.
-    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
-     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
-    ({"layout": Layout(pp=2), "accumulation": 2, "set": ONE}, {"send": 2 * STREAM}),
-    ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "interleaved", "framework": "megatron", "set": ONE},
-     {"send": 6 * STREAM, "all_reduce": 4 * NORMED / 4}),  # once of both pieces
-    # Two kinds of layers: each in a stage of its own, or one in both.
-    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS}, {"send": 2 * STREAM}),
-    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS, "stages": (1, 3)},
-     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
-    ({"layout": Layout(fsdp=4), "set": ONE},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False, "set": ONE},
-     {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 3 * 64}),
-    ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),
-    ({"layout": Layout(dp=4), "accumulation": 3}, {"all_reduce": 6 * WEIGHTS}),
-    ({"layout": Layout(fsdp=4)}, {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
-    ({"layout": Layout(fsdp=4), "reshard": False}, {"all_gather": 1.5 * WEIGHTS, "reduce_scatter": 3 * WEIGHTS}),
-    ({"layout": Layout(fsdp=4), "accumulation": 3},
-     {"all_gather": 4.5 * (WEIGHTS + NORMED), "reduce_scatter": 9 * WEIGHTS}),
-    ({"layout": Layout(fsdp=4), "reduce": "bf16"},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 1.5 * WEIGHTS}),
-    ({"layout": Layout(dp=2, fsdp=2)},
-     {"all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS, "all_reduce": 2 * WEIGHTS}),
-    ({"layout": Layout(pp=2, fsdp=2), "accumulation": 2},
-     {"all_gather": NORMED / 2 + HEAD, "reduce_scatter": NORMED + 2 * HEAD, "send": 2 * STREAM}),
-    # Of frozen weights nobody sends gradients.
-    ({"layout": Layout(fsdp=4), "set": {"lora.rank": 4}, "frozen": "bf16"},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED + 2 * ADAPTERS), "reduce_scatter": 3 * ADAPTERS}),
-    # Quantised matrices are gathered as they are held: half a byte and a sixteenth of one, where it was two.
-    ({"layout": Layout(fsdp=4), **LORA},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED + 2 * ADAPTERS) - 1.5 * (2 - 9 / 16) * 4 * LAYER,
-      "reduce_scatter": 3 * ADAPTERS}),
-    ({"layout": Layout(dp=4), "set": {"lora.rank": 4}, "frozen": "bf16", "adapter": "bf16"},
-     {"all_reduce": 3 * ADAPTERS}),
-    ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
-     {"reduce_scatter": 3 * PADDED, "all_gather": 1.5 * PADDED}),
-    ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},
-     {"all_reduce": 6 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
-    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2},
-     {"reduce_scatter": 1.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
-    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2, "accumulation": 3},  # gradients are shared out
-     {"reduce_scatter": 4.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
-    ({"layout": Layout(cp=2), "context": "ulysses"},  # queries, keys, values and results: half of half the tokens'
-     {"all_to_all": 4 * 2 * ROWS * 96, "all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
-    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "sent"), SENT)
-def test_what_a_rank_sends_is_counted(changes: dict[str, Any], sent: dict[str, float]) -> None:
+@pytest.mark.parametrize("row", STEP["sent"], ids=str)
+def test_what_a_rank_sends_is_counted(row: dict[str, Any]) -> None:
     """And at the datasheet of a link of a byte a second takes as many seconds, where it is among copies: the message of
     an all-reduce once."""
+    changes, sent = recipe_of(row), figures(row["sent"])
     step = stepped(changes, {"link": 1})
     assert step.sent == sent
     layout = changes["layout"]
@@ -615,59 +476,19 @@ def held(changes: dict[str, Any], column: int = 0) -> tuple[Recipe, list[StagePi
     return recipe, pieces, [list(tensors(piece, recipe, column)) for piece in pieces]
 
 
-WIDE, INNER = 4 * ROWS * 64, 4 * ROWS * 96  # elements of the stream in four layers, and within their feed-forward
-CORES, STATED = WIDE * 3, 4 * ROWS * 8  # queries, keys, values and results; sums of every head's rows
-SAVED: list[tuple[dict[str, Any], dict[str, int]]] = [
-    ({}, {}),
-    ({"set": ONE}, {}),
-    ({"framework": "megatron"}, {"activation": 2 * 2 * INNER}),  # in one kernel
-    ({"framework": "litgpt"},
-     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS}),
-    ({"keep_scores": True}, {"core": 2 * (2 * WIDE + 4 * 3 * 8 * 32 * 32), "o": 2 * WIDE}),
-    ({"recompute": "core"}, {"core": 2 * CORES}),
-    ({"recompute": "core", "keep_scores": True}, {"core": 2 * 2 * WIDE, "o": 2 * WIDE}),
-    ({"layout": Layout(tp=2)},
-     {"core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER}),
-    ({"layout": Layout(tp=2, sp=2)},
-     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER,
-      "final_norm": WIDE // 4 + 2 * ROWS}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # its own share of what is gathered again
-     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "activation": 2 * INNER,
-      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False},
-     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 2 * INNER, "down": INNER,
-      "final_norm": WIDE // 4 + 2 * ROWS}),
-    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250"},  # q, k and v as one, and k and v once more
-     {"core": 2 * (4 * WIDE + 2 * WIDE) + 4 * STATED}),
-    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250", "set": {"attention.d_v": 4}},
-     {"core": 2 * (2 * WIDE + WIDE + WIDE + WIDE // 2) + 4 * STATED}),  # values and results half as wide
-    ({"source": "D=64 L=4 h=8 F=96 V=250"}, {"core": 2 * 4 * WIDE + 4 * STATED}),
-    ({"set": {"lora.rank": 4}, "frozen": "nf4"},  # four-bit products keep inputs that no gradient needs
-     {"q": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
-    ({"set": {"lora.rank": 4}, "frozen": "bf16"},
-     {"q": 0, "gate": 0, "down": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "projection": 0}),
-    ({"set": {"lora.rank": 4}, "frozen": "nf4", "framework": "litgpt"},  # a dropout's result and mask before adapters
-     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS, "q": 2 * WIDE,
-      "lora_a": 3 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
-    ({"layout": Layout(cp=2), "context": "ulysses"},
-     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "o": WIDE, "activation": 3 * INNER,
-      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
-    ({"layout": Layout(cp=2), "context": "allgather"},  # keys and values of all
-     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + WIDE + 2 * STATED, "activation": 3 * INNER,
-      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
-]  # fmt: skip
 USUAL = {
     "norm": 2 * WIDE + 16 * ROWS, "q": 2 * WIDE, "core": 2 * CORES + 4 * STATED, "gate": 2 * WIDE,
     "activation": 3 * 2 * INNER, "down": 2 * INNER, "final_norm": WIDE // 2 + 4 * ROWS, "projection": WIDE // 2,
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "expected"), SAVED)
-def test_what_each_leaf_keeps(changes: dict[str, Any], expected: dict[str, int]) -> None:
+@pytest.mark.parametrize("row", STEP["saved"], ids=str)
+def test_what_each_leaf_keeps(row: dict[str, Any]) -> None:
     """Bytes of all four layers: of a norm its input and a statistic of every row, of q and gate theirs, of attention
     queries, keys, values and results with a statistic of every head's rows, of the activation its two inputs and its
     result, of down and of the head theirs."""
-    recipe, (piece, *_), _ = held(changes)
+    recipe, (piece, *_), _ = held(recipe_of(row))
+    expected = figures(row.get("saved", {}))
     found: dict[str, int] = {}
     for leaf in piece.leaves:
         name = leaf.entry.steps[-1].name
@@ -716,73 +537,14 @@ def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> N
     assert saved_activations(piece, recipe, 64).recomputed == again
 
 
-ROOT, BLOCK = 64 + 2 * HEAD, LAYER + 2 * 64
-ALL, STAGE = 2 * WEIGHTS, 2 * (HEAD + 2 * BLOCK)
-DUMMIES = 2 * (128 * 64 + 64 * 64 + 2 * 96 * 64 + 96 * 64 + 256 * 64) + WORKSPACE
-HALVES = 2 * (64 * 64 + 32 * 64 + 96 * 64 + 48 * 64 + 128 * 64) + WORKSPACE
-G = 1000  # bytes of gradients
-MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
-    ({"layout": Layout(fsdp=4)},
-     {"loss": (0, 2 * ROOT, 0, 12 * ROWS * 250), "backward": (0, 2 * ROOT + 4 * BLOCK, 6 * BLOCK + 2 * ROOT, 0),
-      "end": (G, 2 * ROOT, 6 * ROOT, 0), "step": (G, 0, 0, 0)}),
-    ({"layout": Layout(fsdp=4), "reshard": False, "accumulation": 2, "reduce": "bf16"},
-     {"loss": (G, ALL, 0, 12 * ROWS * 250), "backward": (G, ALL, 4 * BLOCK + 2 * ROOT, 0),
-      "end": (G, 2 * ROOT, 4 * ROOT, 0)}),
-    ({"layout": Layout(fsdp=2), "source": "D=64 L=1 h=8 h_kv=4 F=96 V=250"},  # no next block
-     {"backward": (0, 2 * ROOT + 2 * BLOCK, 6 * BLOCK + 2 * ROOT, 0)}),
-    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe"},
-     {"loss": (0, STAGE, 0, 0), "backward": (0, STAGE, 6 * BLOCK + 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
-    ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},
-     {"loss": (0, STAGE, 2 * STAGE, 0), "backward": (0, STAGE, 2 * STAGE, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
-    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe", "stages": (0, 4)},  # the table alone
-     {"loss": (0, 2 * HEAD, 0, 0), "backward": (0, 2 * HEAD, 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
-    ({}, {"loss": (0, 0, 0, 12 * ROWS * 250), "backward": (0, 0, 0, 0), "end": (G, 0, 0, 0), "step": (G, 0, 0, 0)}),
-    ({"fused_loss": True}, {"loss": (0, 0, 0, 2 * ROWS * 250)}),
-    ({"accumulation": 2}, {"loss": (G, 0, 0, 12 * ROWS * 250), "backward": (G, 0, 0, 0)}),
-    ({"layout": Layout(dp=2)}, {"loss": (0, 0, G, 12 * ROWS * 250), "end": (G, 0, G, 0), "step": (G, 0, G, 0)}),
-    ({"layout": Layout(dp=2), "framework": "litgpt"}, {"loss": (0, 0, 0, 6 * ROWS * 256), "end": (G, 0, 0, 0)}),
-    ({"layout": Layout(dp=2), "framework": "nanotron"},
-     {"loss": (G, 0, ALL, 8 * ROWS * 250), "end": (G, 0, 2 * ALL, 0), "step": (G, 0, ALL, 0)}),
-    ({"layout": Layout(dp=2), "framework": "nanotron", "zero": 1},
-     {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, 0, 0)}),
-    ({"framework": "nanotron"}, {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0)}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron"},
-     {"loss": (G, 0, 4 * ROWS * 64, 8 * ROWS * 125), "backward": (G, 0, 4 * ROWS * 64, 0)}),
-    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron", "regather": False},
-     {"backward": (G, 0, 2 * ROWS * 64, 0)}),
-    ({"layout": Layout(tp=2), "framework": "nanotron"}, {"backward": (G, 0, 0, 0)}),
-    ({"layout": Layout(dp=2), "framework": "deepspeed"}, {"loss": (G, 0, 0, 12 * ROWS * 250), "end": (G, 0, 0, 0)}),
-    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 2},
-     {"loss": (G, 0, ALL, 12 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, ALL, 0)}),
-    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 3},
-     {"loss": (G, ALL, ALL, 12 * ROWS * 250), "end": (G, ALL, ALL, 0), "step": (G, 0, ALL, 0)}),
-    ({"framework": "megatron"},
-     {"loss": (G, 0, DUMMIES, 6 * ROWS * 256), "output layer": (G, 0, DUMMIES + 4 * ROWS * 64, 2 * ROWS * 256),
-      "backward": (G, 0, DUMMIES + 2 * ROWS * 64 + 4 * ROWS * 96, 0), "end": (G, 0, DUMMIES, 0)}),
-    ({"framework": "megatron", "layout": Layout(tp=2)},
-     {"loss": (G, 0, HALVES, 6 * ROWS * 128), "output layer": (G, 0, HALVES + 4 * ROWS * 64, 2 * ROWS * 128),
-      "backward": (G, 0, HALVES + 2 * ROWS * 64 + 2 * ROWS * 96, 0)}),
-    ({"framework": "megatron", "layout": Layout(tp=2, sp=2)},
-     {"output layer": (G, 0, HALVES + 5 * ROWS * 64, 2 * ROWS * 128),
-      "backward": (G, 0, HALVES + ROWS * 64 + 2 * ROWS * 96, 0)}),
-    ({"framework": "megatron", "layout": Layout(tp=2, sp=2), "source": "D=64 L=4 h=8 h_kv=4 F=32 V=250"},
-     {"backward": (G, 0, HALVES - 2 * (64 + 32) * 64 + ROWS * 64 + 4 * ROWS * 64 - ROWS * 32, 0)}),
-    ({"framework": "megatron", "source": "D=64 L=4 h=8 F=96 V=250 plain"},  # up and down, each of its own shape
-     {"loss": (G, 0, 2 * (192 * 64 + 64 * 64 + 2 * 96 * 64 + 256 * 64) + WORKSPACE, 6 * ROWS * 256)}),
-    ({"framework": "megatron", "layout": Layout(pp=2), "accumulation": 2},
-     {"loss": (G, 0, DUMMIES - 2 * 256 * 64, 0), "output layer": (G, 0, DUMMIES - 2 * 256 * 64, 0),
-      "backward": (G, 0, DUMMIES - 2 * 256 * 64 + 4 * ROWS * 64 + 4 * ROWS * 96, 0)}),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("changes", "expected"), MOMENTS)
-def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[str, tuple[int, ...]]) -> None:
+@pytest.mark.parametrize("row", STEP["moments"], ids=str)
+def test_what_a_framework_holds_beside(row: dict[str, Any]) -> None:
     """At each moment: gradients, gathered weights, buffers, logits."""
-    recipe, pieces, tensors_ = held(changes)
+    recipe, pieces, tensors_ = held(recipe_of(row))
     sizes, groups = PassSizes.of(recipe, pieces), WeightGroups.of(tensor for some in tensors_ for tensor in some)
     found = profiles.moments(recipe, sizes, groups, State(0, G), 64)
-    for name, numbers in expected.items():
-        assert found[name][:4] == numbers, name
+    for name, numbers in row["moments"].items():
+        assert found[name][:4] == tuple(map(figure, numbers)), name
     for name, moment in found.items():
         assert (moment.saved, moment.recomputes) == (name not in ("end", "step"), name == "backward")
 

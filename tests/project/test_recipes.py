@@ -12,81 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from paths import ROOT
+from paths import DATA, ROOT
 
+RECIPE_FILES = DATA / "recipes"
 RECIPES = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
 
-PART = '''"""A narrow product of every position, and back."""
-
-from __future__ import annotations
-
-from collections.abc import Iterator
-from msgspec.structs import replace
-from typing import Any
-
-from txcalc.num import Num
-from txcalc.parts.linear import Linear
-from txcalc.parts.options import letter
-from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.part import Child, Composite
-from txcalc.parts.sharding import Ways
-
-
-class Narrow(Composite):
-    """down and up."""
-
-    d_model: Num
-    width: Num
-
-    def children(self) -> Iterator[Child]:
-        yield Child("down", Linear(d_in=self.d_model, d_out=self.width, bias=False))
-        yield Child("up", Linear(d_in=self.width, d_out=self.d_model, bias=False))
-
-    def shard(self, ways: Ways) -> Narrow:
-        return replace(self, width=ways.split("width", self.width))
-
-
-class NarrowOptions(Mechanism, section="narrow", kind="attention"):
-    width: Num = letter(16, "width between the two products")
-
-    def build(self, place: Place) -> Narrow:
-        return Narrow(d_model=place.d_model, width=self.width)
-'''
+PART = (RECIPE_FILES / "mechanism.txt").read_text("utf-8")
 # A leaf that says no more than its cache, under what already stands there.
-KEEPER = '''
-class Keeper(Leaf):
-    """So many elements of every token, and five."""
-
-    width: Num
-
-    def cache(self, work: Workload) -> Cache:
-        return Cache(self.width, 5, self.width * work.keys + 5)
-'''
-MODULE = '''"""The module of `parts.mixers.narrow`."""
-
-from torch import Tensor, nn
-
-from txcalc.parts.mixers import narrow as parts
-from txcalc.reference.linear import Linear
-from txcalc.reference.run import TensorOptions, Run
-
-
-class Narrow(nn.Module):
-    def __init__(self, part: parts.Narrow, like: TensorOptions) -> None:
-        super().__init__()
-        self.down = Linear(part.d_model, part.width, False, like)
-        self.up = Linear(part.width, part.d_model, False, like)
-
-    def forward(self, x: Tensor, run: Run) -> Tensor:
-        return self.up(self.down(x))
-'''
-DESCRIBED = """name = "toy"
-d_model = 32
-n_layers = 2
-vocab_size = 50
-narrow = {width = 8}
-feed_forward = {d_ff = 48}
-"""
+KEEPER = (RECIPE_FILES / "leaf.txt").read_text("utf-8")
+MODULE = (RECIPE_FILES / "module.txt").read_text("utf-8")
+DESCRIBED = (RECIPE_FILES / "toy.toml").read_text("utf-8")
 FAMILY = '{"toy": {"like": "llama", "only": [[1, "toy_version", "the first is read"]]},\n'
 CONFIG = {
     "model_type": "toy",
@@ -126,43 +61,8 @@ COLUMN = (
         ('*times, "bound", ', '"requests/s per GPU", '),
     ),
 )
-QUESTION = '''"""`norms`: the norms of a model."""
-
-from __future__ import annotations
-
-from typing import Annotated
-
-from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
-from txcalc.sources import load
-
-
-class NormRow(Answer):
-    path: str
-    copies: int
-
-
-class Norms(Result, tag_field="schema", tag="txcalc/norms/1", kw_only=True):
-    rows: tuple[NormRow, ...]
-
-
-@o.question("txcalc norms gpt2", takes=("--set",))
-def norms(
-    source: o.SourceArgument, *, least: Annotated[o.Length, o.tokens("Only those of N copies or more.")] = 1
-) -> Norms:
-    """The norms of a model, by place."""
-    entries = [entry for entry in load(source).ledger() if entry.kind == "norm" and entry.times >= least]
-    return Norms(rows=tuple(NormRow(entry.path, entry.times) for entry in entries))
-'''
-TABLE = '''"""The table of `norms`."""
-
-from txcalc.questions.norms import Norms
-from txcalc.render.report import Report, Table
-
-
-def report(answer: Norms, form: str) -> Report:
-    return Report([Table("", ("path", "copies"), [(row.path, row.copies) for row in answer.rows])])
-'''
+QUESTION = (RECIPE_FILES / "question.txt").read_text("utf-8")
+TABLE = (RECIPE_FILES / "table.txt").read_text("utf-8")
 
 Run = Callable[..., str]
 

@@ -8,66 +8,15 @@ from importlib.util import find_spec
 
 import pytest
 from _pytest.mark import ParameterSet
+from paths import DATA
 from typer.testing import CliRunner
 
 from txcalc.cli import app
 from txcalc.cli.output import folded
-from txcalc.questions.measurements import folder
 from txcalc.render.lines import FINE, JOINTS, wrapped
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
-EIGHT = "llama-3.1-405b deepseek-v3 kimi-k2 qwen3-235b-a22b gpt-oss-120b mistral-7b gemma-3-27b palm-540b"
-SCREENS = [
-    "show llama-3.1-8b",
-    "show llama-3.1-405b --tokens 128k --batch 64",
-    "show kimi-k2 --tokens 1M --batch 512",
-    "show deepseek-v3 --tokens 100k",
-    "show gpt2 --as palm,chinchilla,megatron,6n,2n,korthikanti --tokens 1k",
-    "show t5-small",
-    "show whisper-large-v3",
-    "show vit-b",
-    "show jamba-v0.1",
-    "compare gpt2 gpt2-xl",
-    "compare llama-3.1-8b qwen3-8b gemma-2-9b",
-    "compare gpt2 gpt2-xl llama-3.1-8b mixtral-8x7b",
-    "compare gpt2 llama-3.1-8b mixtral-8x7b deepseek-v3 mamba-2.8b jamba-v0.1 gemma-3-27b whisper-large-v3",
-    f"compare {EIGHT}",
-    "diff llama-3.1-8b qwen3-8b --tokens 2k",
-    "diff llama-3.1-8b deepseek-v3",
-    "diff mixtral-8x7b deepseek-v3",
-    "diff jamba-v0.1 gemma-3-27b",
-    "diff t5-small whisper-large-v3",
-    "kv llama-3.1-8b",
-    "kv gemma-3-27b --context 8k,128k --kv bf16,fp8",
-    "kv whisper-large-v3",
-    "kv deepseek-v3 --batch 1,1000000",
-    "crossover llama-3.1-8b gemma-3-27b",
-    "crossover whisper-large-v3",
-    "presets",
-    "presets --hardware",
-    "sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes",
-    "sweep llama-3.1-8b --over D=4k,8k --over T=1k:128k:2x --quantity params --quantity flops --quantity saved",
-    "deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms",
-    "deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms --detail",
-    "deploy deepseek-v3 --gpu h200:16 --context 32k --detail --simulate --requests 50 --concurrency 8",
-    "deploy llama-3.1-8b llama-3.1-70b --gpu h100-sxm@2 --gpu rtx-4090@0.4",
-    "fit --memory 24GB",
-    "fit --gpu rtx-4090 --gpu h100-sxm --gpu l4",
-    "design --memory 16GB --weights fp16",
-    "design --params 8B --context 8k",
-    "train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T --fits-on",
-    "train llama-3.1-405b --gpu h100-sxm:1024 --layout tp=8,pp=16,dp=8,vpp=4 --tokens 8k --train-tokens 15T",
-    "scale llama-3.1-8b --train-tokens 15T",
-    "scale --compute 3.8e25",
-    "entropy 0.5,0.5 --against 0.9,0.1",
-    "formula",
-    "formula llama-3.1-8b",
-    "formula deepseek-v3 layers.5",
-    "formula llama-3.1-8b --layout tp=8",
-    "prove gpt2",
-    f"measurements {folder() / 'cpu.json'}",
-    "verify gpt2 --layers 1",
-]
+SCREENS = (DATA / "screens.txt").read_text("utf-8").splitlines()
 HEAVY = {"crossover", "deploy", "prove", "train", "verify"}
 
 

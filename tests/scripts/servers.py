@@ -11,7 +11,6 @@ TPOT     of the steady state, where fewer decode than have asked
 alone    TTFT: a prompt alone
 TTFT     of the steady state
 tokens   answers' tokens/s per GPU of the steady state, against those of the measured TTFT and TPOT
-peer …   the same of PyPI aiconfigurator 0.12.0 (`peer.csv`); `--peer` has both, of the rows that both answer
 """
 
 from __future__ import annotations
@@ -62,7 +61,6 @@ GPUS = {"h100_sxm": "h100-sxm", "h200_sxm": "h200", "b200_sxm": "b200", "b300_sx
 DRAWN = {(1024, 1024), (1024, 8192), (8192, 1024)}
 SHORTEST = 0.8
 FIGURES = ("bare", "share", "TPOT", "alone", "TTFT", "tokens")
-PEER = ("TPOT", "tokens", "TTFT")
 DENSE = ("Qwen3-32B", "Llama-3.1-70B")
 
 
@@ -107,7 +105,7 @@ class Found(NamedTuple):
     @property
     def ratios(self) -> dict[str, float]:
         row = self.row
-        found = {
+        return {
             "bare": self.bare / row.tpot,
             "share": self.share / row.tpot,
             "TPOT": self.tpot / row.tpot,
@@ -115,11 +113,6 @@ class Found(NamedTuple):
             "TTFT": self.ttft / row.ttft,
             "tokens": self.rate / row.rate,
         }
-        if row in peer():
-            ttft, tpot = peer()[row]
-            ratios = tpot / row.tpot, row._replace(ttft=ttft, tpot=tpot).rate / row.rate, ttft / row.ttft
-            found |= {f"peer {name}": ratio for name, ratio in zip(PEER, ratios, strict=True)}
-        return found
 
 
 def output(concurrency: int, answer: int, ttft: float, tpot: float) -> float:
@@ -250,17 +243,6 @@ def mended(row: Row) -> Row:
     if row.ep > 8:
         return row._replace(tp=1, ep=row.dp)
     return row._replace(tp=max(1, row.tp // row.ep), dp=max(1, row.dp // (row.ep if row.dp > 1 else 1)))
-
-
-@cache
-def peer() -> dict[Row, tuple[float, float]]:
-    """The peer's TTFT and TPOT of every row that it answers, in seconds."""
-    every = rows()
-    with (DATA / "peer.csv").open(encoding="utf-8") as file:
-        found = (
-            (int(one["row"]), float(one["ttft_ms"]) / 1e3, float(one["tpot_ms"]) / 1e3) for one in csv.DictReader(file)
-        )
-        return {every[number]: latencies for number, *latencies in found}  # type: ignore[misc]
 
 
 @cache
@@ -404,18 +386,14 @@ def main() -> None:
     parser.add_argument("--what", nargs="+", choices=FIGURES, default=["share", "TPOT", "TTFT", "tokens"])
     parser.add_argument("--only", default="", help="rows whose cell contains the text")
     parser.add_argument("--suspect", action="store_true", help="leave no row out")
-    parser.add_argument("--peer", action="store_true", help="the peer's errors beside, of the rows that both answer")
     parser.add_argument("--every", type=int, default=1, help="each n-th row alone")
     asked = parser.parse_args()
     chosen = [row for row in rows() if asked.only in KEYS["version"](row)][:: asked.every]
     found, without = gather(chosen, asked.suspect)
-    if asked.peer:
-        asked.what = [text for name in PEER for text in (name, f"peer {name}")]
-        found = [one for one in found if one.row in peer()]
     report(found, asked.by, asked.what)
     kept = [row for row in chosen if asked.suspect or not any(wrong(row) for wrong in SUSPECT.values())]
     ours = sum(number for reason, number in without.items() if reason.startswith("refused"))
-    print(f"\nof {len(kept)} rows refused: {ours}, by the peer {sum(row not in peer() for row in kept)}\n")
+    print(f"\nof {len(kept)} rows refused: {ours}\n")
     for reason, number in without.most_common():
         print(f"{number:5} rows {reason}")
 

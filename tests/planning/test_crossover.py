@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -329,36 +326,6 @@ def test_the_table() -> None:
     assert lines[lines.index(f"{LINEAR}, masked") + 1] == "beyond its windows it grows no faster"
     assert "1 114,517 13.98 GiB 13.98 GiB" in lines
     assert max(map(len, result.stdout.splitlines())) <= 100
-
-
-def test_other_formats_have_the_lengths() -> None:
-    found = csv.DictReader(run("llama-3.1-8b", "--no-formulas", "--format", "csv").stdout.splitlines())
-    values = {(row["table"], row["row"], row["column"]): row["value"] for row in found}
-    assert values["llama-3.1-8b: crossover length", LINEAR, "masked"] == "53247"
-    place = "llama-3.1-8b: context from which a decode step reads more cache than weights"
-    assert values[place, "8", "weights bytes"] == "15009849344"
-
-
-LOADED = "; print('LOADED', *sorted({'sympy', 'numpy', 'torch'} & set(sys.modules)))"
-COMMAND = (
-    "import sys; from txcalc.cli import app; app(['crossover', 'llama-3.1-8b', *sys.argv[1:]], standalone_mode=False)"
-)
-
-
-@pytest.mark.slow
-def test_integers_need_no_sympy() -> None:
-    def lines(before: str, *argv: str) -> tuple[list[str], str]:
-        command = [sys.executable, "-c", before + COMMAND + LOADED, *argv]
-        result = subprocess.run(command, capture_output=True, text=True, check=True)
-        return result.stdout.splitlines(), result.stderr
-
-    out, err = lines("", "--no-formulas")
-    assert out[-1] == "LOADED" and any("26,624" in line for line in out) and not err
-    out, err = lines("")
-    assert out[-1] == "LOADED" and not err  # a table that leaves closed forms out computes none
-    out, err = lines("import sys; sys.modules['sympy'] = None; ", "--detail")
-    assert any("26,624" in line for line in out)
-    assert "no closed forms: a formula in letters needs sympy" in err and "txcalc[symbolic]" in err
 
 
 @pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])

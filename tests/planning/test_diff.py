@@ -68,28 +68,6 @@ def test_attention_is_told_from_experts_and_from_depth() -> None:
     assert costs["layers.n_layers"].params == -65 * (gqa + dense + 2 * d)
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "expected"),
-    [
-        ("jamba-v0.1", "qwen3-next-80b-a3b", {"mixer": "3*delta, GQA", "feed_forward": "experts"}),
-        ("gemma-3-27b", "llama-3.1-8b", {}),  # one thing: the row of the layers says it
-        ("llama-3.1-8b", "mixtral-8x7b", {}),
-        ("deepseek-v2", "deepseek-v3", {"n_layers": 61, "feed_forward": "3*feed_forward, 58*experts"}),
-    ],
-)
-def test_layers_are_taken_apart_where_they_differ_in_more_than_one_thing(one: str, other: str, expected: Any) -> None:
-    alone = {key: d for key, d in diff(one, other).items() if key.startswith("layers.")}
-    assert {key.removeprefix("layers."): d.other for key, d in alone.items()} == expected
-    assert all(d.cost for d in alone.values())
-
-
-def test_a_form_takes_the_keys_that_only_it_has() -> None:
-    found = diff("gpt2", "llama-3.1-8b")
-    assert found["positions.form"].cost is not None
-    assert found["positions.form"].cost.params == -1024 * 768
-    assert found["positions.rows"].why == "counted with positions.form"
-
-
 def test_what_cannot_be_applied_alone_says_why() -> None:
     found = diff("gpt2", "llama-3.1-8b")["attention.n_kv_heads"]
     assert found.cost is None

@@ -22,7 +22,7 @@ from txcalc import hardware, load, train
 from txcalc.errors import InputError
 from txcalc.parts.part import Weight
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
-from txcalc.planning.formats.modules import Modules, listed, names
+from txcalc.planning.formats.modules import Modules
 from txcalc.planning.formats.names import format_names, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
@@ -548,18 +548,6 @@ def test_a_file_holds_its_tensors_each_in_its_own_type() -> None:
         in_file({"blk.0.attn_q": "Q8_K"})
 
 
-def test_downs_are_counted_among_those_that_there_are_without_experts() -> None:
-    """Nemotron-H's feed-forwards are every second layer or so; llama.cpp counts what it quantises, against all layers,
-    but of a model with experts it reads the layer's number."""
-    configs = json.loads((HF / "configs.json").read_text())
-    form = weights_of(build(*describe(configs["nemotron-h-56b-base-8k"])), "Q4_K_M")
-    assert isinstance(form, Mixed)
-    downs = form.table["layers.feed_forward.down"]
-    layers = len(configs["nemotron-h-56b-base-8k"]["hybrid_override_pattern"])
-    more = [i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2 for i in range(len(downs))]
-    assert layers == 118 and [kind and kind.name == "q6_k" for _, kind in sorted(downs.items())] == more
-
-
 def test_what_no_mixture_quantises() -> None:
     """Gemma 3n: of its four streams and its low-rank residual 16 bits are kept, or 32; the table of the layers' inputs
     is as the tied one."""
@@ -713,15 +701,6 @@ def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> N
         assert Modules(patterns).have(gate, 0) and not said
     except InputError as error:
         assert said and said in str(error)
-
-
-def test_lists_of_names() -> None:
-    assert listed(["a", ["b", "c"]], "ignore") == ["a", "b", "c"] and listed(["a", " "], "ignore") == []
-    assert listed("a,b", "ignore") == [] and listed([1], "ignore") == [] and listed([[]], "ignore") == []
-    assert listed("model.h.1,model.h.2", "block_name_to_quantize") == [r"re:model\.layers\.1", r"re:model\.layers\.2"]
-    assert listed([["model.layers.1", "model.layers.2"]], "quant_block_list") == [r"re:model\.layers\."]
-    assert names("decoder.layers.0.attention.q")[0] == "self_attn.q_proj"
-    assert names("layers.4.mixer.odd") == ("4.mixer.odd",)
 
 
 def packed_by_awq(group: int, rows: int, columns: int) -> list[tuple[int, int]]:

@@ -162,7 +162,8 @@ def loaded(code: str) -> set[str]:
 
 LIGHT = [
     ["show", "gpt2"], ["presets"], ["compare", "gpt2", "llama-3.1-8b"], ["kv", "gemma-3-27b"], ["--help"],
-    ["train", "gpt2", "--gpu", "h100:8", "--layout", "fsdp=8"],
+    ["train", "gpt2", "--gpu", "h100:8", "--layout", "fsdp=8"], ["crossover", "gpt2", "--no-formulas"],
+    ["fit", "gpt2", "--gpu", "h100"], ["deploy", "gpt2", "--gpu", "h100"],
 ]  # fmt: skip
 
 

@@ -389,16 +389,6 @@ def test_a_ledger_takes_lengths_by_letter_and_says_how_to_give_several() -> None
         model.ledger(tokens=[1024, 2048])
 
 
-@pytest.mark.parametrize("name", ["gpt2", "gemma-3-27b", "mixtral-8x7b", "vit-b", "t5-small", "mamba-2.8b"])
-def test_a_models_costs_per_token_are_those_of_show(name: str) -> None:
-    model, answer = txcalc.load(name), txcalc.show(name)
-    flops = answer.flops.masked.matmul if answer.has_windows else answer.flops.forward.matmul
-    positions = model.workload(tokens=model.usual_tokens).tokens
-    assert model.flops_per_token * positions == flops
-    assert model.kv_bytes_per_token == answer.cache.bytes_per_token
-    assert model.summary().startswith("\n".join(answer.model.summary)) and f"{model.params:,}" in model.summary()
-
-
 def test_an_answer_within_an_answer_shows_its_figures() -> None:
     flops = txcalc.show("gpt2", tokens=1).flops
     assert repr(flops).startswith(f"Flops(forward=ForwardFlops(matmul={flops.forward.matmul}, ")

@@ -10,7 +10,15 @@ from typing import Annotated
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
-from txcalc.planning.fitting import LADDER, CardSet, FitRequest, ModelFit, ModelFits, checked_context, reserved
+from txcalc.planning.fitting import (
+    LADDER,
+    CardSet,
+    FitRequest,
+    ModelFit,
+    ModelFits,
+    checked_context,
+    reserved,
+)
 from txcalc.planning.formats.names import known_format
 from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, step_faults
 from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible

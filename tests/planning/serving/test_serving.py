@@ -22,14 +22,13 @@ from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untou
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
 from txcalc.parts.part import Workload
-from txcalc.planning.formats.names import weights_of
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import ring
 from txcalc.planning.machine import FLASH, NEWER, Kernels, Machine
 from txcalc.planning.parallelism import PipelineStage, Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.durations import Cost, series
-from txcalc.planning.serving.engine import EngineConfig, engine
+from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import Slo, SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
@@ -338,15 +337,6 @@ def test_an_encoders_prompt_is_not_its_decoders_too() -> None:
         assert found.floor_bound == "compute" and found.floor * accelerator.peaks["fp16"] <= flops
 
 
-@pytest.mark.slow
-@given(st.integers(1, 64), st.integers(1, 30_000), st.sampled_from(["llama-3.1-8b", "gemma-3-27b", "deepseek-v3"]))
-def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: int, name: str) -> None:
-    one = pace(name, "h200", Layout(tp=8))
-    for better in (one.step(batch + 1, context), one.step(batch, context + 1)):
-        assert better.floor >= one.step(batch, context).floor
-        assert better.achievable >= one.step(batch, context).achievable * (1 - 1e-12)
-
-
 # Chunks.
 
 
@@ -561,39 +551,6 @@ def test_one_deployment_fits_a_screen() -> None:
         assert "Time by part" in run(*argv, "--format", "markdown")[1]
 
 
-@pytest.mark.slow
-def test_the_json_is_the_contract() -> None:
-    argv = ["deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--price", "2", "--json"]
-    speed = json.loads(run(*argv)[1])["speed"]
-    for figure in ("floor", "achievable"):
-        assert speed[figure].keys() >= {"ttft_s", "tpot_s"}
-    assert speed["floor"]["tpot_s"] <= speed["achievable"]["tpot_s"] == speed["tpot_s"]
-    decode = speed["parts"]["decode"]
-    assert sum(part["achievable"]["time_s"] for part in decode) == pytest.approx(speed["tpot_s"])
-    assert {part["part"] for part in decode} >= {"experts", "shared_experts", "router", "attention_core", "collectives"}
-    for part in decode:
-        spent = {key: part["achievable"][f"{key}_s"] for key in ("compute", "memory", "link", "launch")}
-        assert part["achievable"]["bound"] == max(spent, key=spent.__getitem__)
-    assert all(entry["source"] for entry in speed["efficiency"].values())
-    assert speed["cheapest"]["cost_per_million_output"] <= speed["cost_per_million_output"]
-
-
-def test_only_modules_are_slow_with_rows_of_no_multiple_of_16_bytes() -> None:
-    """Servers pad the vocabulary, on a card too of which PyTorch's kernels stand for all."""
-    card = hardware.load("h100-sxm")
-    model, form = load("gpt2"), engine(load("gpt2"), "bf16")
-    work = model.workload(8, 1024)
-
-    def compute(share: float, eager: bool) -> float:
-        product = card.efficiency.curve("matmul", "bf16")._replace(aligned_2=share)
-        own = replace(card.efficiency, curves={**card.efficiency.curves, "matmul.bf16": product})
-        stage = PipelineStage(0, 1, model.root)
-        return RankTime(stage, ONE, replace(card, calibration=own), form, eager).parts(work)["head"].compute
-
-    assert compute(0.0, False) == compute(0.1, False)
-    assert 2 * compute(0.0, True) < compute(0.1, True)
-
-
 def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     """Each module starts its own kernels, every chosen expert too; what fused kernels keep on chip is written and read
     again, and rotary positions are several passes over q and k."""
@@ -706,15 +663,3 @@ def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:
     """Dao 2023: of the peak of an A100, and of an H100, which lacks their newer instructions."""
     for gpu, share in (("a100-80gb-sxm", 1.0), ("h100-sxm", NEWER)):
         assert Kernels(Machine.of(hardware.load(gpu)), flash="flash2").flash == pytest.approx(FLASH["flash2"] * share)
-
-
-@pytest.mark.slow
-def test_defaults_of_a_plan() -> None:
-    """One sequence; where nothing fits, as many GPUs as a layout asks for, or one."""
-    model = load("D=512 L=8 h=8 F=1376 V=32000")
-    whole = Planner(model, hardware.load("l4"), engine(model))
-    assert whole.engine == EngineConfig(weights_of(model, "native"))
-    assert plan(whole, 4096).best == plan(whole, 4096, 1).best
-    small = Planner(model, replace(hardware.load("l4"), memory=1 << 20), engine(model))
-    for held, gpus in (({}, 1), ({"tp": 2}, 2), ({"tp": 2, "pp": 2}, 4), ({"dp": 3}, 3)):
-        assert plan(small, 4096, fixed=held).best.layout.gpus == gpus, held

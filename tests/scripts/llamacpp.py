@@ -3,10 +3,8 @@
 `python tests/scripts/llamacpp.py` compares tests/data/serving/consumer.csv, of which nothing was fitted to; with
 `--lowered` its M1 Max has the clock that its own first two prompts say: what is off there, and no prediction. Then
 hopper.csv, to which `presets/efficiency/hopper.toml` is fitted.
-`python tests/scripts/llamacpp.py --fit apple` fits apple.csv (NumPy): a share of the bandwidth for each chip, one
-start, and of each format the median share of the peak. `--fit hopper` fits hopper.csv (NumPy): a start of packed
-formats and what a weight of 4 bits costs to unpack by least squares, the rest as medians; the tokens of its mixture of
-experts are not used.
+`python tests/scripts/llamacpp.py --fit` fits hopper.csv (NumPy): a start of packed formats and what a weight of 4 bits
+costs to unpack by least squares, the rest as medians; the tokens of its mixture of experts are not used.
 """
 
 from __future__ import annotations
@@ -93,42 +91,6 @@ def compare(file: str, version: str, own: Callable[[Accelerator], Accelerator] =
         print(f"{what}: {inside} of {len(ours)} within {BARS[what]:.0%}, median {median(ours):.2f}, error {error:.1%}")
 
 
-def fit_apple() -> None:
-    """A step is reads over the bandwidth and its share, and starts: linear in 1/share and in the start."""
-    import numpy as np
-
-    def held(row: dict[str, Any], compute: float, memory: float, start: float) -> LayoutTime:
-        card = hardware.load(row["gpu"])
-        base, one = card.efficiency, Curve(compute=compute, memory=memory, start_s=start)
-        curves = {**base.curves, **{f"matmul.{kind}": one for kind in ("bf16", "w8", "w4")}}
-        for kind in ("attention.decode", "attention.prefill"):
-            curves[kind] = base.curves[kind]._replace(start_s=start, depth_s=0.0)
-        return pace(row, replace(card, calibration=replace(base, curves=curves, launch_s=start)))
-
-    unit, found = 1e-6, rows("apple.csv")
-    chips = list(dict.fromkeys(row["gpu"] for row in found))
-    matrix, right = [], []
-    for row in (row for row in found if row["what"] == "generation"):
-        plain, half, late = (
-            held(row, 1, *how).step(1, row["tokens"] // 2).achievable for how in ((1, 0), (0.5, 0), (1, unit))
-        )
-        reads, time = half - plain, 1 / row["rate"]
-        matrix.append([reads / time * (row["gpu"] == each) for each in chips] + [(late - plain) / time])
-        right.append((time - plain + reads) / time)
-    *inverse, start = np.linalg.lstsq(np.array(matrix), np.array(right), rcond=None)[0]
-    shares = {each: float(1 / share) for each, share in zip(chips, inverse, strict=True)}
-    print("share of the bandwidth", {each: f"{share:.3f}" for each, share in shares.items()})
-    print(f"median {median(shares.values()):.3f}, start {start:.3g} µs, largest error", end=" ")
-    print(f"{max(abs(np.array(matrix) @ np.array([*inverse, start]) - np.array(right))):.1%}")
-    for weights in dict.fromkeys(row["weights"] for row in found):
-        reached = []
-        for row in (row for row in found if row["what"] == "prompt" and row["weights"] == weights):
-            share = shares[row["gpu"]]
-            whole, half = (held(row, how, share, start * unit).prefill(row["tokens"]).achievable for how in (1, 0.5))
-            reached.append((half - whole) / (row["tokens"] / row["rate"] - 2 * whole + half))
-        print(f"{weights}: share of the peak {median(reached):.3f}, {min(reached):.2f} to {max(reached):.2f}")
-
-
 def fit_hopper() -> dict[str, dict[str, float]]:
     """The curves of presets/efficiency/hopper.toml, from products to what rests on them. Times are linear in a start,
     in what a weight costs to unpack, and in the inverse of a share; medians are over rows."""
@@ -189,7 +151,7 @@ def fit_hopper() -> dict[str, dict[str, float]]:
 if __name__ == "__main__":
     asked = sys.argv[1:]
     if "--fit" in asked:
-        (fit_hopper if "hopper" in asked else fit_apple)()
+        fit_hopper()
     else:
         compare("consumer.csv", VERSION, lowered if "--lowered" in asked else lambda card: card)
         compare("hopper.csv", NEWEST)

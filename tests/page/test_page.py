@@ -23,7 +23,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command import Command
-from paths import ROOT
+from paths import ROOT, TESTS
 from test_explorer import KINDS, settings, workload
 
 import txcalc
@@ -193,29 +193,7 @@ class Tab:
 
 
 # What a view shows at each of many states, without drawing it: its numbers with their texts, the evidence beside them.
-READ = """(all) => JSON.stringify(all.map((state) => {
-  const text = (node) => Array.isArray(node) ? node.map(text).join("")
-    : typeof node === "object" && node ? text(typeof node.type === "function" ? node.type(node.props)
-    : node.props.children) : typeof node === "boolean" ? "" : String(node ?? "");
-  const found = { figures: [], real: [], badges: [], worked: [], refused: false, command: "", said: "" };
-  let names = [], badge = "";
-  for (const { type, props } of txcalc.elements(state)) {
-    if (type === "tr" || props.class === "card") [names, badge] = [[], ""];
-    if (type === "data") {
-      const real = "data-real" in props, name = props[real ? "data-real" : "data-figure"];
-      found[real ? "real" : "figures"].push([name, props.value, text(props.children)]);
-      names.push(name);
-    }
-    if (/^badge/.test(props.class)) badge = text(props.children);
-    if (badge) found.badges.push(...names.splice(0).map((name) => [name, badge]));
-    if (props.class === "worked") found.worked.push(text(props.children));
-    if (props.class === "command") found.command = text(props.children);
-    if (props.class === "summary") found.said = text(props.children);
-    if (props["data-proved"] !== undefined) found.proved = props["data-proved"] === "1";
-    found.refused ||= "data-refused" in props;
-  }
-  return found;
-}))"""
+READ = (TESTS / "page" / "read.js").read_text("utf-8")
 
 
 def read(page: Any, states: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -436,12 +414,7 @@ def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: 
         assert check(KINDS[kind], [*KINDS].index(kind), page, number, 5) == number
 
 
-DRAWN = """(state) => {
-  txcalc.state = state;
-  const drawn = [...document.querySelectorAll("#view data")].map((d) => [d.dataset.figure ?? d.dataset.real, d.value]);
-  const told = txcalc.elements(state).filter(({ type }) => type === "data");
-  return [drawn, told.map(({ props }) => [props["data-figure"] ?? props["data-real"], props.value])];
-}"""
+DRAWN = (TESTS / "page" / "drawn.js").read_text("utf-8")
 
 
 @pytest.mark.browser
@@ -499,21 +472,7 @@ def test_a_size_that_is_none_is_refused_aloud(browser: Any, file: Path) -> None:
 
 
 # For each slider of a model, from its own stop and from its first: the positions whose sizes are refused.
-REFUSED = """(index) => {
-  const model = txcalc.models[index], refused = [];
-  txcalc.state = { model: index };
-  const values = txcalc.evaluate(model, {}, false).letters;
-  for (const slider of model.sliders) {
-    const stops = txcalc.stops(slider, values[slider.letter]);
-    for (const from of new Set([0, stops.indexOf(Number(values[slider.letter]))]))
-      for (let to = 0; to < stops.length; to++) {
-        const value = txcalc.snap(model, slider, stops, from, to);
-        const found = txcalc.evaluate(model, { [slider.letter]: value }, false);
-        if (found.refused) refused.push([slider.letter, stops[to], value]);
-      }
-  }
-  return refused;
-}"""
+REFUSED = (TESTS / "page" / "refused.js").read_text("utf-8")
 
 
 @pytest.mark.browser

@@ -471,19 +471,6 @@ def test_formulas_of_every_stage_are_what_train_counts(
         assert 2 * found.get("sent", 0) == pytest.approx(sum(each.sent * runs for each, runs in sent), rel=1e-12)
 
 
-def test_positions_that_a_rank_of_megatron_keeps() -> None:
-    """Four ranks share those between the branches, and those of a product that is split by its outputs: its input is
-    gathered again. A product that is split by its inputs reads all positions."""
-    model, work = load(EVEN), load(EVEN).workload(2, 48)
-    rank = algebra.of_rank(
-        model, Layout(tp=4, sp=4), work, 0, Recipe(Layout(tp=4, sp=4), 2, 1, 48, framework="megatron")
-    )
-    cut = {entry.name.rpartition(".")[2]: rank.position_shards(entry) for entry in walk(rank.root, work)}
-    shared = ("attention_norm", "q", "k", "v", "feed_forward_norm", "gate", "up", "final_norm", "projection")
-    assert all(cut[name] == 4 for name in shared)
-    assert all(cut[name] == 1 for name in ("tokens", "core", "o", "activation", "down"))
-
-
 @pytest.mark.parametrize(
     ("layout", "said"),
     [

@@ -7,7 +7,6 @@ import io
 import json
 import shutil
 import subprocess
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -111,26 +110,6 @@ def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> No
     assert "| layers.5.attention | L_global | 2·T·h_kv·d_h |" in held
     parts = [row["part"] for row in rows("gemma-3-27b") if row["quantity"] == "params"]
     assert {"layers.0.attention.q", "layers.5.attention.q"} < set(parts)
-
-
-def titles(*argv: str) -> list[str]:
-    lines = run(*argv).stdout.splitlines()
-    return [line for line, below in pairwise(lines) if below.startswith("part ")]
-
-
-def test_which_tables() -> None:
-    llama = titles("llama-3.1-8b")
-    assert llama == [
-        "Parameters",
-        "Forward FLOPs, dense attention",
-        "KV cache of one sequence: elements per token",
-        "KV cache of one sequence: elements in total",
-        "Saved activations in elements, fused attention",
-        "Saved activations in elements, eager attention",
-    ]
-    assert set(titles("mixtral-8x7b")) - set(llama) == {"Active parameters"}
-    masked = titles("llama-3.1-8b", "--attention", "masked")
-    assert set(masked) ^ set(llama) == {"Forward FLOPs, dense attention", "Forward FLOPs, masked attention"}
 
 
 @pytest.mark.slow

@@ -156,14 +156,6 @@ def test_operations_of_an_element_are_counted() -> None:
     assert {name: len(operations.split()) for name, operations in SPELT.items()} == COST
 
 
-def test_whisper_s_convolutions_read_each_position_once() -> None:
-    """1,500 positions of 3,000 steps of 128 bands: the second one takes every other of what the first one gives."""
-    found = {e.steps[-1].name: e for e in load("whisper-large-v3").ledger(2, 8) if "conv" in e.path and e.params}
-    assert (found["conv1"].saved, found["conv2"].saved) == (2 * 3000 * 128, 2 * 3000 * 1280)
-    assert found["conv1"].operations[0].traffic.activations == 2 * 3000 * (128 + 1280)
-    assert found["conv2"].operations[0].traffic.activations == 2 * (3000 + 1500) * 1280
-
-
 def test_a_norm_before_o_is_cut_as_values_are() -> None:
     attention = {"n_heads": 8, "d_head": 8, "d_v": 16, "inner_norm": True}
     model = build({"d_model": 64, "n_layers": 1, "attention": attention, "feed_forward": {"d_ff": 96}}, "normed")
@@ -185,20 +177,6 @@ def test_what_has_no_score_yet_costs_nothing() -> None:
     model = build(TINY["compressed"], "compressed")
     index = next(e for e in model.ledger(1, 1) if e.path.endswith("selector.core"))
     assert (scored(index.operations), flops_per_score(index.operations)) == (0, 1)
-
-
-def test_forgetting_heads_share_keys_evenly() -> None:
-    heads = {"n_heads": 4, "n_kv_heads": 3, "d_head": 5}
-    said = {
-        "d_model": 16,
-        "n_layers": 1,
-        "vocab_size": 50,
-        "forgetting": heads,
-        "layer": {"a": {"parts": ["forgetting"]}},
-    }
-    with pytest.raises(InputError, match="n_kv_heads"):
-        build(said, "test")
-    assert build(said | {"forgetting": heads | {"n_kv_heads": 2}}, "test").params > 0
 
 
 def test_weights_that_a_step_reads_are_read_once() -> None:

@@ -363,13 +363,6 @@ def test_the_table_comes_first() -> None:
     assert shares["scores and values"] == ""
 
 
-def test_masked_attention_is_one_of_the_differences() -> None:
-    found = counted("palm", "llama-3.1-8b", attention="masked")
-    (core,) = (each for each in found.terms if each.name == "scores and values")
-    assert core.theirs == 6_597_069_766_656 and core.ours == core.theirs * 2049 // 4096
-    assert core.why == "ours: only what the mask lets through"
-
-
 def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
     model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
     ledger = model.ledger(2, 8, keep_scores=True)

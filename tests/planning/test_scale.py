@@ -58,16 +58,6 @@ def test_the_closed_form_is_the_least_loss(law: ScalingLaw, compute: float) -> N
     assert least < min(around)
 
 
-@pytest.mark.parametrize("unique", [1e9, 25e9, 100e9, 1e12])
-def test_the_best_size_with_few_data_is_the_least_loss_of_a_grid(unique: float) -> None:
-    params, tokens = MUENNIGHOFF.limited(GOPHER, unique)
-    grid = [10 ** (8 + i / 500) for i in range(2500)]
-    best = min(grid, key=lambda n: MUENNIGHOFF.loss(n, GOPHER / 6 / n, unique))
-    assert params == pytest.approx(best, rel=6e-3)  # a step of the grid
-    assert tokens == pytest.approx(GOPHER / 6 / params)
-    assert params <= MUENNIGHOFF.optimum(GOPHER)[0] * (1 + 1e-6)
-
-
 def test_the_constants_of_besiroglu_come_out_of_the_data_again() -> None:
     """Least absolute error of the log of the loss without the five largest losses, as their notebook has it, by
     reweighted least squares from the published constants of the paper before; α and β to 1e-3."""

@@ -11,7 +11,7 @@ import pytest
 from command import typed
 from tiny import TINY
 
-from txcalc import InputError, load, sources
+from txcalc import InputError, load
 from txcalc.model import Model
 from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, idle, presets, spec
@@ -110,19 +110,6 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
         assert so or repr(model.root) != repr(without.root), (path, value)
 
 
-def test_a_written_description_is_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Any] = []
-
-    def counted(raw: Any, *more: Any) -> Any:
-        calls.append(raw)
-        return resolve(raw, *more)
-
-    for module in (sources, idle):
-        monkeypatch.setattr(module, "resolve", counted)
-    load("D=4096 L=32 h=32 h_kv=8 F=14336 V=128256")
-    assert len(calls) == 1
-
-
 def test_chunks_of_attention_without_windows_are_refused() -> None:
     llama = TINY["llama"]
     masked = {**llama, "attention": {**llama["attention"], "keep": 3}}
@@ -189,12 +176,6 @@ feed_forward = {d_ff = 48}
 """
 
 
-def described(tmp_path: Path, more: str) -> Path:
-    path = tmp_path / "model.toml"
-    path.write_text(GOOD + more)
-    return path
-
-
 @pytest.mark.parametrize(
     ("more", "message"),
     [
@@ -218,20 +199,6 @@ def test_files(more: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text(GOOD.replace("attention = {n_heads = 4}", "attention.n_heads = 4") + more)
     assert refused(load, path) == f"{path}: {message}"
-
-
-@pytest.mark.parametrize(
-    "more",
-    [
-        "positions = {rotary_dims = 8, theta = 10000}",
-        "head = {tied = false, form = 'lm', transform_bias = false}",
-        "norm = {eps = 1e-6, place = 'pre'}\nembedding = {norm = false}",
-        "pattern = ['a']\nlayer.a = {}",
-    ],
-)
-def test_what_is_spelt_out_is_welcome(more: str, tmp_path: Path) -> None:
-    (tmp_path / "plain.toml").write_text(GOOD)
-    assert load(described(tmp_path, more)).params == load(tmp_path / "plain.toml").params
 
 
 def test_inline() -> None:

@@ -72,21 +72,6 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     assert found[0][0] == whole + head
 
 
-def test_as_little_in_ram_as_can_be() -> None:
-    model = load("llama-3.3-70b")
-    memory = EngineMemory(profile("llama.cpp"), CARD, 8192)  # type: ignore[arg-type]
-    how = engine(model, "Q4_K_M", memory=memory)
-    found = with_offload(OffloadRequest(HOST), model, CARD, how, 1, 8192, 1).offload
-    assert found
-    free = [
-        deployed("llama-3.3-70b", one).fullest(Layout(), 8192, 1).free
-        for one in (found, replace(found, layers=found.layers - 1))
-    ]
-    assert free[0] >= 0 > free[1]
-    # -ngl counts the head: 80 layers and it are 81.
-    assert [OffloadRequest(HOST, n).of(model, lambda _: True).layers for n in (99, 81, 80, 1, 0)] == [0, 0, 1, 80, 80]
-
-
 @pytest.mark.parametrize(("lacking", "layers"), [(0, 2), (1, 3)])
 def test_what_takes_a_card_to_its_last_byte_fits(lacking: int, layers: int) -> None:
     model = load("D=64 L=4 h=4 F=96 V=50 untied")

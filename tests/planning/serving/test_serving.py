@@ -257,24 +257,6 @@ def test_quantised_weights_are_read_as_they_are_stored() -> None:
     assert (wide - found) * 3.35e12 == pytest.approx(layers - 32 * 7 * 4, rel=1e-9)
 
 
-def test_experts_over_all_gpus_go_to_ranks_once() -> None:
-    """A token of 8 experts out of 256 over 8 ranks is sent to 7·(1 − (7/8)^8) others, and comes back."""
-    layout = Layout(tp=1, dp=8, ep=8)
-    parts = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["collectives"]
-    others = 7 * (1 - (7 / 8) ** 8)
-    assert parts.least_link == pytest.approx(58 * 2 * 16 * 7168 * 2 * others / 450e9, rel=1e-9)
-    experts = pace("deepseek-v3", "h200", layout).decode_parts(16, 1024)["experts"]
-    read = 58 * 32 * 3 * 7168 * 2048 * 2 / 4.8e12
-    assert experts.least_weights == pytest.approx(read * 8 / 256, rel=1e-9)  # all may choose the same eight
-    perfect = pace("deepseek-v3", replace(hardware.load("h200"), calibration=replace(PERFECT, spread=inf)), layout)
-    touched = 1 - (1 - 8 / 256) ** (8 * 16)  # the tokens of all eight copies choose among a rank's 32
-    assert perfect.decode_parts(16, 1024)["experts"].memory == pytest.approx(
-        read * touched, rel=0.05
-    )  # and activations
-    narrow = pace("deepseek-v3", "h200", layout, weights="fp8-block").decode_parts(16, 1024)["collectives"]
-    assert narrow.least_link == pytest.approx(0.75 * parts.least_link, rel=1e-9)  # there in fp8, back in bf16
-
-
 # What others measured of whole steps. The curves in presets/efficiency/ are fitted to kernels alone.
 
 
@@ -423,22 +405,6 @@ def test_a_draft_that_shares_no_experts_has_all_its_sequences() -> None:
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
 
 
-def test_adapters_by_hand() -> None:
-    """Rank 16 on all linear layers of Llama-3.1-8B: 41,943,040 parameters each, as PEFT counts them."""
-    model = load("llama-3.1-8b")
-    plain, many = (engine(model, "bf16", adapters=which) for which in ((0, 0), (32, 16)))
-    one, two = (Planner(model, hardware.load("h100-sxm"), how) for how in (plain, many))
-    weights = [held.fullest(Layout(), 8192, 1).weights for held in (one, two)]
-    assert weights[1] - weights[0] == 32 * 41_943_040 * 2
-    steps = [Timer(held, request(8192, 1024), 8192).step(Layout(), 32) for held in (one, two)]
-    read = 32 * 41_943_040 * 2 / 3.35e12
-    assert (
-        read / 0.81 < steps[1].achievable - steps[0].achievable < read / 0.79 + 2e-3 and steps[1].floor > steps[0].floor
-    )
-    halves = [held.fullest(Layout(tp=2), 8192, 1).weights for held in (one, two)]
-    assert 16 * 41_943_040 * 2 < halves[1] - halves[0] < 32 * 41_943_040 * 2  # one factor of each is whole
-
-
 def test_a_shared_prefix_is_held_and_computed_once() -> None:
     model = load("llama-3.1-8b")
     alone, shared = (
@@ -500,6 +466,19 @@ def test_a_speculative_step_and_its_gain_are_on_screen() -> None:
         f"TPOT is {guess['plain_tpot_s'] / tpot:.2f} × as fast as without it ({1000 * guess['plain_tpot_s']:.1f} ms)"
     )
     assert text in " ".join(run(*argv, *draft)[1].split()) and "speculation" not in run(*argv)[1]
+
+
+def test_costs_are_gpu_time() -> None:
+    """A GPU-hour of 3.6 is a thousandth a second; the answers bear all of it, prompt tokens the time they take."""
+    found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
+    point = found.chosen
+    assert point.layout.gpus == 4
+    each = 1e-3 * 4 / point.steady.rate  # of a request
+    assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * each / 1024)
+    whole = found.layout_time.prefill_rate(1024)
+    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
+    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
+    assert point.joules_per_token(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
 
 
 # What is not known or makes no sense.

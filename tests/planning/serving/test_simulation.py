@@ -514,10 +514,3 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     file.write_text("\n".join(str(i / 5) for i in range(50)))
     code, out, _ = run_(*argv, "--arrivals", str(file))
     assert code == 0 and "Simulated, 50 requests" in out
-
-
-def test_lengths_of_a_list_vary_as_they_do() -> None:
-    """Variance over the mean squared: of 1 and 3 a quarter; of every number from 1 to 3 a sixth."""
-    assert Lengths(1, 3, (1, 3)).spread == 1 / 4 and Lengths(1, 3).spread == pytest.approx(1 / 6)
-    assert Lengths(2, 2).spread == Lengths(2, 2, (2, 2)).spread == 0
-    assert Requests(Lengths(1, 1), Lengths(1, 1), times=(0, 1, 4)).bursts == 1 / 4  # of times between them: 1 and 3

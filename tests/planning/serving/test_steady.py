@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from math import exp, factorial, floor, inf
+from math import exp, factorial, inf
 
 import pytest
 from command import Command
@@ -110,20 +110,6 @@ def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
     assert loop.population(2.0, 2.49)[1] == 1.0
 
 
-def test_what_cannot_last() -> None:
-    demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
-    over = open_loop(demand, 6, 1e6)
-    assert not over.lasts and over.utilisation == pytest.approx(1.2) and 3 < over.rate < 5
-    assert open_loop(demand, over.rate * 0.99, 1e6).lasts
-    assert not open_loop(demand, over.rate * 1.01, 1e6).lasts
-    assert over.decoding == inf and open_loop(demand, over.rate * 1.01, 1e6).decoding == inf  # prompts are the limit
-    few = open_loop(demand, 2, 2)
-    assert few.decoding == 2 < open_loop(demand, 2, 1e6).decoding  # seats are: more of them keep up
-    assert not few.lasts and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
-    # Four chunks for an answer of one step more: a quarter of a sequence that decodes fills all steps.
-    assert open_loop(Demand(linear(0.01, 0), 0.4, 0.4, 4.0, 2), 3, 100).rate == pytest.approx(1 / 0.44)
-
-
 def test_those_that_decode_are_a_birth_death_chain() -> None:
     """Answers of 100 steps of 10 ms that no other slows down: Poisson, with Erlang's share of full seats; of steps as
     long as those that share them are many: a queue of one server."""
@@ -165,54 +151,6 @@ WHOLE = st.builds(
     st.integers(1, 40),  # interval
     st.floats(0.02, 1),  # width
 )
-
-
-@given(WHOLE, st.floats(1, 500), st.floats(0.05, 0.95))
-def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: float) -> None:
-    """At so many that decode: prompts per step, the line before one, what passes until its own last step is done."""
-    loop, answer = Loop(one, n), (one.answer - 1) / one.tokens
-    d = part * min(n, answer / one.chunks)
-    each, others, decodes = d / answer, (n - 1) / n, one.step(d)
-    beside = min(1, others * d)
-    step, first = beside * decodes, (n + min(n, max(1, 1 / one.chunks))) / 2 - 1
-    apart = [min(1, ((each * one.chunks) ** 2 + i * one.width**2) ** 0.5) for i in range(1, 10)]
-    come = sum(1 / share for share in apart) / 9 * each
-    found = 1 + others * min(come * one.interval, n)
-    come = min(come, d) * others
-    varied, full = 1 + one.spread, come * one.chunks
-    sources = max(1, n * min(1, 4 / 3 * 2.15 * one.width))
-    if one.chunks >= 1:
-        room, most = max(0, 1 - full), floor(one.chunks)
-        ahead = full * line(sources, room, varied)
-        last = (1 - full) * (1 - exp(-come * (0.5 + most))) * (1 + most - one.chunks)
-        last += full * (1 - exp(-come * (one.chunks * ahead + one.chunks))) / 2
-        left = (1 - full) * step / 2 + last * one.prompt / one.chunks
-        own = (1 - full) * (most + 1) + full * (one.chunks + 0.5)
-    else:
-        room = max(1e-6, 1 - full) / full if full else inf
-        ahead = line(sources, room, varied) * exp(-1.166 * room * (come / varied) ** 0.5) if full else 0
-        mean = step + come * one.prompt
-        left, own = (mean + come * one.prompt**2 * varied / mean) / 2 if mean else 0, 1
-    crowd = (found + min(found, max(1, 1 / one.chunks))) / 2 - 1 if one.chunks < 1 or one.interval > 1 else 0
-    looks = beside * (one.interval - 1) / 2 * (decodes + others * each * one.prompt)
-    seconds = left + ahead * (one.prompt + one.chunks * step) + own * step + crowd * one.prompt + looks
-    start = first * (one.prompt + one.chunks * one.step(min(n / 2, answer / one.chunks)))
-    seconds = (1 - one.together) * seconds + one.together * start + one.polls * step
-    steps = ahead * one.chunks + beside * (own + one.interval / 2)
-    steps = (1 - one.together) * steps + one.together * first * one.chunks + one.polls * beside
-    assert loop.wait(d) == (pytest.approx(seconds, rel=1e-5), pytest.approx(steps, rel=1e-5))
-    idle, whole = one.overhead + one.unloaded - one.prompt, decodes + each * one.prompt
-    asking = d + each * (steps + others * idle / whole)
-    assert loop.clients_for(d) == pytest.approx(asking, rel=1e-5)
-    ttft = one.unloaded + one.overhead + seconds + max(0, n - asking) / each * whole * (1 - one.together)
-    rest = answer * decodes + d * one.prompt * others * (1 - one.together / 2)
-    e2e = max(n / each * whole + idle * (1 - others), one.prompt + idle + answer * decodes)
-    off = e2e - ttft - rest
-    state = loop.closed_state(d)
-    assert state.e2e == pytest.approx(e2e, rel=1e-9) and state.rate == pytest.approx(n / e2e, rel=1e-9)
-    level = max(ttft + off * ttft**2 / (ttft**2 + rest**2), one.prompt + idle)
-    assert state.ttft == pytest.approx(min(level, e2e - answer * decodes), rel=1e-4)
-    assert state.ttft + (one.answer - 1) * (state.tpot or 0) == pytest.approx(e2e, rel=1e-9)
 
 
 @given(WHOLE, st.sampled_from((0.2, 1.0, 2.0, 300.0)), st.booleans())
@@ -259,46 +197,6 @@ def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) 
     assert finds == pytest.approx((1 + one.bursts * (1 - finds) / busy) ** (-1 / one.bursts), rel=1e-4)
     assert (found.tpot, found.e2e, found.decoding) == (None, found.ttft, 0)
     assert (found.rate, found.utilisation) == (busy / one.prompt, pytest.approx(busy))
-
-
-@example(Demand(linear(0.01, 0.001), 0.1, 0.1, 1.0, 2), 0.5, 0.5, 2)  # the shortest answers that are decoded
-@given(WHOLE, st.floats(0.01, 0.9), st.floats(0.01, 30), st.integers(1, 8))
-def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: float, copies: int) -> None:
-    """At so many that decode, beside the wait in line (of M/G/1, for one that comes at random), of a copy alone or of
-    several that share experts."""
-    one = one._replace(bursts=1.0, sharing=copies, solo=one.prompt * 0.6)
-    step, more = one.step(d), one.answer - 1
-    service = one.prompt + one.chunks * step
-    x = busy / service
-    found, beside = Loop(one, None).state(x, d), 1 - exp(-d)
-    assert found is not None
-    shared = beside * step
-    queue = busy * service / (1 - busy) * (1 + one.spread) / 2 + shared / 2
-    full = x * one.prompt
-    left = (shared / (1 - full) + one.prompt * full * (1 + one.spread) / (1 - full**2)) / 2
-    if one.chunks < 1:
-        waits = max(left * (1 + 2 * full), queue) + shared
-    else:
-        own = one.prompt + one.chunks * shared
-        part, most, full_of = one.prompt / one.chunks, floor(one.chunks), x * own
-        by_itself = (1 - exp(-x * (shared / 2 + most * (shared + part)))) * (1 + most - one.chunks)
-        behind = (1 - exp(-x * (queue + own))) / 2
-        steps = (1 - full_of) * (most + 1) + full_of * (one.chunks + 0.5)
-        waits = queue + steps * shared + ((1 - full_of) * by_itself + full_of * behind) * part
-    come = d * one.tokens / more  # prompts per step
-    polled = min(d, come * one.interval)
-    if one.interval > 1:
-        waits += ((1 + polled + min(1 + polled, max(1, 1 / one.chunks))) / 2 - 1) * one.prompt
-    waits += beside * (one.interval - 1) / 2 * (step + come * one.prompt)
-    if copies > 1:
-        own = min(1, x * one.solo / (1 - x * (one.prompt - one.solo)))
-        overlap = max(own, 1 - exp(-polled))
-        mine = one.solo + (one.prompt - one.solo) * overlap
-        theirs = mine * copies / (1 + (copies - 1) * overlap) - mine
-        waits += x * theirs * mine / max(1, one.chunks) / 2 + mine - one.solo
-    assert found.ttft == pytest.approx(one.overhead + waits + one.unloaded + one.polls * shared, rel=1e-9)
-    assert found.tpot == pytest.approx(d / x / more) and found.e2e == pytest.approx(found.ttft + d / x)
-    assert (found.rate, found.decoding, found.utilisation) == (x, d, pytest.approx(full))
 
 
 @example(Demand(linear(0.01, 0.001), 0.1, 0.1, 1.0, 20), 0.8, 30.0)  # full from 14 on, whose steps leave 99 %

@@ -24,7 +24,7 @@ from txcalc.planning.training import Layout, Recipe, in_flight, memory, order, t
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
-from txcalc.planning.training.inverse import fewer, fewest
+from txcalc.planning.training.inverse import fewest
 from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.memory import rank_columns
 from txcalc.planning.training.recipe import parse_options, parse_recipe
@@ -275,14 +275,6 @@ def test_a_recipe_s_own_numbers() -> None:
 
 
 # Limits, and the whole answer.
-
-
-def test_fewer_copies_of_the_same_layout() -> None:
-    found = fewer(Layout(tp=2, pp=3, dp=4, fsdp=6))
-    pairs = {(dp, fsdp) for dp in (1, 2, 4) for fsdp in (1, 2, 3, 6)}
-    assert {(one.dp, one.fsdp) for one in found} == pairs and len(found) == len(pairs)
-    assert all((one.tp, one.pp) == (2, 3) for one in found)
-    assert [one.gpus for one in found] == sorted(one.gpus for one in found)
 
 
 @pytest.mark.slow

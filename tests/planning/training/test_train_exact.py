@@ -656,22 +656,6 @@ def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], trainin
             assert (found["training"], found["saved"]) == (training, saved)
 
 
-def test_a_core_that_layers_share_runs_in_each() -> None:
-    """ALBERT's twelve layers are one: its core keeps queries, keys, values and results of each."""
-    recipe = Recipe(micro_batch=3, tokens=32, recompute="core")
-    model = load("albert-base-v2")
-    ledger = model.ledger(3, 32)
-    saved = in_letters(recipe, ledger, RankTree(model.root), int)["saved"]
-    cores = ledger.where(lambda entry: entry.kind == "attention_core")
-    assert saved(cores) == 12 * ROWS * 4 * 768
-    kept = in_letters(replace(recipe, recompute="none", framework="megatron"), ledger, RankTree(model.root), int)
-    assert kept["saved"](cores) == 12 * ROWS * 4 * 768
-    (core,) = cores
-    sent = RankTree(model.root, cp=4).exchanged
-    assert sent(core) == 12 * 3 * ROWS * 2 * 768  # three others' keys and values
-    assert sum(map(sent, ledger)) == sent(core)
-
-
 # The memory of a rank.
 
 

@@ -33,7 +33,6 @@ LLAMA: Config = {
 # its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
 CASES: dict[str, dict[str, Any]] = json.loads((HF / "custom.json").read_text())
 # Types whose small configs have other keys than Llama's.
-SPECIAL = ("bailing", "deepseek", "gpt_oss", "kimi", "mixtral", "minimax", "nemotron_h", "qwen3_5", "LLaVA")
 STEP3: Config = json.loads((HF / "hand.json").read_text())["step3"]
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
 
@@ -118,20 +117,6 @@ def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
     assert found.params == alone.params
     said = ("the language model alone is counted", "params.whole is not known", "beside the language model")
     assert any(words in " ".join(found.notes) for words in said)
-
-
-NESTED = [(name, row) for name, row in WHOLES.items() if row.get("key") and not row["texts"].startswith(SPECIAL)]
-
-
-@pytest.mark.parametrize(("name", "row"), NESTED, ids=[name for name, _ in NESTED])
-def test_a_language_model_in_a_table(name: str, row: dict[str, str]) -> None:
-    """Its table is read as a config of its own, and names no other type than those of the row."""
-    text = {**LLAMA, "model_type": row["texts"].split()[0], "pad_token_id": 0}
-    whole = {"model_type": name, "architectures": [row["classes"].split()[0]], row["key"]: text}
-    assert build(*describe(whole)).params == build(*describe(text)).params
-    for change in ({row["key"]: {**text, "model_type": "gpt2"}}, {"architectures": ["LlavaForTestsOnly"]}):
-        with pytest.raises(InputError):
-            describe({**whole, **change})
 
 
 def test_a_first_ling_without_its_number_of_keys_heads_is_refused() -> None:

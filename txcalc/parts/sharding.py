@@ -145,8 +145,10 @@ class Ways:
         return bool(self.value(norm.groups) == self.value(number))
 
     def keeping(self, norm: Any) -> Any:
-        """A norm of a branch's own input: where that is gathered for it, no norm of the stream has saved the same."""
-        return replace(norm, keeps=True) if norm and self.gathers_each and not self.exchanges else norm
+        """A norm of a branch's own input: where that is gathered for it, or is the rank's share of the tokens that it
+        sends to experts, no norm of the stream has saved the same."""
+        keeps = not self.sp and self.ranks > 1 if self.exchanges else self.gathers_each
+        return replace(norm, keeps=True) if norm and keeps else norm
 
     def inner_norm(self, norm: Any, width: Num) -> Any:
         """A rank's columns, or groups, of a norm over a split width."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from msgspec import Struct
 from msgspec.structs import replace
 
-from txcalc.num import Num
+from txcalc.num import Num, total
 from txcalc.parts.forms import pieces
 from txcalc.parts.mechanisms import section_of
 from txcalc.parts.options import (
@@ -165,6 +165,7 @@ class StackSpec(Options):
     groups: Sequence[tuple[str, tuple[int, ...]]]
     layer: Mapping[str, LayerSpec]
     counts: Mapping[str, Num] | None = None
+    whole_layers: Num | None = None  # of the model, where this is a structure with one layer of each kind
 
     @property
     def layer_counts(self) -> list[tuple[str, tuple[int, ...], Num]]:
@@ -174,6 +175,11 @@ class StackSpec(Options):
         if len(self.groups) == 1:
             return [(name, indices, self.n_layers) for name, indices in self.groups]
         return [(name, indices, len(indices)) for name, indices in self.groups]
+
+    @property
+    def all_layers(self) -> Num:
+        """The number of the model's layers."""
+        return total([number for _, _, number in self.layer_counts]) if self.whole_layers is None else self.whole_layers
 
     @property
     def fixed_positions(self) -> Num | None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from evidence_of import inherited
 from paths import HF
 
 from txcalc.evidence import theorems
-from txcalc.evidence.theorems import Unit, inherited, units
+from txcalc.evidence.theorems import Unit, units
 from txcalc.model import Model
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import MatrixProduct

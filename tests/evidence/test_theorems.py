@@ -13,6 +13,7 @@ from typing import Any
 import make_theorems
 import pytest
 from command import Command
+from evidence_of import how_known, inherited
 from extras import needs
 from paths import HF
 from tiny import TINY
@@ -24,9 +25,8 @@ from txcalc.errors import InputError
 from txcalc.evidence import splits, store, theorems
 from txcalc.evidence.domains import common
 from txcalc.evidence.formulas import Formulas
-from txcalc.evidence.known import how_known
 from txcalc.evidence.structures import sized
-from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inheritance, inherited, units
+from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inheritance, units
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
@@ -98,6 +98,21 @@ def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) ->
     model = load("llama-3.1-8b", changes)
     assert inherited(model, "flops") == ("proved", "all B, T ≥ 1") and inherited(model, "params") == ("proved", "")
     assert how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        *(build(TINY[name], name) for name in ("esm", "gemma3n", "gemma4")),
+        build({**TINY["esm"], "n_layers": 7}, "esm"),
+        config("default-gemma3n-text"),
+    ],
+    ids=str,
+)
+def test_a_figure_that_depends_on_the_number_of_layers_is_proved_for_every_number(model: Model) -> None:
+    """Per-layer embeddings, and a regression on the heads of all layers."""
+    assert how_known(model, "params") == ("proved", "") and how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+    assert all(known.how == "proved" for known in (show(model).known[name] for name in ("params", "flops")))
 
 
 @pytest.mark.parametrize("quantity", ["params", "flops"])

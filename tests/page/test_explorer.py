@@ -6,11 +6,11 @@ import random
 from typing import Any
 
 import pytest
+from evidence_of import inherited
 from hypothesis import strategies as st
 from tiny import TINY
 
 import txcalc
-from txcalc.evidence import theorems
 from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, minimum, nearest_square
@@ -74,7 +74,7 @@ def library(source: str, explorer: Explorer, values: dict[str, int]) -> dict[str
         found |= {f"{quantity} {kind}": value for kind, value in ledger.by_kind(quantity).items()}
     found["cache_growth"] = ledger.cache_terms.growth
     found["parts"] = [(entry.params, entry.flops, entry.cache) for entry in ledger]
-    found["proved"] = theorems.inherited(model, "params") is not None
+    found["proved"] = inherited(model, "params") is not None
     return found
 
 

@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 
 import pytest
 from command import Command
+from evidence_of import inherited
 from paths import ROOT, TESTS
 from test_explorer import KINDS, settings, workload
 
@@ -375,7 +376,7 @@ def check(source: str, index: int, page: Any, number: int, thorough: int) -> int
         if i % 10 == 0:
             whole = not any(map(theorems.obstacle, theorems.units(model)))
             assert got["proved"] == whole, chosen
-            by_parts = not whole and theorems.inherited(model, "params")  # which the page does not follow
+            by_parts = not whole and inherited(model, "params")  # which the page does not follow
             known = {name: on_page(known) for name, known in all_known(model, KNOWN).items()}
             for name, badge in () if by_parts else got["badges"]:
                 quantity = BEHIND.get(name, "params" if name.startswith("memory ") else name)

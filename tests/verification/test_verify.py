@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from command import Command
+from evidence_of import how_known
 from msgspec.structs import replace
 from paths import DATA, HF
 from strategies import LEAVES
@@ -24,7 +25,7 @@ from tiny import TINY
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.evidence import theorems
-from txcalc.evidence.known import MEANING, how_known
+from txcalc.evidence.known import MEANING
 from txcalc.evidence.store import read
 from txcalc.evidence.structures import sized
 from txcalc.parts.cores import AttentionCore

@@ -319,8 +319,10 @@ def separable(stack: StackSpec) -> bool:
 
 
 def _thin(stack: StackSpec) -> StackSpec:
-    """One layer of each kind, in the order in which they come."""
+    """One layer of each kind, in the order in which they come; and the number of all if a figure depends on it."""
     groups = [(name, (i,)) for i, (name, _) in enumerate(stack.groups)]
+    if stack.tables("layer_input") or stack.contacts:
+        return stack.replace(groups=groups, n_layers=len(groups), whole_layers=stack.n_layers)
     return stack.replace(groups=groups, n_layers=len(groups))
 
 
@@ -374,6 +376,8 @@ def lettered(name: str, stacks: Mapping[str, StackSpec], kind: str) -> Unit:
 def _lettered(stack: StackSpec, naming: _Parameters) -> StackSpec:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = stack.replace(pattern=None, **_sizes("", stack, _letters(""), naming))
+    if stack.whole_layers is not None:
+        result = result.replace(whole_layers=naming.parameter("n_layers", stack.whole_layers))
     for section in (*STACK, "positions"):
         table: Options | None = vars(stack)[section]
         if section == "vision" and stack.projector and stack.projector.steps:

@@ -120,6 +120,8 @@ def _reader(first: LayerSpec, norm: NormOptions, d_model: Num) -> AttentionPool:
 
 
 def _contacts(spec: StackSpec) -> Unused:
+    if len(spec.attentions) == 1:
+        return Unused(d_in=spec.all_layers * spec.attentions[0].n_heads, d_out=1)
     kinds = [(spec.layer[name].attention, number) for name, _, number in spec.layer_counts]
     return Unused(d_in=total([number * attention.n_heads for attention, number in kinds if attention]), d_out=1)
 
@@ -130,7 +132,7 @@ def _layer_inputs(spec: StackSpec) -> LayerInputs | None:
     table = next((table for table in tables if isinstance(table, LayerInputOptions)), None)
     if table is None:
         return None
-    width, number = table.width, total([number for _, _, number in spec.layer_counts])
+    width, number = table.width, spec.all_layers
     return LayerInputs(
         width=width,
         count=number,

@@ -80,18 +80,11 @@ class Evidence(NamedTuple):
 MODELLED = Evidence("modelled", "")
 
 
-def how_known(model: Model, quantity: str) -> Evidence:
-    """How a figure of a model is known; `quantity` is one of `theorems.FIGURES`, or any other that the ledger has.
-
-    What has no oracle (other FLOPs, traffic) is modelled.
-    """
-    return all_known(model, {quantity: quantity})[quantity]
-
-
 def all_known(
     model: Model, quantities: Mapping[str, str], shown: Ledger | None = None, with_scores: Ledger | None = None
 ) -> dict[str, Evidence]:
-    """The same of several, by the names that they are asked by.
+    """How figures of a model are known, by names of the caller's: each is one of `theorems.FIGURES`, or any other
+    quantity that the ledger has. What has no oracle (other FLOPs, traffic) is modelled.
 
     shown        the ledger whose figures are printed: evidence that they contradict is left out, as is evidence whose
                  domain does not contain its workload

@@ -70,20 +70,14 @@ def digest(unit: Unit, quantity: str) -> str:
     return Formulas(unit).digest(quantity)
 
 
-def inherited(model: Model, quantity: str) -> tuple[str, str] | None:
-    """Whether a quantity of the model is *proved*, *listed* or *measured* by theorems, and for which batches and
-    lengths or sizes; None where one is lacking."""
-    return inheritance(model, (quantity,)).get(quantity)
-
-
 def inheritance(
     model: Model,
     quantities: Collection[str] = tuple(FIGURES),
     shown: Ledger | None = None,
     with_scores: Ledger | None = None,
 ) -> dict[str, tuple[str, str]]:
-    """The same of those quantities for which all of the model's structures have a theorem that holds, or which were
-    measured of the model at its own sizes.
+    """Whether quantities of the model are *proved*, *listed* or *measured*, and for which batches and lengths or sizes:
+    those for which all of its structures have a theorem that holds, or which were measured of it at its own sizes.
 
     shown        the ledger whose figures are printed: what is not the theorems' formulas at its sizes is left out
     with_scores  the same with attention probabilities stored for backward

@@ -1,16 +1,16 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
     python tests/scripts/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
-    python tests/scripts/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
+    python tests/scripts/mutants_code.py RESULTS.jsonl [--number 20] [--seed 1] [--seconds 500] [--under parts]
         [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again] [--listed]
 
 TIER is one draw of the quick tier, as it runs without names of files: `--draw SEED` says which; `--every-case` takes
 all its cases, `--slow` slow tests too.
 
-Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
-files, drawn by the seed. `--map` first runs the quick tier (or some files of it; with `--slow` slow tests too) and
-writes into map.jsonl, beside RESULTS, at which places of `parts/`, `planning/` and `evidence/` each test meets a value
-that the change makes another, and how long it takes. A mutant then runs the tests of its place, the quickest first, at
+Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file: `--number` of
+each folder, drawn by the seed. `--map` first runs the quick tier (or some files of it; with `--slow` slow tests too).
+It writes into map.jsonl, beside RESULTS, at which places of the package each test meets a value that the change makes
+another, and how long it takes. A mutant then runs the tests of its place, the quickest first, at
 most `--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks
 for each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
@@ -52,7 +52,8 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = tuple(str(ROOT / "txcalc" / name) + os.sep for name in ("parts", "planning", "evidence"))
+PACKAGE = str(ROOT / "txcalc") + os.sep
+FOLDERS = sorted({str(path.parent.relative_to(PACKAGE)) for path in Path(PACKAGE).rglob("*.py")})
 BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult,
     ast.Mod: ast.Mult,
@@ -168,10 +169,11 @@ def places(file: str) -> list[Mutant]:
     return made
 
 
-def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
-    """So many, from all files in turn."""
-    chance = random.Random(seed)
-    files = sorted(str(p.relative_to(ROOT)) for name in under for p in (ROOT / "txcalc" / name).rglob("*.py"))
+def drawn(folder: str, number: int, seed: int) -> Iterator[Mutant]:
+    """So many of a folder, from its files in turn."""
+    chance = random.Random(f"{seed} {folder}")
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "txcalc" / folder).glob("*.py"))
+    chance.shuffle(files)
     left = [found for found in map(places, files) if found]
     for found in left:
         chance.shuffle(found)
@@ -369,15 +371,19 @@ class Mutants:
             for file, found in places.items():
                 for one in [file, *(place for place in (f"{file}#{n}" for n in found) if place in wanted)]:
                     self.calling.setdefault(one, []).append(test)
-        if changed := {mutant.file for mutant in todo if key(mutant.file) not in self.calling}:
+        unmapped = {mutant.file for mutant in todo if key(mutant.file) not in self.calling}
+        if changed := unmapped & {one.partition("@")[0] for one in self.calling}:
             sys.exit(f"changed since the map was made: {', '.join(sorted(changed))}")
+        if unmapped:
+            sys.stderr.write(f"no test of the map imports: {', '.join(sorted(unmapped))}\n")
+        self.todo = [mutant for mutant in todo if mutant.file not in unmapped]
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
         self.live: dict[CodeType, list[FunctionType]] = {}
         self.caches = caches()
         for one in gc.get_objects():
-            if type(one) is FunctionType and one.__code__.co_filename.startswith(PLACES):
+            if type(one) is FunctionType and one.__code__.co_filename.startswith(PACKAGE):
                 self.live.setdefault(one.__code__, []).append(one)
         assert self.live and self.caches, "no function is found: every mutant would be imported again"
         end = time.monotonic() + self.asked.seconds
@@ -479,7 +485,7 @@ def key(file: str) -> str:
 
 
 def ours(file: str) -> bool:
-    return str(ROOT / file).startswith(PLACES)
+    return str(ROOT / file).startswith(PACKAGE)
 
 
 def refuted(source: str) -> bool:
@@ -548,7 +554,7 @@ def main() -> int:
     about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about.add_argument("results", type=Path)
     about.add_argument("--map", nargs="*", metavar="TEST_FILE")
-    about.add_argument("--number", type=int, default=300)
+    about.add_argument("--number", type=int, default=20, help="of each folder")
     about.add_argument("--seed", type=int, default=1)
     about.add_argument("--seconds", type=float, default=500, help="after which no other is begun")
     about.add_argument("--tests", type=float, default=600, help="seconds of tests for one, at most")
@@ -561,13 +567,14 @@ def main() -> int:
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
     about.add_argument("--listed", action="store_true", help="those of mutants.json")
-    about.add_argument("--under", nargs="+", default=["parts", "planning", "evidence"])
+    about.add_argument("--under", nargs="+", default=FOLDERS)
     asked = about.parse_args()
     if asked.map is not None:
         return int(pytest.main(quick(asked), plugins=[Seen(map_of(asked.results), asked.jobs, asked.verify)]))
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
     last = {named(one): one for one in done}
-    todo = [one for one in drawn(asked.under, asked.number, asked.seed) if named(one._asdict()) not in last]
+    sample = [one for folder in asked.under for one in drawn(folder, asked.number, asked.seed)]
+    todo = [one for one in sample if named(one._asdict()) not in last]
     if asked.only:
         files = {where.split(":")[0] for where in asked.only}
         todo = [one for file in files for one in places(file) if f"{file}:{one.line}" in asked.only]
@@ -589,9 +596,12 @@ def report(done: list[dict[str, Any]]) -> None:
     last = {named(one): one for one in done}
     alive = {key: one for key, one in last.items() if not one["killed_by"]}
     equal = alive.keys() & whys.keys()
-    counted, dead = len(last) - len(equal), len(last) - len(alive)
-    rate = f" ({100 * dead / counted:.1f} %)" if counted else ""
-    print(f"{dead} of {counted} killed{rate}, {len(equal)} change nothing")
+    counted = Counter(str(Path(file).parent) for file, *_ in last.keys() - equal)
+    survived = Counter(str(Path(file).parent) for file, *_ in alive.keys() - equal)
+    for folder, number in sorted(counted.items()):
+        print(f"{folder}: {number - survived[folder]} of {number} killed")
+    dead = len(last) - len(alive)
+    print(f"{dead} of {counted.total()} killed ({dead / (counted.total() or 1):.1%}), {len(equal)} change nothing")
     for key, one in alive.items():
         why = whys.get(key, "")
         print(f"  {one['file']}:{one['line']}: {one['change']}: {one['text']}" + (f"  [{why}]" if why else ""))

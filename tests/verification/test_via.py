@@ -294,6 +294,34 @@ def test_the_command(tiny: str) -> None:
     assert json.loads(folder.stdout)["params"] == data["params"]
 
 
+def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
+    """Equal to those of a description, but for activations, which are not measured."""
+    ordinary, measured = (
+        json.loads(Command("kv")(tiny, "--context", "7,40", "--batch", "1,3", *via, "--json").stdout)
+        for via in ((), ("--via", "transformers"))
+    )
+    sizes = [(row["context"], row["batch"], row["bytes"]) for row in ordinary["rows"]]
+    assert [(row["context"], row["batch"], row["bytes"]) for row in measured["rows"]] == sizes
+    assert measured["known"]["how"] == "measured" and measured["rows"][0]["dense_bytes"] is None
+    assert measured["cache"]["elements_per_token"] == ordinary["cache"]["elements_per_token"]
+    asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0")
+    one, wide, gguf, *two = json.loads(Command("fit")(*asked, "--via", "transformers", "--json").stdout)["rows"]
+    params = shown.data(tiny)["params"]["total"]
+    assert one["need_bytes"] == 2 * params + sizes[2][2] and wide["need_bytes"] == one["need_bytes"] + 2 * params
+    assert one["fits"] and one["best"] and one["known"]["how"] == "measured" and one["tokens_per_s"] is None
+    assert gguf["refused"] and {row["refused"] for row in two} == {"what is measured is on one GPU"}
+    assert "measured on GPT2LMHeadModel" in Command("fit")(*asked[:3], "--via", "transformers").stdout
+    for argv, why in (
+        (("fit", tiny, "--gpu", "l4", "--engine", "vllm"), "without --engine and --ram"),
+        (("fit", "--gpu", "l4"), "needs a config.json"),
+        (("kv", tiny, "--set", "L=3"), "--set and --ignore do not work with --via transformers"),
+        (("kv", tiny, "--without-cache"), "--without-cache does not work with --via transformers"),
+        (("deploy", tiny, "--gpu", "l4"), "deploy needs formulas; show, kv and fit take it"),
+    ):
+        refused = Command()(*argv, "--via", "transformers")
+        assert refused.exit_code == 2 and why in " ".join(refused.stderr.split())
+
+
 def test_the_command_leaves_out_ignored_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(LLAMA | {"num_codes": 50}))

@@ -22,6 +22,7 @@ import txcalc
 from txcalc.cli import completion, options
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
+from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
@@ -63,7 +64,10 @@ class Call(NamedTuple):
     def ask(self, sources: Sequence[Any] | None = None) -> Any:
         """The question's answer; `sources` in place of the models as they were typed."""
         if sources is None:
-            takes = question_of(self.name).takes
+            via = self.values.get("via")
+            if via and (self.changes or self.ignore):
+                raise InputError("options", ["--set and --ignore do not work with --via transformers (drop them)"])
+            takes = question_of(self.name).takes and not via
             sources = options.models(self.sources, self.ignore, self.changes) if takes else self.sources
         function = getattr(txcalc, self.name)
         parameters = signature(function).parameters

@@ -57,6 +57,8 @@ class Command(TyperCommand):
             candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())
             if suggestions := [flag for flag in candidates if flag in flags]:
                 message = f"No such option: {typed} ({self.name} has {' and '.join(suggestions)})"
+            if typed == "--via":
+                message = f"No such option: --via ({self.name} needs formulas; show, kv and fit take it)"
             text = wrap_stderr("Error: ", f"{message}\nExample: {example}").removeprefix("Error: ")
             raise UsageError(text, ctx) from None
 

@@ -31,10 +31,7 @@ def run(
     ] = False,
     via: Annotated[
         Literal["transformers"] | None,
-        o.Option(
-            "If txcalc cannot read a config: build it with transformers and count that.",
-            group="Model",
-        ),
+        o.VIA,
     ] = None,
 ) -> Any:
     """Chooses what is shown."""

@@ -52,6 +52,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     best             of several formats of the model on these accelerators, the one to take
     engine           whose memory it is, where one is named or runs the format on these accelerators
     kind             the model's: decoder, encoder …
+    known            how and where it is known, of a module that is measured
     """
 
     model: str
@@ -72,6 +73,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     best: bool = False
     engine: str = ""
     kind: str = ""
+    known: dict[str, str] | None = None
 
     @classmethod
     def refusal(cls, model: Model, weights: str, asked: str, gpu: str, context: int, why: str) -> ModelFit:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from itertools import chain
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
 from txcalc.model import Model
+from txcalc.num import ceil_div
 from txcalc.planning.fitting import (
     LADDER,
     CardSet,
     FitRequest,
     ModelFit,
     ModelFits,
+    best,
     checked_context,
     reserved,
+    shortage,
 )
 from txcalc.planning.formats.names import known_format
 from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, step_faults
@@ -30,7 +35,10 @@ from txcalc.questions.arguments import length, maybe, models, names
 from txcalc.questions.phrases import accelerators
 from txcalc.sources import build
 from txcalc.sources.presets import every as every_preset, is_users
-from txcalc.units import cache_bits_of, iec, parse_bytes
+from txcalc.units import bits_of, cache_bits_of, iec, parse_bytes
+
+if TYPE_CHECKING:
+    from txcalc.questions.show_via import Memory
 
 MOST_REFUSALS = 3  # notes on formats that are refused
 
@@ -106,6 +114,7 @@ def fit(
     ram: Annotated[str | None, o.RAM] = None,
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
     every: Annotated[bool, o.EVERY_PRESET.more("Also list what does not fit, and by how much.")] = False,
+    via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Fit:
     """Which models fit on accelerators, in which format, with how much room and how fast. Without sources: the presets.
 
@@ -124,9 +133,12 @@ def fit(
     if bool(kinds) == (memory is not None):
         raise InputError("fit", ["give one of --gpu and --memory"])
     tokens = checked_context(length(context, "--context"))
-    formats = tuple(dict.fromkeys(known_format(each) for each in (LADDER if weights is None else names(weights))))
+    tried = ("bf16",) if via else LADDER
+    formats = tuple(dict.fromkeys(known_format(each) for each in (tried if weights is None else names(weights))))
     host = parse_offload(ram, None, None, None)
-    named = engine is not None or host is not None
+    if via and (host or engine not in (None, "none") or not sources):
+        raise InputError("options", ["--via transformers needs a config.json, without --engine and --ram"])
+    named = engine is not None or host is not None or via is not None
     name = "none" if engine is None else engine
     profile = profile_of(offloading(name) if host else name) if named else personal_engine()
     steps = maybe(chunk, "--chunk", length)
@@ -148,7 +160,15 @@ def fit(
     ]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
-    for model in models(sources, text_only) if sources else presets(text_only):
+    for source in sources if via else ():
+        from txcalc.questions.show_via import memory as measured_memory
+
+        module = measured_memory(source, [tokens])
+        for row, card in zip(rows, cards, strict=True):
+            of_formats = [_measured(module, card, each, request) for each in formats]
+            row += [replace(each, best=each is best(of_formats)) for each in of_formats]
+        left_out += [(module.model.name, note) for note in module.notes]
+    for model in () if via else models(sources, text_only) if sources else presets(text_only):
         fits = ModelFits(model, request)
         for row, card, memory_there in zip(rows, cards, engines, strict=True):
             row += fits.on(card, memory_there)
@@ -195,6 +215,26 @@ def fit(
         in_turn=weights is None,
         only_fits=not (sources or every),
         notes=tuple(notes),
+    )
+
+
+def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) -> ModelFit:
+    """Parameters and cache of transformers' own module on one accelerator."""
+    fit = ModelFit(
+        model=module.model.name, params=module.model.params, weights=weights, asked=weights, gpu=card.name, layout="",
+        context=request.context, fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None,
+        known=module.known.to_dict(),
+    )  # fmt: skip
+    if card.number > 1:
+        return replace(fit, refused="what is measured is on one GPU")
+    try:
+        bits = module.model.params * bits_of(weights), module.caches[0][0] * cache_bits_of(request.kv)
+    except InputError as error:
+        return replace(fit, refused=str(error))
+    need = sum(ceil_div(number, 8) for number in bits)
+    room = card.memory - reserved(request.reserve or Reserve(), None, card) - need
+    return replace(
+        fit, layout="one GPU", fits=room >= 0, need_bytes=need, room_bytes=room, short_bytes=shortage(room, None)
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
@@ -12,13 +12,14 @@ from txcalc.num import ceil_div
 from txcalc.planning.generation import Generation, generations, laws
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.answers import Answer, Known, Result, json_key
 from txcalc.questions.arguments import length, lengths, maybe, names, some
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.sources import load
 from txcalc.units import cache_bits_of
 
+MEASURED = (1 << 10, 1 << 12, 1 << 13)  # default contexts with --via
 CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # default; up to the model's context
 
 
@@ -29,7 +30,7 @@ class CacheRow(Answer):
     batch: int
     dtype: str
     bytes: int
-    dense_bytes: int  # if every attention layer cached every token
+    dense_bytes: int | None  # if every attention layer cached every token; None: measured
     cross_bytes: int | None = None  # of them the encoder's; None without an encoder of its own length
 
 
@@ -66,6 +67,7 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
 
     source    encoder positions; None without an encoder of its own length, or if there are as many as tokens
     holds     what layers cache, equal ones grouped
+    known     how its figures are known, where they are measured
     """
 
     model: ModelInfo
@@ -75,6 +77,7 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
     rows: tuple[CacheRow, ...]
     generation: GenerationCost | None = None
     notes: tuple[str, ...]
+    known: Known | None = None
 
 
 @o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)
@@ -90,6 +93,7 @@ def kv(
     ] = False,
     prompt: Annotated[o.Length, o.PROMPT.more("For --without-cache.")] = 1,
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Kv:
     """The KV cache in bytes over contexts, batches and dtypes. A window caches at most its width, a recurrent layer its
     state; --without-cache adds the cost of generating without a cache.
@@ -100,6 +104,13 @@ def kv(
     >>> [row.bytes for row in txcalc.kv("llama-3.1-8b", ["8k", "128k"], batch=1).rows]
     [1073741824, 17179869184]
     """
+    if via:
+        if without_cache:
+            raise InputError("options", ["--without-cache does not work with --via transformers (drop it)"])
+        tokens = some(context, "--context") or list(MEASURED)
+        return measured(
+            source, tokens, lengths(batch, "--batch"), names(kv), maybe(source_tokens, "--source-tokens", length)
+        )
     model = load(source)
     if not model.entries.total("cache"):
         raise InputError(model.name, ["has no cache"])
@@ -128,6 +139,31 @@ def kv(
         notes=tuple(notes),
         draw=lambda: picture(model, contexts, batches, dtypes, encoder_tokens),
     )
+
+
+def measured(
+    source: object, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source_tokens: int | None
+) -> Kv:
+    """The cache that transformers' own module makes."""
+    from txcalc.questions.show_via import memory
+
+    module = memory(source, contexts, source_tokens)
+    if not any(elements for elements, _ in module.caches):
+        raise InputError(module.model.name, ["has no cache"])
+    rows = [
+        CacheRow(tokens, sequences, dtype, ceil_div(elements * sequences * cache_bits_of(dtype), 8), None)
+        for dtype in dtypes
+        for tokens, (elements, _) in zip(contexts, module.caches, strict=True)
+        for sequences in batches
+    ]
+    elements, per_token = module.caches[-1]
+    constant = elements - contexts[-1] * per_token
+    in_bytes = (ceil_div(number * cache_bits_of(dtypes[0]), 8) for number in (per_token, constant))
+    growth = CacheGrowth(per_token, constant, None, *in_bytes)
+    return Kv(
+        model=module.model, source=source_tokens, cache=growth, holds=(), rows=tuple(rows), notes=tuple(module.notes),
+        known=module.known,
+    )  # fmt: skip
 
 
 def default_contexts(context: int | None) -> list[int]:

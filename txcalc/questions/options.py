@@ -152,6 +152,7 @@ IGNORE = Option("Ignore a key of config.json (text_config.width).", "KEY", "Mode
 WEIGHTS = Option(
     "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …", "FORMAT", "Model", completes="weights"
 )
+VIA = Option("If txcalc cannot read a config: build it with transformers and measure that.", None, "Model")
 DTYPE = Option("Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", "Model", completes="dtype")
 KV = Option("Dtype of the KV cache.", "TYPE", "Model", completes="cache", aliases=("--kv-dtype", "--kv-dtypes"))
 PARAMS = Option("Parameters: 8B.", "N", "Model")

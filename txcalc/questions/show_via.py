@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from txcalc.errors import MissingExtra, TxcalcError
+from txcalc.errors import Fault, InputError, MissingExtra, TxcalcError
 from txcalc.notation import as_text
 from txcalc.num import ceil_div
 from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.workload import Convention, WorkloadInfo
 from txcalc.units import bits_of
 
@@ -134,21 +135,16 @@ def show_via(
 ) -> ShowVia:
     """Builds transformers' module of a config.json on the meta device and measures it. Errors: `InputError` where it
     cannot be built or sizes are missing, `MissingExtra`."""
-    from importlib.util import find_spec
-
-    if not find_spec("transformers"):
-        raise MissingExtra("--via transformers", "transformers", "transformers")
-    from txcalc.sources import hub, huggingface
+    bits = bits_of(dtype)
+    data, where, name = parsed(source)
+    from txcalc.sources import huggingface
     from txcalc.verification.via import measure
 
-    bits = bits_of(dtype)
-    repository = source.startswith("hf:")
-    data, where, name = hub.parsed(hub.repository(source)) if repository else huggingface.parsed_file(source)
     ignored: Sequence[str] = ()
     if ignore:
         data, ignored = huggingface.without(data, where, ignore)
     module = measure(data, where, batch, tokens, source_tokens)
-    known = Known("measured", f"{module.cls} of transformers {module.library} on meta")
+    known = known_of(module)
     batch, tokens, encoder_tokens = module.sizes
     rows = tuple(
         MeasuredModule(
@@ -181,6 +177,49 @@ def show_via(
         known=ViaKnown(known, None if module.flops is None else known, None if module.cache is None else known),
         measured=measured,
     )
+
+
+def parsed(source: Any) -> tuple[Any, str, str]:
+    """A config.json, its place and name. Errors: `InputError`, `MissingExtra`."""
+    from importlib.util import find_spec
+
+    if not find_spec("transformers"):
+        raise MissingExtra("--via transformers", "transformers", "transformers")
+    from txcalc.sources import hub, huggingface
+
+    if not isinstance(source, str):
+        raise InputError("--via", [Fault("source", source, "a config.json, its folder or hf:org/name")])
+    return hub.parsed(hub.repository(source)) if source.startswith("hf:") else huggingface.parsed_file(source)
+
+
+def known_of(measured: Any) -> Known:
+    """What was measured, and how."""
+    return Known("measured", f"{measured.cls} of transformers {measured.library} on meta")
+
+
+class Memory(NamedTuple):
+    """What transformers' own module holds: parameters, and the elements of one sequence's cache at some lengths, each
+    with those that the next token adds."""
+
+    model: ModelInfo
+    known: Known
+    caches: tuple[tuple[int, int], ...]
+    notes: list[str]
+
+
+def memory(source: Any, lengths: Sequence[int], source_tokens: int | None = None) -> Memory:
+    """Errors: `InputError`, `MissingExtra`."""
+    data, where, name = parsed(source)
+    from txcalc.verification.via import measure
+
+    modules = [measure(data, where, 1, tokens, source_tokens, formulas=False) for tokens in lengths]
+    first, model_type = modules[0], data["model_type"]
+    if first.cache_why:
+        raise InputError(where, [f"transformers' cache could not be measured: {first.cache_why}"])
+    known = known_of(first)
+    info = ModelInfo(name or model_type, "", None, where, model_type, first.params, (known.where,))
+    caches = ((cache.elements, cache.next_token) if (cache := module.cache) else (0, 0) for module in modules)
+    return Memory(info, known, tuple(caches), [f"assumed {line}" for line in first.assumptions])
 
 
 def text(formula: Any) -> str | None:

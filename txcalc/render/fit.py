@@ -55,6 +55,9 @@ def report(answer: Fit, form: str) -> Report:
     verb = "model fits" if len(models) == 1 else "models fit"
     tokens = f"with one sequence of {answer.context:,} tokens (their context if shorter)"
     header = [f"{len(fitting)} of {len(models)} {verb}, {tokens}", *_cards(answer)]
+    header += dict.fromkeys(
+        f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
+    )
     if best_alone:
         speeds = ", tokens/s of one sequence," if timed else ""
         header.append(f"the first format that fits{speeds} and free memory per GPU")

@@ -29,6 +29,7 @@ def report(answer: Kv, form: str) -> Report:
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
     header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
+    header += [f"measured on {answer.known.where}"] if answer.known else []
     if cross and answer.source is None:
         header.append("as many source positions as tokens")
     if form != "table":
@@ -69,7 +70,7 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     one = rows[0].dtype, rows[0].batch
     shares = [row for row in rows if (row.dtype, row.batch) == one]
     below = []
-    if any(row.bytes != row.dense_bytes for row in rows):
+    if any(row.dense_bytes not in (None, row.bytes) for row in rows):
         below.append(["of full attention", *map(_share, shares)])
     if any(row.cross_bytes for row in rows):
         below.append([f"encoder's, batch {one[1]:,}", *(_size(row.cross_bytes or 0) for row in shares)])
@@ -77,11 +78,13 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     return Table("", headings, [*lines.values(), *below], name="cache")
 
 
-def _size(number: int) -> TableCell:
-    return TableCell(number, iec(number))
+def _size(number: int | None) -> TableCell:
+    return TableCell(number, "" if number is None else iec(number))
 
 
 def _share(row: CacheRow) -> TableCell:
+    if row.dense_bytes is None:
+        return TableCell(None, "")
     share = Fraction(row.bytes, row.dense_bytes)
     text = "100 %" if share == 1 else f"{float(100 * share):.1f} %"
     return TableCell(float(share), text, "dim" if share == 1 else "green")

@@ -14,9 +14,6 @@ from txcalc.parts.adapters import KeptInput, adaptable, kept_input
 from txcalc.planning.gradients import PASSES
 from txcalc.sources import build
 
-LLAMA = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
-LORA = {"lora.rank": 4}
-
 
 def adapted(name: str, modules: list[str]) -> Any:
     return build({**deepcopy(TINY[name]), "lora": {"rank": 3, "modules": modules}}, name)
@@ -66,31 +63,6 @@ def test_torch_keeps_and_computes_what_the_tree_says(name: str) -> None:
     verdict = verify(adapted(name, modules), ["parameters", "flops", "training", "saved"], lengths="points")
     assert verdict.ok, [row for row in verdict.rows if not row.equal][:3]
     assert any("lora_b" in row.path for row in verdict.rows)
-
-
-@pytest.mark.slow
-def test_fully_shard_reduces_what_learns() -> None:
-    from txcalc.planning.layout import parse_layout
-    from txcalc.planning.training.recipe import parse_recipe
-    from txcalc.verification.layouts import verify_layout
-
-    for layout, recipe in (("dp=2,fsdp=3", ""), ("pp=2,fsdp=2", "accumulation=4"), ("tp=2,sp=2,fsdp=2", "")):
-        verdict = verify_layout(load(LLAMA, LORA), parse_recipe(recipe, parse_layout(layout)))
-        assert verdict.ok, [row for row in verdict.rows if not row.equal]
-        assert {row.quantity for row in verdict.rows} >= {"adapters, bytes", "reduce_scatter, bytes", "saved, bytes"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["fsdp=8", "fsdp=16,ep=2"])
-def test_fully_shard_takes_adapters_of_fewer_rows_than_ranks(layout: str) -> None:
-    from txcalc.planning.layout import parse_layout
-    from txcalc.planning.training.recipe import parse_recipe
-    from txcalc.verification.layouts import verify_layout
-
-    model = load("D=64 L=2 h=8 h_kv=4 F=96 V=256 E=4 k=2", {"lora.rank": 3, "lora.modules": ["all"]})
-    verdict = verify_layout(model, parse_recipe("", parse_layout(layout)))
-    assert verdict.ok, [row for row in verdict.rows if not row.equal]
-    assert len({row.measured for row in verdict.rows if row.quantity == "adapters, bytes"}) > 1
 
 
 def test_the_theorem_of_adapters_is_inherited() -> None:

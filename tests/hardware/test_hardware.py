@@ -336,7 +336,7 @@ def test_a_link_that_is_given_is_taken() -> None:
         hardware.load("rtx-4090").needed("link")
     linked = hardware.load("rtx-4090").placed(node=4, network=10**9, link=25 * 10**9)
     assert linked.needed("link") == 25 * 10**9
-    assert [linked.sources[key] for key in ("node", "link_between", "link")] == ["as given"] * 3
+    assert [linked.sources[key] for key in ("node", "link_between", "link")] == ["--node", "--network", "--link"]
     with pytest.raises(InputError, match="--link is 0, expected a rate above 0"):
         hardware.load("rtx-4090").placed(link=0)
 

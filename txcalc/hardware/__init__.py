@@ -83,11 +83,9 @@ class Accelerator(Struct, frozen=True):
         """`link`, `link_between` or `power`. Errors: `InputError` where it is not known."""
         value: int | None = getattr(self, key)
         if value is None:
-            what, mend = {
-                "link": ("link", "--link 32GB/s"),
-                "link_between": ("link between nodes", "--network 50GB/s"),
-            }.get(key, (key, "a .toml of your own"))
-            raise InputError(self.name, [f"its {what} is not known, and this needs it ({mend} can say it)"])
+            mend = {"link": "--link 32GB/s", "link_between": "--network 50GB/s"}.get(key, "a .toml of your own")
+            name = key.replace("_between", " between nodes")
+            raise InputError(self.name, [f"its {name} is not known, and this needs it ({mend} can say it)"])
         return value
 
     def placed(self, node: int | None = None, network: int | None = None, link: int | None = None) -> Accelerator:
@@ -96,16 +94,19 @@ class Accelerator(Struct, frozen=True):
 
         Errors: `InputError` for a node of none or of more than it is sold in, and a link or a network of nothing.
         """
-        for flag, rate in (("--network", network), ("--link", link)):
+        sources = dict(self.sources)
+        for key, flag, rate in (("link_between", "--network", network), ("link", "--link", link)):
             if rate is not None and rate < 1:
                 raise InputError(flag, [Fault(flag, rate, "a rate above 0")])
+            if rate is not None:
+                sources[key] = flag
         if node is not None and not 1 <= node <= 1 << 16:
             raise InputError("--node", [Fault("--node", node, "a whole number from 1 to 65,536")])
         if node and self.node and node > self.node:
             expected = f"at most {self.node}, as {self.name} is sold"
             raise InputError("--node", [Fault("--node", node, expected, "a .toml file of its own says otherwise")])
-        given = {"node": node, "link_between": network, "link": link}
-        sources = {**self.sources, **{key: "as given" for key, value in given.items() if value}}
+        if node:
+            sources["node"] = "--node"
         node, network, link = node or self.node, network or self.link_between, link or self.link
         return replace(self, node=node, link_between=network, link=link, sources=sources)
 

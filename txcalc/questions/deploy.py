@@ -33,7 +33,7 @@ from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import bandwidth, checked, length, maybe, models
+from txcalc.questions.arguments import bandwidth, checked, length, listed, maybe, models
 from txcalc.questions.deployment import (
     AcceleratorInfo,
     ApiComparison,
@@ -69,7 +69,7 @@ API = o.Option(
     "IN/OUT",
     "Money",
 )
-UTILISATION = o.Option("For --api: the share of the plan's requests that come on average.", "30%|0.3", "Money")
+UTILISATION = o.Option("For --api: the average load as a share of the plan's.", "30%|0.3", "Money")
 LIMIT = "Limit of the time {} at the load: of the mean (200ms), or of a percentile, by simulation (p95:0.5s)."
 Time = float | str  # seconds, or "200ms"
 
@@ -125,8 +125,7 @@ class Engine(o.Options):
     n_cpu_moe: Annotated[int | str | None, o.N_CPU_MOE] = None
     pcie: Annotated[str | None, o.PCIE] = None
     disaggregate: Annotated[
-        int | str | None,
-        o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto"),
+        int | str | None, o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto")
     ] = None
     adapters: Annotated[int, o.Option("LoRA adapters in memory; a request uses one.", "N")] = 0
     adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R")] = 0
@@ -434,8 +433,7 @@ def deploy(
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
     proposed, drafter = phrases.drafts(speculation.draft)
     draft = drafter if drafter is None or drafter == phrases.OWN else _draft(models([drafter], text_only)[0])
-    several = isinstance(sources, Sequence) and not isinstance(sources, str)
-    loaded = models(sources if several else [sources], text_only)  # type: ignore[arg-type, list-item]
+    loaded = models(listed([sources]), text_only)
     if draft == phrases.OWN and loaded and not any(model.predictor for model in loaded):
         raise _no_predictor(loaded[0])
     rate, times = phrases.comes(load.rate, load.arrivals, load.burstiness)
@@ -479,13 +477,15 @@ def deploy(
     pairs = [(model, *kind) for model in loaded for kind in placed]
     if not pairs:
         raise InputError("deploy", ["expected one or more models and accelerators"])
-    if scenario.disaggregated and len(pairs) > 1:
-        raise InputError("options", ["--disaggregate needs one source and one --gpu"])
-    if scenario.disaggregated and load.simulate:
-        raise InputError("options", ["--simulate does not support --disaggregate yet"])
-    if scenario.disaggregated and slo.simulated:
-        mend = "a limit of the mean is --ttft 500ms"
-        raise InputError("options", [f"percentiles are simulated, which --disaggregate does not support yet ({mend})"])
+    refusals = {
+        "--disaggregate needs one source and one --gpu": len(pairs) > 1,
+        "--simulate does not support --disaggregate yet": load.simulate,
+        "--disaggregate has no percentiles, which are simulated (a limit of the mean: --ttft 500ms)": slo.simulated,
+        "--disaggregate needs a load for its limits: --concurrency 64 or --rate 5/s": slo and scenario.without_load,
+    }
+    refused = [text for text, applies in refusals.items() if applies]
+    if scenario.disaggregated and refused:
+        raise InputError("options", refused[:1])
     if len(pairs) == 1:
         return scenario.answer(*pairs[0], single_plan=True)
     deployments: list[Deploy | Refusal] = []
@@ -683,9 +683,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
         if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
             notes.append(f"no engine is named: fit counts llama.cpp on a {kind.title} (--engine llama.cpp)")
-        api = self._api(serving, speed)
-        if self.api is not None and speed and api is None:
-            notes.append("not compared with the API: the plan does not sustain the load")
+        unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
+        notes += [f"{flag} is not used: one GPU sends nothing to others" for flag in unused]
+        api = None
+        if self.api is not None and serving and speed:
+            api = deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)
+            if api is None:
+                notes.append("not compared with the API: the plan does not sustain the load")
         fitting = None
         if fewer:
             fitting = deployment.point(fewer, (fewer.cheapest if fewer.limits else None) or fewer.chosen)
@@ -719,11 +723,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
             draw=_picture("picture", plan, serving) if single_plan else None,
             launch=self._launch(plan, serving) if single_plan else None,
         )
-
-    def _api(self, serving: Serving | None, speed: Speed | None) -> ApiComparison | None:
-        if self.api is None or serving is None or speed is None:
-            return None
-        return deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)
 
     def _launch(self, plan: Plan, serving: Serving | None) -> Callable[[str], str]:
         """A function that writes the command of an engine."""

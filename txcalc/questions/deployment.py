@@ -609,7 +609,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
             "cost_per_million_output": at.cost_per_million_output(price) if decodes else None,
             "cost_per_request": price / 3600 * at.gpu_seconds,
             "cost_per_hour": price * gpus,
-            "cost_per_month": MONTH_HOURS * price * gpus,
+            "cost_per_month": _month(price, gpus),
             "cost_per_thousand_requests": price / 3.6 * at.gpu_seconds,
         }
     return {
@@ -741,18 +741,24 @@ def _single_request(serving: Serving) -> SingleRequest:
     return SingleRequest(steady.ttft, steady.tpot, steady.e2e, rate, prompt.floor, floor, bound)
 
 
+def _month(price: float, gpus: int) -> float:
+    """The cost of a month of GPUs at a price per hour of each."""
+    return MONTH_HOURS * price * gpus
+
+
 def api_comparison(
     serving: Serving, point: Point, prices: tuple[float, float], utilisation: float | None
 ) -> ApiComparison | None:
     """The plan at a load against an API; None: the load is not sustainable."""
     assert serving.price is not None
-    steady = serving.pools.steady if serving.pools else serving.chosen.steady
-    if not steady.lasts:
+    pools = serving.pools
+    if not (pools or serving.chosen).steady.lasts:
         return None
-    gpus = serving.pools.gpus if serving.pools else point.layout.gpus
-    rate = serving.pools.rate if serving.pools else point.steady.requests_per_s
+    rate = pools.rate if pools else point.steady.requests_per_s
+    plan_cost = _month(serving.price, pools.gpus) if pools else point.cost_per_month
+    assert plan_cost is not None
     answer = serving.request.answer if serving.layout_time.caching else 0
-    plan_cost, requests = MONTH_HOURS * serving.price * gpus, MONTH_HOURS * 3600 * rate
+    requests = MONTH_HOURS * 3600 * rate
     request_cost = (serving.prompt * prices[0] + answer * prices[1]) / 1e6
 
     def month(share: float) -> MonthlyCost:

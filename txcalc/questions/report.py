@@ -68,8 +68,8 @@ class ServingGrid(o.Options):
         grid = PlanGrid(
             usual.weights if self.weights is None else tuple(dict.fromkeys(names(self.weights))),
             usual.kv if self.kv is None else tuple(dict.fromkeys(names(self.kv))),
-            usual.contexts if self.context is None else tuple(sorted(lengths(self.context, "--context"))),
-            usual.users if self.concurrency is None else tuple(sorted(lengths(self.concurrency, "--concurrency"))),
+            usual.contexts if self.context is None else tuple(sorted({*lengths(self.context, "--context")})),
+            usual.users if self.concurrency is None else tuple(sorted({*lengths(self.concurrency, "--concurrency")})),
         )
         values = {"--context": grid.contexts, "--concurrency": grid.users, "--weights": grid.weights, "--kv": grid.kv}
         if empty := [flag for flag, each in values.items() if not each]:

@@ -16,7 +16,7 @@ from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
 from txcalc.planning.links import LibrarySource
-from txcalc.planning.machine import Kernels, Machine
+from txcalc.planning.machine import PCIE, Kernels, Machine
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
 from txcalc.planning.training.answer import OnAccelerator, Training
@@ -562,6 +562,8 @@ def recipe_notes(training: Training) -> list[str]:
         link = f"{training.machine.host / 1e9:.3g} GB/s one way between GPU and host (--host-link)"
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
         notes.append(f"offload is modelled: {link}{share if recipe.offloads('optimizer') else ''}")
+    elif training.machine.host != PCIE:
+        notes.append("--host-link is not used: nothing is offloaded to the host (--offload optimizer)")
     return notes
 
 

@@ -121,8 +121,9 @@ def comparison(answer: DeployComparison) -> Report:
         if reason:
             notes[f"{model} on {each.gpu.name}: {reason}"] = None
         figures = serving.row(each.speed, priced) if each.speed else [None] * (3 + 2 * priced)
-        users = each.speed.capacity.sequences if each.speed and each.speed.capacity else each.max_concurrency
-        rows.append((label, fits, str(each.layout), users, *figures))
+        capacity = each.speed.capacity if each.speed else None
+        layout, users = (capacity.layout, capacity.sequences) if capacity else (each.layout, each.max_concurrency)
+        rows.append((label, fits, str(layout), users, *figures))
         notes |= dict.fromkeys(f"{model} on {each.gpu.name}: {note}" for note in each.plan_notes)
     headings = (
         TableCell("deployment", "model\nGPUs"),

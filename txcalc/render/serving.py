@@ -39,6 +39,7 @@ def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     cost = point.cost_per_million_output
     money = "" if cost is None else f", {_money(cost).text} per 1M output tokens"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
+    gpus += f" ({point.layout})" if point.layout != answer.layout else ""
     return f"capacity of {gpus}: {_users(point.sequences)} {where}, {rates}{money}"
 
 
@@ -405,7 +406,7 @@ def _loads(speed: Speed, most: int | None) -> Table:
     ]
     times = column("TTFT", "s"), column("TPOT", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_throughput_headings(speed))
-    return Table(f"Loads, {speed.layout}: each user sends the next request when an answer ends", headings, rows)
+    return Table(f"Loads, {points[0].layout}: each user sends the next request when an answer ends", headings, rows)
 
 
 def _front(speed: Speed) -> Table:
@@ -507,7 +508,7 @@ def _api_table(comparison: ApiComparison) -> Table:
     rows: list[tuple[Any, ...]] = [
         ("requests", *(TableCell(each.requests, short(each.requests)) for each in costs)),
         ("tokens, prompts and answers", *(TableCell(each.tokens, short(each.tokens)) for each in costs)),
-        ("of the plan's requests", *(_share(each.utilisation) for each in costs)),
+        ("share of the plan's load", *(_share(each.utilisation) for each in costs)),
         ("cost of the plan", *(_money(each.plan_cost) for each in costs)),
         ("cost of the API", *(_money(each.api_cost) for each in costs)),
     ]

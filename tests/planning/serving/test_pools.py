@@ -150,7 +150,7 @@ def test_the_best_split_and_count_are_looked_for() -> None:
     assert best.steady.e2e == min(one.e2e for one in steady)
     tight = Slo(best.steady.ttft / 3, None)
     more = found([8, 16, 32, 64], limits=tight)
-    assert more.gpus > 8 and more.met(tight) and not found([8], limits=tight).met(tight)
+    assert more.gpus > 8 and tight.met_by(more.steady) and not tight.met_by(found([8], limits=tight).steady)
     assert best.prefill.layout.pp == best.decode.layout.pp == 1
 
 
@@ -207,6 +207,9 @@ def test_the_command() -> None:
     for more in (["--simulate"], ["--gpu", "h200:8"]):
         wrong = typed(*argv, "4", *more)
         assert wrong.exit_code == 2 and "--disaggregate" in wrong.stderr
+    for limit, why in (("p95:1s", "has no percentiles"), ("1s", "needs a load for its limits: --concurrency 64 or")):
+        wrong = typed(*argv[:4], "--disaggregate", "auto", "--ttft", limit)
+        assert wrong.exit_code == 2 and why in wrong.stderr and wrong.stderr.count("\n") == 1
 
 
 def test_measured_servers() -> None:

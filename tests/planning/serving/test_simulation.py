@@ -8,13 +8,13 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
-from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import txcalc
@@ -26,7 +26,16 @@ from txcalc.planning.serving.demand import ROUNDS, Demand, LatencyStats, Steady
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Slo, Timer, request
-from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
+from txcalc.planning.serving.simulation import (
+    Done,
+    Misses,
+    Server,
+    Simulated,
+    SimulatedRun,
+    simulate,
+    simulated,
+    spread,
+)
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
@@ -336,18 +345,14 @@ def test_steps_that_are_taken_at_once_are_those_one_by_one(
 
 
 @pytest.mark.parametrize(("hits", "cached"), [(0, 0), (Fraction(1, 2), 496)])
-@pytest.mark.parametrize("told", [True, False])
-def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) -> None:
-    """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences; of
-    no lengths that are told, those of the context."""
+def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int) -> None:
+    """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences."""
     model = txcalc.load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
     asked = request(4000, 1000, answer=200, hits=Fraction(hits))
-    asked = asked if told else replace(asked, traffic=None)
     timer, layout = Timer(planner, asked, 4000), Layout(dp=2)
     demand, server = timer.demand(layout), Server.of(timer, layout, 9)
-    longest = 1200 if told else 4000
-    pages = planner.max_concurrency(layout, longest) // 2 * longest // 16
+    pages = planner.max_concurrency(layout, 1200) // 2 * 1200 // 16
     assert server[3:] == (300, 9, pages, 16, 1.0, demand.polls, 3)
     assert server.token == pytest.approx(demand.prompt / (1000 - cached))
     assert server.delay == pytest.approx(demand.unloaded - demand.prompt + demand.overhead)
@@ -422,6 +427,24 @@ def test_a_figure_of_a_simulated_load() -> None:
     assert ttft == {33: 0.5, 33.4: 1.0, 50: 1.0, 66: 1.0, 67: 2.0, 99.9: 2.0}
     assert found.bounded(Slo(None, 1.0, None, 99), steady._replace(tpot=9.0)) == steady
     assert SimulatedRun().output == SimulatedRun().within(None, None) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_simulation_ends_when_a_percentile_is_missed(seed: int) -> None:
+    """And only then: what it decides is what the whole run says."""
+    draw = Random(seed)
+    server = Server(linear(0.01, 1e-4), 1e-5, 0.0, 512, 16, 1000)
+    traffic = Requests(Lengths(50, 400), Lengths(1, 200), rate=draw.choice((3.0, 6.0, 9.0)))
+    percents, number = (draw.choice((50, 90, 99.5)), draw.choice((75, 99, None))), 400
+    whole = Simulated(simulate(server, traffic.jobs(number, seed)), 1, seed, False)
+    idle = Steady(0.0, 0.0, 0.0, 1.0, 0.0, 0.0)
+    at = whole.bounded(Slo(1.0, 1.0, *percents), idle)
+    for factor in (0.5, 0.999, 1.0, 1.001, 2.0):
+        limits = Slo(at.ttft * factor, None if at.tpot is None else at.tpot / factor, *percents)
+        run = simulate(server, traffic.jobs(number, seed), None, Misses(limits, number))
+        met = limits.met_by(whole.bounded(limits, idle))
+        assert limits.met_by(Simulated(run, 1, seed, False).bounded(limits, idle)) == met
+        assert not (run.stopped and met) and (factor > 0.5 or run.stopped)
 
 
 def test_pages_that_are_short_are_given_back() -> None:

@@ -61,7 +61,7 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
     assert run(*argv, "--node", "0")[0] == 2
     # Of a card whose link between nodes is not known, layouts that need it are not timed.
     code, shown, said = run("llama-3.1-8b", "--gpu", "l40s:4", "--node", "2", "--tp", "4")
-    assert code == 0 and "TTFT" not in shown and "link_between" in said
+    assert code == 0 and "TTFT" not in shown and "its link between nodes" in said
 
 
 def _serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float | None = None) -> bool:
@@ -176,6 +176,27 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert " 0.1000 " in mixed and " 2.00 " in mixed and re.search(r"yes +one GPU +56 +\S+ ms +\S+ ms +\d+\n", mixed)
     passes = run("bert-base", "--gpu", "l4:1@1", "--gpu", "l40s:1@3")[1]
     assert re.search(r"cheapest .* 1\.00\n", passes) and re.search(r"yes .* 3\.00\n", passes)
+
+
+def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
+    """It was that of the layout best for one user: 170 users, a quarter of the requests."""
+    argv = ("deepseek-v3", "--gpu", "h200:16", "--context", "8k")
+    speed = run.data(*argv)["speed"]
+    capacity = speed["capacity"]
+    assert capacity["layout"]["ep"] == 16 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
+    assert (
+        capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
+        and capacity["sequences"] == 2064
+    )
+    out = run(*argv)[1]
+    assert "capacity of 16 × NVIDIA H200 SXM (dp=16 ep=16): 2,064 users" in out and "Loads, dp=16 ep=16: each" in out
+
+
+def test_a_link_that_nothing_uses_is_a_note() -> None:
+    argv = ("llama-3.1-8b", "--gpu", "l4:1", "--context", "2k", "--link", "30GB/s")
+    assert "--link is not used: one GPU sends nothing to others" in run(*argv)[2]
+    assert "is not used" not in run(*argv[:2], "l4:2", *argv[3:])[2] and "is not used" not in run(*argv[:-2])[2]
+    assert run.data(*argv)["gpu"]["source"]["link"] == "--link"
 
 
 def test_a_percentile_of_too_few_requests_is_a_note() -> None:

@@ -88,6 +88,7 @@ class Planner:
         self._drafts: dict[Layout, RankBytes] = {}
         seen = visible(accelerator) if engine.memory or accelerator.unified else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
+        self.timers: dict[tuple[Any, int], Any] = {}  # of `points.Timer.of`
         self._ranks: dict[Layout, list[RankBytes]] = {}
         self._refusals: dict[tuple[int, ...], InputError | None] = {}
 

@@ -48,9 +48,6 @@ class Pools(Throughput):
     def gpus(self) -> int:
         return self.prefill.layout.gpus + self.decode.layout.gpus
 
-    def met(self, limits: Slo) -> bool:
-        return limits.met_by(self.steady)
-
 
 def pools(
     planner: Planner,
@@ -77,11 +74,11 @@ def pools(
             "--disaggregate",
             [Fault("--disaggregate", "auto" if prefill is None else prefill, expected, "--gpu NAME:16")],
         )
-    timer, limits, first = Timer(planner, request, context), limits or Slo(), None
+    timer, limits, first = Timer.of(planner, request, context), limits or Slo(), None
     for gpus in counts:
         best = _best(timer, concurrency, gpus, prefill, limits, fixed)
         first = first or best
-        if best and best.met(limits):
+        if best and limits.met_by(best.steady):
             return best
     if first is None:
         within = "".join(f" with {name} = {number}" for name, number in (fixed or {}).items())
@@ -90,12 +87,7 @@ def pools(
 
 
 def _best(
-    timer: Timer,
-    concurrency: int,
-    gpus: int,
-    prefill: int | None,
-    limits: Slo,
-    fixed: Mapping[str, int] | None,
+    timer: Timer, concurrency: int, gpus: int, prefill: int | None, limits: Slo, fixed: Mapping[str, int] | None
 ) -> Pools | None:
     """The best pools on a number of accelerators; None: none fits."""
     step = max(1, gpus // SPLITS)
@@ -103,7 +95,7 @@ def _best(
     candidates = [pair for split in splits for pair in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
     def rank(pair: Pools) -> tuple[bool, float, float]:  # among overloaded pools, the highest throughput
-        return not pair.met(limits), pair.steady.e2e, -pair.steady.rate
+        return not limits.met_by(pair.steady), pair.steady.e2e, -pair.steady.rate
 
     return min(candidates, key=rank, default=None)
 
@@ -111,10 +103,8 @@ def _best(
 def _pairs(
     timer: Timer, concurrency: int, decoders: int, fillers: int, fixed: Mapping[str, int] | None
 ) -> Iterator[Pools]:
-    longest = timer.request.traffic.prompts.high if timer.request.traffic else timer.request.prompt
-    first = sorted(
-        _fitting(timer, fillers, longest, 1, fixed), key=lambda choice: timer.prompt(choice.layout).achievable
-    )
+    fitting = _fitting(timer, fillers, timer.request.traffic.prompts.high, 1, fixed)
+    first = sorted(fitting, key=lambda choice: timer.prompt(choice.layout).achievable)
     second = _fitting(timer, decoders, timer.context, concurrency, fixed)
     for filler in first[:LAYOUTS]:
         for decoder in second[:LAYOUTS]:

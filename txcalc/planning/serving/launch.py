@@ -14,6 +14,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
@@ -115,14 +116,9 @@ def _vllm_weights(plan: Plan) -> CommandWeights:
     return weights_of_plan(plan, online=True, streams=not (memory and memory.profile.user_version))
 
 
-def _sglang_weights(plan: Plan) -> CommandWeights:
-    """SGLang quantises when all weights are on the GPU."""
-    return weights_of_plan(plan, online=True, streams=False)
-
-
-def _trtllm_weights(plan: Plan) -> CommandWeights:
-    """TensorRT-LLM quantises nothing while it loads."""
-    return weights_of_plan(plan, online=False, streams=False)
+# SGLang quantises when all weights are on the GPU, TensorRT-LLM nothing while it loads.
+_sglang_weights = partial(weights_of_plan, online=True, streams=False)
+_trtllm_weights = partial(weights_of_plan, online=False, streams=False)
 
 
 def _comment(weights: CommandWeights) -> list[str]:
@@ -131,7 +127,7 @@ def _comment(weights: CommandWeights) -> list[str]:
 
 def _longest(request: Request | None) -> int:
     """Tokens of every request where prompts and answers have one length each that was given; 0: they differ."""
-    if not request or not request.traffic or not request.prompt_given:
+    if not request or not request.prompt_given:
         return 0
     prompts, answers = request.traffic.prompts, request.traffic.answers
     return prompts.high + answers.high if prompts.low == prompts.high and answers.low == answers.high else 0
@@ -419,13 +415,6 @@ ENGINES = {
         one_copy=True,
     ),
     "ollama": CommandStyle(
-        "",
-        modelfile,
-        "Ollama 071c82b",
-        gguf_path,
-        gguf=True,
-        runs="llama.cpp",
-        without_towers=True,
-        one_copy=True,
+        "", modelfile, "Ollama 071c82b", gguf_path, gguf=True, runs="llama.cpp", without_towers=True, one_copy=True
     ),
 }

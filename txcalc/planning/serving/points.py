@@ -53,46 +53,31 @@ class Request(Struct, frozen=True):
 
     prompt        tokens per prompt
     answer        tokens per answer
+    traffic       distributions of lengths and interarrival times
     hits          share of the prompt found in the prefix cache: whole pages, never the last token
     speculation   None: no draft
     rate          requests per second of an open loop; None: a closed loop
-    traffic       distributions of lengths and interarrival times
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
     simulated     number of requests that a simulation has; None: its default
     seed          of the simulation
     """
 
     prompt: int
-    answer: int = 1
-    hits: Fraction = Fraction(0)
-    speculation: SpeculativeDecoding | None = None
-    rate: float | None = None
-    traffic: Requests | None = None
-    prompt_given: bool = False
+    answer: int
+    traffic: Requests
+    hits: Fraction
+    speculation: SpeculativeDecoding | None
+    rate: float | None
+    prompt_given: bool
     simulated: int | None = None
     seed: int = 0
-
-    @property
-    def spread(self) -> float:
-        """Squared coefficient of variation of prompt lengths."""
-        return self.traffic.prompts.spread if self.traffic else 0.0
-
-    @property
-    def bursts(self) -> float:
-        """Squared coefficient of variation of interarrival times; 1: Poisson."""
-        return self.traffic.bursts if self.traffic else 1.0
-
-    @property
-    def answers(self) -> float:
-        """Squared coefficient of variation of answer lengths."""
-        return self.traffic.answers.spread if self.traffic else 0.0
 
     @property
     def width(self) -> float:
         """Width of the uniform distribution of answer lengths, over its mean; for answers of one length, of those that
         the simulation draws."""
-        answers = self.traffic.answers if self.traffic else None
-        return sqrt(12 * (answers.spread or answers.varied.spread)) if answers else 1.0
+        answers = self.traffic.answers
+        return sqrt(12 * (answers.spread or answers.varied.spread))
 
     @property
     def mean_length(self) -> int:
@@ -101,7 +86,7 @@ class Request(Struct, frozen=True):
 
     def cached(self, block: int) -> int:
         """Prompt tokens that the prefix cache saves: its hits or the shared prefix, whichever is longer."""
-        tokens = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
+        tokens = max(int(self.hits * self.prompt), self.traffic.prefix)
         return min(tokens // block * block, self.prompt - 1)
 
     def on(self, times: LayoutTime, context: int) -> tuple[int, int]:
@@ -112,10 +97,7 @@ class Request(Struct, frozen=True):
 
 
 def grown(
-    prompts: Lengths | None = None,
-    answers: Lengths | None = None,
-    trained: Sequence[int] = (),
-    decodes: bool = True,
+    prompts: Lengths | None = None, answers: Lengths | None = None, trained: Sequence[int] = (), decodes: bool = True
 ) -> int:
     """The default context of a plan in tokens.
 
@@ -188,7 +170,7 @@ def request(
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
     traffic = Requests(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
-    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic, prompt_given)
+    return Request(round(prompts.mean), round(answers.mean), traffic, hits, guess, rate, prompt_given)
 
 
 class Slo(NamedTuple):
@@ -278,6 +260,14 @@ class Timer:
         self._drafts: dict[Layout, LayoutTime] = {}
         self._cache_slots: dict[Layout, float] = {}
         self.simulations: dict[tuple[Layout, int, float | None], Any] = {}  # of `speed.simulation`
+
+    @classmethod
+    def of(cls, planner: Planner, request: Request, context: int) -> Timer:
+        """The timer of a request, which a planner's search and its answer share."""
+        key = request, context
+        if key not in planner.timers:
+            planner.timers[key] = cls(planner, request, context)
+        return planner.timers[key]  # type: ignore[no-any-return]
 
     def layout_time(self, layout: Layout) -> LayoutTime:
         """The times of one replica."""
@@ -385,7 +375,7 @@ class Timer:
             unloaded, rate = self._prefill(layout)
             prompt, cached = self.request.on(times, self.context)
             length = min(self.request.mean_length, self.context)
-            guess, engine = self.request.speculation, self.planner.engine
+            guess, engine, traffic = self.request.speculation, self.planner.engine, self.request.traffic
             expected = guess.expected if guess else 1.0
             latencies = latency(engine.kernels)
 
@@ -406,9 +396,9 @@ class Timer:
                 tokens=expected,
                 overhead=latencies.own_s,
                 polls=latencies.steps,
-                spread=self.request.spread,
-                bursts=self.request.bursts,
-                together=1 / ROUNDS if self.request.answers else latencies.together,
+                spread=traffic.prompts.spread,
+                bursts=traffic.bursts,
+                together=1 / ROUNDS if traffic.answers.spread else latencies.together,
                 interval=engine.interval if shares or not engine.gathers else 1,
                 width=self.request.width,
                 sharing=times.sharing,

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from heapq import heapify, heappop, heappush
-from math import ceil, floor
+from math import ceil, floor, inf
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
@@ -70,11 +71,11 @@ class Server(NamedTuple):
         others = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
         away = others.away * demand.tokens / max(1, demand.answer - 1)
         traffic = timer.request.traffic
-        longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
+        longest = min(timer.context, traffic.prompts.high + traffic.answers.high)
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
         computed = max(1, timer.request.prompt - timer.request.on(timer.layout_time(layout), timer.context)[1])
         return cls(
-            step=lambda n: demand.step(n) + n * away,
+            step=cache(lambda n: demand.step(n) + n * away),
             token=others.prompt / computed,
             delay=demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
             budget=engine.chunk,
@@ -131,6 +132,7 @@ class SimulatedRun:
     busy          share of time in which a step runs
     preempted     preemptions
     steps         steps of the engine
+    stopped       before the last request, as a limit was missed
     """
 
     done: list[Done] = field(default_factory=list)
@@ -141,6 +143,7 @@ class SimulatedRun:
     busy: float = 0.0
     preempted: int = 0
     steps: int = 0
+    stopped: bool = False
 
     @property
     def output(self) -> float:
@@ -175,17 +178,41 @@ class _Request:
         self.first: float | None = None
 
 
-def simulate(server: Server, jobs: Iterator[Arrival], clients: int | None = None) -> SimulatedRun:
-    """Runs all jobs. In a closed loop each of the `clients` takes the next job when its answer is there; in an open
-    loop (None) jobs arrive at their own times, in order.
+def simulate(
+    server: Server, jobs: Iterator[Arrival], clients: int | None = None, misses: Misses | None = None
+) -> SimulatedRun:
+    """Runs all jobs, or as many as decide that a limit is missed. In a closed loop each of the `clients` takes the next
+    job when its answer is there; in an open loop (None) jobs arrive at their own times, in order.
 
     Errors: `InputError` for a request that the cache cannot hold.
     """
-    return _Simulation(server, jobs, clients).run()
+    return _Simulation(server, jobs, clients, misses).run()
+
+
+class Misses:
+    """Requests above limits of percentiles: `decided` if they are so many of `number` that the rest does not matter."""
+
+    def __init__(self, limits: Slo, number: int) -> None:
+        def most(limit: float | None, percent: float | None) -> float:
+            return inf if limit is None or percent is None else number - floor(percent * number / 100)
+
+        self.limits = limits
+        self.ttft, self.tpot = (
+            most(*limit) for limit in ((limits.ttft, limits.ttft_percentile), (limits.tpot, limits.tpot_percentile))
+        )
+
+    def decided(self, done: Done) -> bool:
+        """Counts a request."""
+        self.ttft -= self.limits.ttft is not None and done.ttft > self.limits.ttft
+        self.tpot -= self.limits.tpot is not None and done.tpot is not None and done.tpot > self.limits.tpot
+        return self.ttft < 0 or self.tpot < 0
 
 
 class _Simulation:
-    def __init__(self, server: Server, jobs: Iterator[Arrival], clients: int | None) -> None:
+    def __init__(
+        self, server: Server, jobs: Iterator[Arrival], clients: int | None, misses: Misses | None = None
+    ) -> None:
+        self.misses = misses
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
         self.now, self.counter, self.order, self.cached_tokens, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
@@ -198,7 +225,7 @@ class _Simulation:
         self.asking = [0.0] * (clients or 0)  # a heap of the times of the clients' next requests
 
     def run(self) -> SimulatedRun:
-        while True:
+        while not self.result.stopped:
             self._arrive()
             self._admit()
             if self.filling:
@@ -329,7 +356,9 @@ class _Simulation:
         self.cached_tokens -= request.base + (step - request.since) * self.server.tokens
         assert request.first is not None
         last = self.now + request.late
-        self.result.done.append(Done(job.at, request.first, last, job.answer))
+        done = Done(job.at, request.first, last, job.answer)
+        self.result.done.append(done)
+        self.result.stopped |= self.misses is not None and self.misses.decided(done)
         if self.closed:
             heappush(self.asking, last)
 
@@ -403,8 +432,11 @@ class Simulated(NamedTuple):
         return self.run.output * self.copies
 
 
-def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None = None) -> Simulated:
-    """Simulates one replica's even share of a load: a closed loop of `sequences`, or an open one at a rate.
+def simulated(
+    timer: Timer, layout: Layout, sequences: int, rate: float | None = None, limits: Slo | None = None
+) -> Simulated:
+    """Simulates one replica's even share of a load: a closed loop of `sequences`, or an open one at a rate; with
+    `limits`, until one is missed.
 
     A replica runs at most as many sequences at once as its engine does: `SEQUENCES` if none is named; if it has no
     maximum, `sequences` (of an open loop `SEQUENCES`). An open loop has `REQUESTS`, or one per given arrival time, a
@@ -414,7 +446,6 @@ def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None =
     """
     load, memory = timer.request, timer.planner.engine.memory
     traffic, number, seed = load.traffic, load.simulated, load.seed
-    assert traffic is not None
     steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
     copies = layout.dp if rate else min(layout.dp, sequences)
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
@@ -422,10 +453,11 @@ def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None =
     server = Server.of(timer, layout, most, (None if rate else sequences / copies, mean))
     if rate is None:
         clients, alike = ceil(sequences / copies), traffic.answers
-        if clients > 1 and not load.answers and timer.demand(layout).together <= 1 / ROUNDS:
+        if clients > 1 and not alike.spread and timer.demand(layout).together <= 1 / ROUNDS:
             traffic = traffic._replace(answers=alike.varied)
         share = traffic._replace(rate=None, times=())
-        run = simulate(server, share.jobs(number or ROUNDS * clients, seed), clients)
+        number = number or ROUNDS * clients
+        run = simulate(server, share.jobs(number, seed), clients, Misses(limits, number) if limits else None)
         return Simulated(run, copies, seed, traffic.answers != alike)  # none is shorter than one token
     if traffic.times:
         slower = load.rate / rate if load.rate else 1.0
@@ -433,4 +465,6 @@ def simulated(timer: Timer, layout: Layout, sequences: int, rate: float | None =
         number = len(share.times)
     else:
         share = traffic._replace(rate=rate / copies)
-    return Simulated(simulate(server, share.jobs(number or REQUESTS, seed)), copies, seed, False)
+    number = number or REQUESTS
+    run = simulate(server, share.jobs(number, seed), None, Misses(limits, number) if limits else None)
+    return Simulated(run, copies, seed, False)

@@ -31,7 +31,6 @@ from txcalc.planning.serving.deployment import (
     Plan,
     Planner,
     Unsuited,
-    bisect_max,
     check,
     choices,
     gpus_of,
@@ -128,25 +127,22 @@ class _Sizing:
     """The fewest accelerators for a load: layouts of ever more of them, each with its steady state."""
 
     def __init__(
-        self,
-        planner: Planner,
-        request: Request,
-        context: int,
-        concurrency: int,
-        limits: Slo,
-        fixed: Mapping[str, int],
+        self, planner: Planner, request: Request, context: int, concurrency: int, limits: Slo, fixed: Mapping[str, int]
     ) -> None:
         self.planner, self.request, self.context, self.concurrency = planner, request, context, concurrency
-        self.timer, self.limits, self.fixed = Timer(planner, request, context), limits, fixed
+        self.timer, self.limits, self.fixed = Timer.of(planner, request, context), limits, fixed
         self.timed = True
         self.units = units(planner.accelerator.node, fixed)
         self._loads: dict[Layout, Steady] = {}
         self._lightest: dict[Layout, Steady] = {}  # of a replica with as few users as are worth one
 
     def load(self, layout: Layout) -> Steady:
-        """Its latencies that the limits bound. Errors: `InputError` where it cannot be timed."""
+        """Its latencies that the limits bound; above these they are of some of the requests. Errors: `InputError` where
+        it cannot be timed."""
         if layout not in self._loads:
-            self._loads[layout] = bounded(self.timer, self.limits, layout, self.concurrency, self.request.rate)
+            self._loads[layout] = bounded(
+                self.timer, self.limits, layout, self.concurrency, self.request.rate, whole=False
+            )
         return self._loads[layout]
 
     @property
@@ -236,11 +232,18 @@ class _Sizing:
         if users > 1 and self.limits and not self._meets_limits_at_light_load(replica, hold, users):
             return None
 
-        def too_few(more: int) -> bool:
-            return not self._serves(replica.replace(dp=hold + more - 1))
-
-        more = bisect_max(too_few, most - hold + 1)
-        return None if more is None else hold + more
+        if self._serves(replica.replace(dp=hold)):
+            return hold
+        if not self._serves(replica.replace(dp=most)):
+            return None
+        too_few, enough = hold, most
+        while enough - too_few > 1:  # from below: a simulation that misses a limit ends early
+            middle = too_few + max(1, min(too_few // 4, (enough - too_few) // 3))
+            if self._serves(replica.replace(dp=middle)):
+                enough = middle
+            else:
+                too_few = middle
+        return enough
 
     def _meets_limits_at_light_load(self, replica: Layout, hold: int, users: int) -> bool:
         """Whether it is within the limits with these users, or as few as memory allows; at a rate with one request."""

@@ -112,15 +112,22 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def capacity(self) -> list[OperatingPoint]:
         """The loads to show where none is given, ascending: one user, half of what fits, and what fits: the chosen load
-        if limits decided on it, else all sequences that memory holds and the engine runs. Empty if one user misses a
-        limit, or the model does not decode."""
-        best, chosen = self.plan.best, self.chosen
+        if limits decided on it, else all sequences that memory holds and the engine runs, on the layout that answers
+        the most requests then. Empty if one user misses a limit, or the model does not decode."""
+        best, chosen, timer = self.plan.best, self.chosen, self.timer
         if chosen.tpot is None or self.unmet:
             return []
-        users = min(best.max_concurrency, min(self.timer.at_once, MOST_BATCH) * best.layout.dp)
-        users = chosen.sequences if self.limits else users
+        users = chosen.sequences
+        if not self.limits:
+
+            def full(choice: LayoutCapacity) -> int:
+                return min(choice.max_concurrency, min(timer.at_once, MOST_BATCH) * choice.layout.dp)
+
+            serving = [choice for choice in self.timed_choices if choice.serves]
+            best = max(serving, key=lambda choice: timer.steady(choice.layout, full(choice)).rate)
+            users = full(best)
         numbers = sorted({1, max(1, users // 2), users})
-        return [self.timer.point(best.layout, n, None, best.max_concurrency) for n in numbers]
+        return [timer.point(best.layout, n, None, best.max_concurrency) for n in numbers]
 
     @property
     def timed_choices(self) -> list[LayoutCapacity]:
@@ -175,8 +182,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
         front: list[OperatingPoint] = []
         for _, _, point in sorted(
-            ((p.steady.tpot, -p.tokens_per_s_gpu, p) for p in self.points if p.steady.tpot),
-            key=lambda timed: timed[:2],
+            ((p.steady.tpot, -p.tokens_per_s_gpu, p) for p in self.points if p.steady.tpot), key=lambda timed: timed[:2]
         ):
             if not front or point.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
                 front.append(point)
@@ -204,7 +210,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
             def acceptable(rate: float, layout: Layout = layout) -> bool:
                 timed = self.timer.open(layout, rate).timed
-                return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate))
+                return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate, whole=False))
 
             if rate := most_rate(acceptable, best.rate if best else 0.0, target):
                 inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
@@ -233,29 +239,38 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     @property
     def without_speculation(self) -> Steady:
         """The steady state of the load, every token decoded in turn."""
-        timer = Timer(self.plan.planner, replace(self.request, speculation=None), self.plan.context)
+        timer = Timer.of(self.plan.planner, replace(self.request, speculation=None), self.plan.context)
         layout = self.chosen.layout
         rate = self.request.rate
         return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
 
 
-def bounded(timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None) -> Steady:
-    """The steady state with the latencies that the limits bound: means in closed form, or percentiles of a simulation.
-    The load is a closed loop of `sequences`, or an open one at a rate."""
+def bounded(
+    timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None, whole: bool = True
+) -> Steady:
+    """The steady state with the latencies that the limits bound: means in closed form, or percentiles of a simulation,
+    which ends when a limit is missed, unless all of it is needed. The load is a closed loop of `sequences`, or an open
+    one at a rate."""
     steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
     if not limits.simulated or not steady.lasts:
         return steady
-    return simulation(timer, layout, sequences, rate).bounded(limits, steady)
+    return simulation(timer, layout, sequences, rate, None if whole else limits).bounded(limits, steady)
 
 
-def simulation(timer: Timer, layout: Layout, sequences: int, rate: float | None = None) -> Simulated:
-    """The load request by request: a closed loop of `sequences`, or an open one at a rate."""
+def simulation(
+    timer: Timer, layout: Layout, sequences: int, rate: float | None = None, limits: Slo | None = None
+) -> Simulated:
+    """The load request by request: a closed loop of `sequences`, or an open one at a rate; with `limits`, until one is
+    missed."""
     from txcalc.planning.serving.simulation import simulated
 
     key = layout, sequences if rate is None else 0, rate
-    if key not in timer.simulations:
-        timer.simulations[key] = simulated(timer, layout, sequences, rate)
-    return timer.simulations[key]  # type: ignore[no-any-return]
+    if known := timer.simulations.get(key):
+        return known  # type: ignore[no-any-return]
+    run = simulated(timer, layout, sequences, rate, limits)
+    if not run.run.stopped:
+        timer.simulations[key] = run
+    return run
 
 
 def most_rate(acceptable: Callable[[float], bool], least: float, most: float) -> float:
@@ -292,7 +307,7 @@ def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo 
     check_budget(price, limits.ttft, limits.tpot)
     if not plan.best.serves:
         raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
-    timer, best = Timer(plan.planner, request, plan.context), plan.best.layout
+    timer, best = Timer.of(plan.planner, request, plan.context), plan.best.layout
     chosen = timer.point(best, plan.concurrency, request.rate, plan.best.max_concurrency)
     serving = Serving(plan, timer, price, limits, chosen)
     return serving.with_simulation() if limits.simulated else serving
@@ -307,7 +322,7 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
     most = min(choice.max_concurrency // layout.dp, MOST_BATCH)
 
     def acceptable(n: int) -> bool:
-        return n <= most and limits.met_by(bounded(timer, limits, layout, n * layout.dp))
+        return n <= most and limits.met_by(bounded(timer, limits, layout, n * layout.dp, whole=False))
 
     last = bisect_max(acceptable, most + 1)
     return most if last is None else last
@@ -337,7 +352,7 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
     times, request = timer.layout_time(chosen.layout), timer.request
     if not times.caching:
         yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"
-    elif not times.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:
+    elif not times.encodes and request.traffic.prompts.high == plan.context > 1:
         filled = f"prompts of {plan.context:,} leave no room in a context of {plan.context:,}"
         yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
     accelerator = plan.planner.accelerator

@@ -394,8 +394,9 @@ class Model(Struct, frozen=True, dict=True):
         llama.cpp and MLX refuse it.
         """
         bits, block = cache_bits_of(dtype), cache_block(dtype)
-        layers = self.description.last.layer.values() if block > 1 and self.decodes else ()
-        heads = [layer.attention for layer in layers if layer.attention]
+        if block == 1 or not self.decodes:
+            return bits
+        heads = [layer.attention for layer in self.description.last.layer.values() if layer.attention]
         for width in (width for head in heads for width in (head.d_head, head.d_v) if width is not None):
             if width % block:
                 wanted = f"a format whose blocks divide a head of {width} ({dtype} has blocks of {block} elements)"

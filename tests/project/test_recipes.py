@@ -105,7 +105,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     edited(package / "render/report.py", lambda text: text + FORMAT)
     entry = 'FORMATS = {\n    "headlines": "report:as_headlines",'
     edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = {", entry))
-    edited(package / "cli/options.py", lambda text: text.replace('"latex", "html"]', '"latex", "html", "headlines"]'))
+    edited(package / "cli/options.py", lambda text: text.replace('Literal["table"', 'Literal["headlines", "table"'))
     # A column: where it is computed, and where it is shown.
     for place, *pairs in COLUMN:
         for old, new in pairs:
@@ -117,6 +117,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     edited(package / "units.py", lambda text: text.replace(table, table + '"toy6": CacheFormat(6, 16, 32),'))
     kv = 'kv.fp8 = { "" = "0.3" }\n'
     edited(home / "presets/engines.toml", lambda text: text.replace(kv, kv + 'kv.toy6 = { "" = "0.9" }\n', 1))
+    # An optimizer.
+    table = "OPTIMIZERS = {"
+    entry = '"toy3": Optimizer("three moments in fp32", "a test", lambda shape, dtype, hidden: 12 * product(shape)),'
+    edited(package / "planning/training/optimizers.py", lambda text: text.replace(table, f"{table}\n    {entry}"))
     # A command with an option.
     (package / "questions/norms.py").write_text(QUESTION)
     (package / "render/norms.py").write_text(TABLE)
@@ -202,6 +206,12 @@ def test_a_command_with_an_option_answers_and_is_shown(run: Run) -> None:
     assert "final_norm" in run("norms", "gpt2") and "--least N" in run("norms", "-h")
 
 
+def test_an_optimizer_is_planned_for(run: Run) -> None:
+    plan = "train", "gpt2", "--gpu", "h100:1", "--layout", "dp=1", "--json", "--optimizer"
+    (rank,) = json.loads(run(*plan, "toy3"))["ranks"]
+    assert rank["bytes"]["optimizer"] == 12 * 124_439_808
+
+
 def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
     plan = "deploy", "gpt2", "--gpu", "h100:2"
     loads = json.loads(run(*plan, "--json"))["speed"]["batches"]
@@ -212,4 +222,4 @@ def test_a_column_is_in_the_table_and_in_json(run: Run) -> None:
 def test_every_recipe_is_followed() -> None:
     named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
     known = {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "A column", "An option"}
-    assert named == known | {"A command", "A format of the cache", "An output format"}
+    assert named == known | {"A command", "A format of the cache", "An optimizer", "An output format"}

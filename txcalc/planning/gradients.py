@@ -49,10 +49,8 @@ def recomputed(entry: Entry, recompute: Recompute) -> bool:
 
 
 def scores(operations: Iterable[Operation]) -> Num:
-    """Query-key pairs of every head of one core of attention, masked ones too: its first product computes them, of each
-    sequence."""
-    products = [op for op in operations if isinstance(op, MatMul)]
-    return total([op.count * op.m * op.n for op in products if op.name == products[0].name])
+    """Query-key pairs of every head of one core of attention, masked ones too, of each sequence."""
+    return total([op.count * op.m * op.n for op in operations if op.name == "scores" and isinstance(op, MatMul)])
 
 
 def flops_per_score(operations: Sequence[Operation]) -> float:

@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 
 MAX_MODELS = 8
 MAX_DRAWN = 20_000  # points
-# Points that a format can hold.
-READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "json": 1_000_000, "csv": 1_000_000}
+# Points that formats of data hold, and a format for readers.
+MOST_POINTS = {"json": 1_000_000, "csv": 1_000_000}
+READABLE = 2_000
 
 
 class SweepAxis(Answer):
@@ -108,7 +109,7 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
     @checked
     def check(self, form: str) -> None:
         """Errors: `InputError` where a format cannot hold this many rows."""
-        limit = READABLE.get(form, self.points)
+        limit = MOST_POINTS.get(form, READABLE)
         if self.points > limit:
             fault = f"{self.points:,} points are more than --format {form} writes ({limit:,}): choose --format csv"
             raise InputError("sweep", [f"{fault}, or --out FILE.parquet"])

@@ -138,7 +138,7 @@ def comparison(answer: DeployComparison) -> Report:
     answers = [each for each in answer.deployments if isinstance(each, Deploy)]
     against = [f"{each.layout.gpus} × {each.gpu.name}: {serving.api(each, each.api)}" for each in answers if each.api]
     header = [
-        *_expensive(answer),
+        *_advice(answer),
         *against,
         *next((serving.shared(each, each.speed) for each in timed if each.speed), []),
     ]
@@ -157,15 +157,20 @@ def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
     return TableCell(answer.fits, word, "green" if answer.fits else "red"), None
 
 
-def _expensive(answer: DeployComparison) -> list[str]:
-    """Plans that cost several times as much as the cheapest."""
-    at_capacity = any(isinstance(each, Deploy) and each.speed and each.speed.capacity for each in answer.deployments)
-    per = "per million tokens as the cheapest" if at_capacity else "per hour as the cheapest that serves this load"
-    return [
-        f"{each.model.name} on {each.layout.gpus} × {each.gpu.name} costs {each.times_cheapest:.1f} × as much {per}"
-        for each in answer.deployments
-        if isinstance(each, Deploy) and each.times_cheapest and each.times_cheapest >= EXPENSIVE
-    ]
+def _advice(answer: DeployComparison) -> list[str]:
+    """The cheapest plan of each model, and those that cost several times as much."""
+    plans = [each for each in answer.deployments if isinstance(each, Deploy) and each.speed and each.times_cheapest]
+    lines = []
+    for each in plans:
+        speed, name = each.speed, f"{each.layout.gpus} × {each.gpu.name}"
+        if speed and each.times_cheapest == 1:
+            serves = "at capacity" if speed.capacity else "for this load"
+            hour = serving.money((speed.capacity or speed).cost_per_hour).text
+            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {each.layout} ({hour} per hour)")
+        elif each.times_cheapest and each.times_cheapest >= EXPENSIVE:
+            per = "per million tokens" if speed and speed.capacity else "per hour"
+            lines.append(f"{each.model.name} on {name} costs {each.times_cheapest:.1f} × as much {per}")
+    return lines
 
 
 def _limits(answer: Deploy) -> Table:

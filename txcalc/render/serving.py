@@ -37,10 +37,10 @@ def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     steady, gpus = point.steady, f"{point.layout.gpus} × {answer.gpu.title}"
     where = "within the limits" if limits else f"of {answer.workload.context:,} tokens"
     cost = point.cost_per_million_output
-    money = "" if cost is None else f", {_money(cost).text} per 1M output tokens"
+    price = "" if cost is None else f", {money(cost).text} per 1M output tokens"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
     gpus += f" ({point.layout})" if point.layout != answer.layout else ""
-    return f"capacity of {gpus}: {_users(point.sequences)} {where}, {rates}{money}"
+    return f"capacity of {gpus}: {_users(point.sequences)} {where}, {rates}{price}"
 
 
 def headline(answer: Deploy, speed: Speed) -> list[str]:
@@ -203,8 +203,8 @@ def load(point: Point, as_rate: bool = False) -> str:
     what = f"{three(steady.requests_per_s)} requests/s" if as_rate else _users(point.sequences)
     tpot = "" if steady.tpot_s.mean is None else f", TPOT {seconds(steady.tpot_s.mean)}"
     rate = "" if steady.tokens_per_s_gpu is None else f", {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
-    money = "" if cost is None else f", {_money(cost).text} per 1M out"
-    return f"{what} on {point.layout}, TTFT {_seconds(steady.ttft_s.mean)}{tpot}{rate}{money}"
+    price = "" if cost is None else f", {money(cost).text} per 1M out"
+    return f"{what} on {point.layout}, TTFT {_seconds(steady.ttft_s.mean)}{tpot}{rate}{price}"
 
 
 def shared(answer: Deploy, speed: Speed) -> list[str]:
@@ -216,7 +216,7 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
         f"weights {engine.weights}, cache {engine.kv}",
         *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        "achievable figures at the load, with the best layout of each; floors are in --json",
+        "achievable figures, with the best layout of each (floors: --json)",
     ]
 
 
@@ -224,7 +224,7 @@ def row(speed: Speed, priced: bool) -> list[TableCell]:
     """The speed columns of a table of several deployments, at the load or at capacity; `priced`: with costs."""
     point = speed.capacity or speed
     steady, costs = point.steady, (point.cost_per_hour, point.cost_per_million_output) if priced else ()
-    cost_cells = [_money(cost) for cost in costs]
+    cost_cells = [money(cost) for cost in costs]
     if not steady.timed:
         why = "saturated" if steady.lasts else "overloaded"
         return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *cost_cells]
@@ -268,7 +268,7 @@ def _rate(value: float | None) -> TableCell:
     return cell(None) if value is None else TableCell(value, three(value))
 
 
-def _money(value: float | None) -> TableCell:
+def money(value: float | None) -> TableCell:
     if value is None:
         return cell(None)
     return TableCell(value, f"{value:,.4f}" if value < 1 else f"{value:,.2f}")
@@ -362,7 +362,7 @@ def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
     ]
     if pools.cost_per_million_output is not None:
         costs = pools.cost_per_million_output, speed.cost_per_million_output
-        rows.append(("cost of 1M out", *map(_money, costs)))
+        rows.append(("cost of 1M out", *map(money, costs)))
     return Table("Disaggregated prefill and decode", ("", "disaggregated", "together"), rows)
 
 
@@ -434,7 +434,7 @@ def _throughput_headings(speed: Speed) -> tuple[TableCell, ...]:
 
 
 def _costs(speed: Speed, point: Point) -> tuple[TableCell, ...]:
-    return () if speed.price_per_gpu_hour is None else (_money(point.cost_per_million_output),)
+    return () if speed.price_per_gpu_hour is None else (money(point.cost_per_million_output),)
 
 
 def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
@@ -446,7 +446,7 @@ def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
 
 def cost(point: Point) -> list[str]:
     """What a load costs, in a line."""
-    hour, month, output = map(_money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
+    hour, month, output = map(money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
     tokens = f", {output.text} per 1M out (prompts included)" if output.text else ""
     return [f"cost: {hour.text} per hour, {month.text} per month{tokens}"]
 
@@ -464,11 +464,11 @@ def _budget(speed: Speed) -> Table:
         ("users", *(point.sequences for point in points)),
     ]
     if price is not None:
-        rows.append(("cost per hour", *(_money(point.cost_per_hour) for point in points)))
-        rows.append(("cost per month (730 hours)", *(_money(point.cost_per_month) for point in points)))
-        rows.append(("cost of 1,000 requests", *(_money(point.cost_per_thousand_requests) for point in points)))
-        rows.append(("cost of 1M prompt tokens", *(_money(point.cost_per_million_input) for point in points)))
-        output = (_money(point.cost_per_million_output) for point in points)
+        rows.append(("cost per hour", *(money(point.cost_per_hour) for point in points)))
+        rows.append(("cost per month (730 hours)", *(money(point.cost_per_month) for point in points)))
+        rows.append(("cost of 1,000 requests", *(money(point.cost_per_thousand_requests) for point in points)))
+        rows.append(("cost of 1M prompt tokens", *(money(point.cost_per_million_input) for point in points)))
+        output = (money(point.cost_per_million_output) for point in points)
         rows.append(("cost of 1M output tokens, incl. prompts", *output))
     if speed.max_watts is not None:
         rows.append(("max watts (TDP of all GPUs)", *(point.max_watts for point in points)))
@@ -496,7 +496,7 @@ def api(answer: Deploy, comparison: ApiComparison) -> str:
 
 
 def _monthly(cost: MonthlyCost) -> str:
-    return f"the API takes {_money(cost.api_cost).text} a month, the plan {_money(cost.plan_cost).text}"
+    return f"the API takes {money(cost.api_cost).text} a month, the plan {money(cost.plan_cost).text}"
 
 
 def _api_table(comparison: ApiComparison) -> Table:
@@ -509,8 +509,8 @@ def _api_table(comparison: ApiComparison) -> Table:
         ("requests", *(TableCell(each.requests, short(each.requests)) for each in costs)),
         ("tokens, prompts and answers", *(TableCell(each.tokens, short(each.tokens)) for each in costs)),
         ("share of the plan's load", *(_share(each.utilisation) for each in costs)),
-        ("cost of the plan", *(_money(each.plan_cost) for each in costs)),
-        ("cost of the API", *(_money(each.api_cost) for each in costs)),
+        ("cost of the plan", *(money(each.plan_cost) for each in costs)),
+        ("cost of the API", *(money(each.api_cost) for each in costs)),
     ]
     prices = f"{comparison.prompt_price:g} and {comparison.answer_price:g} per 1M prompt and answer tokens"
     return Table(f"A month here and from an API, at {prices}", ("", *months), rows)

@@ -266,8 +266,9 @@ class EngineMemory(Struct, frozen=True, dict=True):
                 products += entry.layers if entry.routed else entry.runs
             elif (core := entry.leaf.attended) and entry.work:
                 cores += entry.runs
-                values = entry.leaf.operations(entry.work._replace(absorbed=True))[-1]
-                wide = max(wide, core.heads * (values.n if isinstance(values, MatMul) else core.d_v))
+                computed = entry.leaf.operations(entry.work._replace(absorbed=True))
+                values = [op.n for op in computed if op.name == "values" and isinstance(op, MatMul)]
+                wide = max(wide, core.heads * (values[0] if values else core.d_v))
             before = entry
         nodes = (pieces + whole) * 2 * products + whole * (4 if three else 2) * cores
         parts = table["parts"] * 4 * largest * wide if three else 0

@@ -28,6 +28,7 @@ class Optimizer(NamedTuple):
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
+    """Copies in the dtype of the weights that are updated: of the master weights, where there are any."""
     return lambda shape, dtype, hidden: number * dtype * product(shape)
 
 

@@ -731,11 +731,13 @@ class Scenario(Struct, frozen=True, kw_only=True):
             from txcalc.planning.serving.launch import command
             from txcalc.planning.serving.simulation import SEQUENCES
 
-            planned = plan
-            # Bursts run more requests than the average; without a load as many run as fit.
-            if self.request.rate is not None or (self.without_load and not self.limits):
-                sequences = min(plan.best.max_concurrency, SEQUENCES)
-                planned = replace(plan, concurrency=max(plan.concurrency, sequences))
+            planned, full = plan, self.without_load and not self.limits
+            if full and serving and not serving.pools and (loads := serving.capacity):
+                by_capacity = sorted(plan.choices, key=lambda choice: choice.layout != loads[-1].layout)
+                planned = replace(plan, choices=by_capacity)
+            if full or self.request.rate is not None:  # bursts run more requests than the average
+                sequences = min(planned.best.max_concurrency, SEQUENCES * planned.best.layout.dp)
+                planned = replace(planned, concurrency=max(plan.concurrency, sequences))
             return command(planned, engine, serving.pools if serving else None, self.request)
 
         return launch

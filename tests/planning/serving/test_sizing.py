@@ -191,6 +191,7 @@ def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     )
     out = run(*argv)[1]
     assert "capacity of 16 × NVIDIA H200 SXM (dp=16 ep=16): 2,064 users" in out and "Loads, dp=16 ep=16: each" in out
+    assert "--data-parallel-size 16 " in run(*argv, "--emit", "vllm")[1]
 
 
 def test_a_link_that_nothing_uses_is_a_note() -> None:

@@ -36,6 +36,9 @@ def report(answer: Train, form: str) -> Report:
     ranks, limits, every convention of MFU, communication and the whole run too."""
     search, full = answer.search, answer.detail or form != "table"
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
+    if answer.has_frozen_weights:
+        trained, params = answer.trained_params, answer.model.params
+        header.append(f"trains {trained:,} of {params:,} parameters ({percent(trained, params).text})")
     if search and not search.refused:
         header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
         if search.too_few:

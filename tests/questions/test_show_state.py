@@ -1,4 +1,4 @@
-"""`show --optimizer`: the training state is that of the optimizer asked for."""
+"""Memory in `show`: the training state is that of the optimizer asked for, and bytes of a format say by which rule."""
 
 from __future__ import annotations
 
@@ -23,3 +23,17 @@ def test_adapters_say_how_much_is_trained(rank: int, trained: int) -> None:
     answer = txcalc.show(model)
     assert answer.memory.trained_params == trained
     assert f"trained: {trained:,} parameters" in answer.to_text()
+
+
+def test_bytes_of_a_format_say_by_which_rule() -> None:
+    """8 bits of every weight alone, and with fp8's rule: linear layers in 8 bits with a scale of 32 for each matrix."""
+    memory = txcalc.show("llama-3.1-8b", dtype="fp8").memory
+    wide, matrices = 2 * 128_256 * 4096 + 65 * 4096, 32 * 7
+    assert memory.unscaled_bytes == 8_030_261_248
+    assert memory.weights_bytes == 8_030_261_248 + wide + 4 * matrices
+    rule = (
+        "one fp32 scale per tensor, as vLLM quantises on loading; leaves embedding, head, norms and biases at 16 bits"
+    )
+    assert memory.format_rule == rule
+    plain = txcalc.show("llama-3.1-8b", dtype="bf16").memory
+    assert plain.unscaled_bytes is None and plain.format_rule == ""

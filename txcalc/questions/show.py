@@ -114,7 +114,8 @@ class StatePart(Answer):
 
 
 class MemoryFigures(Answer):
-    """Bytes of weights, training state and saved activations; `format` of the weights, `dtype` of activations."""
+    """Bytes of weights, training state and saved activations; `format` of the weights, `dtype` of activations. Of a
+    format with scales: by which rule, and the bytes if every weight had its bits and no scale."""
 
     weights_bytes: int
     native: NativeWeights | None
@@ -124,6 +125,8 @@ class MemoryFigures(Answer):
     dtype: str
     training_state: tuple[StatePart, ...]
     trained_params: int
+    format_rule: str = ""
+    unscaled_bytes: int | None = None
 
 
 class Rule(Answer):
@@ -414,7 +417,12 @@ def memory_figures(
     saved = SavedBytes(saved_bytes(ledger), saved_bytes(keeping_scores))
     whole = sum(part.bytes for part in state)
     format_ = form.name if form else dtype
-    return MemoryFigures(weights_bytes(ledger, form), published, whole, saved, format_, dtype, state, trained)
+    rule, unscaled = "", None
+    if form and form.bits != form.wide:
+        rule = "; ".join(filter(None, (form.source, form.left_wide(ledger))))
+        unscaled = ceil_div(ledger.total("params") * form.bits, 8)
+    weights = weights_bytes(ledger, form)
+    return MemoryFigures(weights, published, whole, saved, format_, dtype, state, trained, rule, unscaled)
 
 
 def rule(thumb: RuleOfThumb) -> Rule:

@@ -66,9 +66,16 @@ def _headline(answer: Show) -> list[str]:
     state, saved = iec(memory.training_state_bytes), iec(memory.saved_bytes.fused)
     per_param = sum(part.bytes_per_param or 0 for part in memory.training_state)
     rule = "" if answer.training else f" (AdamW, {per_param} B/param)"  # a step has a line of its own
+    unscaled = memory.unscaled_bytes
+    scaled = (
+        []
+        if unscaled is None
+        else [f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled)}"]
+    )
     return [
         f"{answer.model.name}: {short(params.total)} parameters ({known['params'].text}){active}; {flops}",
         f"{memories}; {known['weights_bytes'].text}",
+        *scaled,
         f"to train: state {state}{rule}, saved activations {saved}",
     ]
 

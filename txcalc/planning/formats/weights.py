@@ -110,6 +110,11 @@ class Format(Struct, frozen=True):
         left = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
+    def left_wide(self, entries: Iterable[Entry]) -> str:
+        """What it leaves in wider elements, in words; "": nothing."""
+        kinds = self.stays_wide(entries)
+        return f"leaves {', '.join(kinds)}, norms and biases at {self.wide} bits" if kinds else ""
+
     def part_filled(self, entries: Iterable[Entry]) -> Iterator[str]:
         """The paths and shapes of matrices whose last blocks are partial, but have a scale."""
         for entry in entries:

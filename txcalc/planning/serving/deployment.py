@@ -444,9 +444,8 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if engine.offload:
         yield from engine.offload.notes()
     yield from planner.sharding.notes(layout)
-    if wide := engine.weights.stays_wide(model.entries):
-        bits = engine.weights.wide
-        yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
+    if wide := engine.weights.left_wide(model.entries):
+        yield f"{engine.weights.name} {wide}"
     entries = (entry for rank in planner.ranks(layout) for entry, _ in rank.weights)
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
         others = f" and {len(parted) - 1} more" if len(parted) > 1 else ""

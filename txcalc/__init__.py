@@ -125,11 +125,20 @@ sources.measured = _measured
 
 
 def __getattr__(name: str) -> Any:
-    if name in CLASSES:
-        return getattr(import_module(f"txcalc.{CLASSES[name]}"), name)
-    if name not in COMMANDS:
+    if name not in CLASSES and name not in COMMANDS:
         raise AttributeError(f"module 'txcalc' has no attribute {name!r}")
-    return _command(name)
+    return _class(name) if name in CLASSES else _command(name)
+
+
+@cache
+def _class(name: str) -> Any:
+    from txcalc.questions.arguments import documentation
+    from txcalc.questions.options import options_class
+
+    kind = getattr(import_module(f"txcalc.{CLASSES[name]}"), name)
+    if options_class(kind):
+        kind.__doc__ = documentation(kind)
+    return kind
 
 
 @cache

@@ -133,23 +133,23 @@ class StackSpec(Options):
     )
     shared_layers: bool = key(flag, False, "one set of weights for all layers")
     streams: Num | None = key(
-        size, None, "residual streams, which a layer predicts and corrects, working on one (AltUp)"
+        size, None, "residual streams: a layer computes one, and predicts and corrects the others (AltUp)"
     )
-    active_stream: Num = key(count, 0, "the number of that one")
+    active_stream: Num = key(count, 0, "which of the `streams` a layer computes, from 0")
     hyper: Num | None = key(
-        size, None, "residual streams, of which every part reads a mix and to all of which its result is added"
+        size, None, "residual streams: each part reads a mix of them, and its result is added to all"
     )
     hyper_steps: int = key(
-        up_to(100), 0, "norms of rows and columns that the matrix of the streams' own mix gets; 0: none"
+        up_to(100), 0, "how often rows and columns of the matrix that mixes the streams are normalised; 0: never"
     )
-    contacts: bool = key(flag, False, "an encoder's regression on all heads' attention weights, held and not run")
-    idle: Num | None = letter(None, "parameters that are held and that no token runs through", check=expected)
-    around: list[Raw] = key(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …")
-    projected: bool = key(flag, False, "what an encoder of another width hands on passes a matrix with a bias")
+    contacts: bool = key(flag, False, "weights of a regression on the attention weights of all heads; not run (ESM)")
+    idle: Num | None = letter(None, "parameters that no token runs through", check=expected)
+    around: list[Raw] = key(pieces, [], "leaves outside the layers, each a table of name, form, sizes, …")
+    projected: bool = key(flag, False, "a matrix with a bias from the encoder's width to the decoder's")
     matched: bool = key(
-        flag, False, "each text's classes are multiplied by those of each picture of a batch: CLIP's, in a decoder"
+        flag, False, "scores of every text with every picture of the batch: dot products of their classes (CLIP)"
     )
-    length: Num | None = letter(None, "positions that layers of pieces hand on, whatever is asked for: a picture's")
+    length: Num | None = letter(None, "positions that listed layers produce, whatever the number of tokens (a picture)")
     laurel: Num | None = key(size, None, "rank of a learned residual beside a layer's first part")
 
     role: str
@@ -217,17 +217,19 @@ class Description(Options):
     active: int | None = key(expected, None, "active parameters it must give")
     published: str = key(text, "", "the count its authors print, and why it differs, if it does")
     model_type: str = key(text, "", "name of the architecture in Hugging Face configs")
-    predictors: Num = key(count, 0, "multi-token-prediction layers beside it, each a layer like its last")
+    predictors: Num = key(
+        count, 0, "multi-token-prediction layers, each like the last layer; not part of the model's counts"
+    )
     drafting: str = key(
         one_of("in-turn", "at-once", "block"),
         "in-turn",
         "how it proposes tokens for another model: one after another, all in one pass, or a block that reads itself",
     )
-    multimodal: bool = key(flag, False, "the language model of a model that has more to it")
+    multimodal: bool = key(flag, False, "whether it is the language model of a multimodal model")
     dtype: str = key(
         one_of("bf16", "fp16", "fp32"), "bf16", "dtype that the published checkpoint has, quantised or not"
     )
-    released: bool = key(flag, True, "whether its weights can be had: what nobody can run is not offered")
+    released: bool = key(flag, True, "whether its weights are available; `fit` offers only these")
     quantization: Table | None = key(table, None, "quantization_config of the published checkpoint")
     variants: Table = key(tables_by_name, {}, "quantization_config of its makers' other checkpoints, by format")
     towers: Table = key(tables_by_name, {}, "vision and audio towers, each a description with a projector")

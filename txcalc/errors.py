@@ -150,6 +150,17 @@ def meant(near: Sequence[str], hint: str) -> str:
     return f"did you mean {' or '.join(near)}?" if near else hint
 
 
+def no_attribute(owner: object, name: str) -> AttributeError:
+    """The error of an attribute that is not there, with the nearest that are."""
+    mend = (
+        ""
+        if name.startswith("_")
+        else meant(nearest(name, (key for key in dir(owner) if key[0] != "_")), "dir() lists what it has")
+    )
+    what = type(owner).__name__
+    return AttributeError(f"{what} has no attribute {name!r}" + (f" ({mend})" if mend else ""), name=name, obj=owner)
+
+
 def _letters(name: str) -> str:
     return "".join(filter(str.isalnum, name.lower()))
 

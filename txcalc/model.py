@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from txcalc.description import Description, StackSpec, as_tables
-from txcalc.errors import Fault, InputError, called
+from txcalc.errors import Fault, InputError, called, no_attribute
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import Num, counted, is_array, spread, usable, whole
@@ -27,6 +27,13 @@ if TYPE_CHECKING:
 MAX_TOKENS = 10**12
 USUAL_TOKENS = 2048
 TOWER_TOKENS = 256  # default tokens of a picture of any size
+
+# Attributes that `dir` shows: what a model is, what it costs, and where it comes from.
+SHOWN = (
+    "active", "assumptions", "checkpoint", "context", "d_model", "description", "flops_per_token", "kind",
+    "kv_bytes_per_token", "language", "ledger", "multimodal", "n_layers", "name", "notes", "origin", "params", "set",
+    "stacks", "summary", "total_params", "tower_params", "towers", "vocab_size", "workload",
+)  # fmt: skip
 
 # Keys of a description that give its origin only.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
@@ -67,13 +74,24 @@ class Model(Struct, frozen=True, dict=True):
     text_only: bool = False
     layers_kept: str = ""  # which of its layers are left; "": all
 
+    def __dir__(self) -> list[str]:
+        return [*SHOWN, *(name for name in super().__dir__() if name.startswith("__"))]
+
+    if not TYPE_CHECKING:  # which would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property's own error
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, name)
+
     def language(self) -> Model:
         """A copy whose plans hold the language model alone."""
         return replace(self, text_only=True) if self.multimodal else self
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: object) -> Model:
         """A copy with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
-        "post"})`. Errors: `InputError` with every fault; a change that changes no number is one."""
+        "post"})`; `sizes` are changes too. Errors: `InputError` with every fault; a change that changes no number is
+        one."""
         keys = asked_for(changes, sizes)
         if not keys or self.builder is None:
             return self
@@ -305,10 +323,18 @@ class Model(Struct, frozen=True, dict=True):
         keep_scores: bool = False,
         decoding: bool | None = None,
     ) -> Workload:
-        """A checked workload. Lengths are whole numbers, texts (`"32k"`), or NumPy arrays of whole numbers. `source`:
-        encoder positions, by default as many as `tokens`; ignored where the model fixes them (a picture).
+        """A checked workload. Lengths are whole numbers, texts (`"32k"`), or NumPy arrays of whole numbers. There are
+        as many encoder positions as `tokens` by default; a model that fixes them (a picture) ignores `source`.
 
-        `decoding` is past > 0 by default; if given, symbols and arrays pass unchecked.
+        batch        sequences
+        tokens       new tokens of each
+        past         tokens of each that are in the cache
+        source       encoder positions
+        logits       "all" positions, or of the "last" alone
+        mla          latent attention "expanded" or "absorbed"
+        keep_scores  saved activations as eager attention has them
+        decoding     past > 0 by default; if given, symbols and arrays pass unchecked
+
         Errors: `InputError` with every fault; arrays of floats are one.
         """
         given = {"batch": batch, "tokens": tokens, "past": past, "source": source}
@@ -365,8 +391,9 @@ class Model(Struct, frozen=True, dict=True):
         kv_dtype: str = "bf16",
         **conventions: Any,
     ) -> Ledger:
-        """Every leaf under this workload. `conventions` are those of `workload`: logits, mla, keep_scores, decoding.
-        Lengths may be given by letter: B, T, P, T_src.
+        """Every leaf under this workload: `batch`, `tokens`, `past` and `source`, or by letter B, T, P and T_src, and
+        the `conventions` of `workload`: logits, mla, keep_scores, decoding. `dtype` is of weights and activations,
+        `kv_dtype` of the cache.
 
         For arrays of lengths the figures are arrays of exact Python integers.
 

@@ -175,9 +175,9 @@ def seconds(number: float) -> str:
     return _rounded(Fraction(number) * 10**9, 1000, ("ns", "µs", "ms", "s"))
 
 
-def short(number: object) -> str:
-    """Three significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
-    return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"))
+def short(number: object, digits: int = 3) -> str:
+    """Significant digits with K, M, B, T (10^3 … 10^12), P, E…: 8.03 B, 32.9 T."""
+    return _rounded(number, 1000, ("", "K", "M", "B", "T", "P", "E", "Z", "Y"), digits)
 
 
 def three(number: float) -> str:

@@ -56,8 +56,8 @@ def test_every_preset_compares(name: str) -> None:
         (Fraction(9999, 10), "×1.00K"),
         (Fraction(123456), "×123K"),
         (Fraction(1, 10), "×0.10"),
-        (Fraction(1, 20), "÷20.0"),
-        (Fraction(1, 20000), "÷20K"),
+        (Fraction(1, 20), "×0.05"),
+        (Fraction(1, 20000), "×5e-05"),
         (Fraction(10001, 10000), "×1.00"),
     ],
 )

@@ -3,6 +3,7 @@ docstrings."""
 
 from __future__ import annotations
 
+import copy
 import doctest
 import inspect
 import json
@@ -392,3 +393,39 @@ def test_a_ledger_takes_lengths_by_letter_and_says_how_to_give_several() -> None
 def test_an_answer_within_an_answer_shows_its_figures() -> None:
     flops = txcalc.show("gpt2", tokens=1).flops
     assert repr(flops).startswith(f"Flops(forward=ForwardFlops(matmul={flops.forward.matmul}, ")
+
+
+def test_dir_shows_what_people_look_for_and_errors_name_it() -> None:
+    model, answer = txcalc.load("gpt2"), txcalc.kv("gpt2")
+    shown = {name for name in dir(model) if not name.startswith("_")}
+    assert {"params", "flops_per_token", "n_layers", "summary", "ledger"} <= shown
+    assert all(hasattr(model, name) for name in shown) and not shown & {"root", "builder", "tower_roots", "cache"}
+    assert "draw" not in dir(answer) and "rows" in dir(answer)
+    for owner, name, near in (
+        (model, "num_params", "params"),
+        (model, "flops", "flops_per_token"),
+        (answer, "row", "rows"),
+    ):
+        with pytest.raises(AttributeError, match=f"{name}.*did you mean {near}"):
+            getattr(owner, name)
+    assert copy.deepcopy(model) == model and not hasattr(model, "__array__")
+
+
+def test_options_classes_explain_their_fields() -> None:
+    for name in ("Engine", "Limits", "Load", "Parallelism", "Speculation", "Cluster", "Mfu", "RecipeOptions", "Run"):
+        kind = getattr(txcalc, name)
+        for field in set(kind.__struct_fields__) - {"gpus", "price"}:  # which the --gpu of a command says
+            assert re.search(rf"^    {field} ", kind.__doc__, re.M), (name, field)
+
+
+def test_a_formula_is_an_expression_of_sympy() -> None:
+    answer = txcalc.formula("gpt2", tokens=8)
+    (row,) = (row for row in answer.rows if (row.part, row.quantity) == ("total", "flops"))
+    expression = answer.to_sympy()
+    values = {letter.letter: letter.value for letter in answer.letters}
+    assert expression.subs({symbol: values[symbol.name] for symbol in expression.free_symbols}) == row.value
+    assert "expressions" not in answer.to_dict()
+    with pytest.raises(txcalc.UnknownName, match="did you mean flops"):
+        answer.to_sympy("flop")
+    with pytest.raises(txcalc.UnknownName, match="no part named 'haed'"):
+        answer.to_sympy("flops", "haed")

@@ -9,8 +9,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from command import Command
 from test_screens import SCREENS, quick_first, screen
 
+import txcalc
 from txcalc.render.latex import in_one_line
 
 COMMANDS = SCREENS[:-1]  # the last runs PyTorch
@@ -133,3 +135,19 @@ def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(tmp_p
 )
 def test_a_fraction_in_a_paragraph_is_in_one_line(fraction: str, line: str) -> None:
     assert in_one_line(fraction) == line
+
+
+def test_rows_and_digits_are_chosen() -> None:
+    run = Command()
+    two = ("compare", "llama-3.1-8b", "gemma-3-12b")
+    lines = run(*two, "--rows", "parameters,8,192", "--digits", "2")[1].split("\n\n")[1].splitlines()[2:]
+    assert lines[0].split() == ["parameters", "8.0", "B", "12", "B", "×1.47"]
+    assert [line for line in lines if not line.startswith(" ")][1:] == [
+        "FLOPs per token at", "dense, per token", "attention core", "cache at"
+    ]  # fmt: skip
+    assert all(line.split()[0] == "8,192" for line in lines if line.startswith(" "))
+    latex = txcalc.show("llama-3.1-8b").to_latex(rows=["total", "norm"], digits=4)
+    assert "total & 8.030 B" in latex and "feed-forward &" not in latex
+    assert run(*two, "--rows", "nothing")[2].startswith("txcalc: --rows: no row named 'nothing'")
+    assert run(*two, "--digits", "0")[2].startswith("txcalc: --digits is 0, expected a whole number from 1 to 15")
+    assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: options: --rows and --digits are of tables")

@@ -1,6 +1,6 @@
 """How far predictions are from measurements, as the tables of docs/limits.md: `python tests/scripts/accuracy.py`.
 
-An error is |predicted ÷ measured − 1|. A cell has the median of a group's rows, and in brackets what nine rows in ten
+An error is |predicted / measured − 1|. A cell has the median of a group's rows, and in brackets what nine rows in ten
 stay within. The scripts that predict each row (`servers.py`, `llamacpp.py`, `engine_memory.py`, `step_time.py`,
 `train_memory.py`) print the rows themselves, and say where they are from.
 """
@@ -130,7 +130,7 @@ def steps() -> str:
     titles = list(STEPS.values())
     order = sorted(groups, key=lambda group: (titles.index(group[0]), group[2] == "experts", group[1]))
     rows = [(*group, len(groups[group]), typical(groups[group]), bias(groups[group])) for group in order]
-    return table("framework and source|GPU|models|runs|error|predicted ÷ measured", rows, 3)
+    return table("framework and source|GPU|models|runs|error|predicted / measured", rows, 3)
 
 
 def training() -> str:
@@ -153,7 +153,7 @@ def training() -> str:
     rows = [
         (title, *sources[title][1:], len(ratios), typical(ratios), bias(ratios)) for title, ratios in groups.items()
     ]
-    return table("framework|GPU|memory|runs|error|predicted ÷ measured", rows, 3)
+    return table("framework|GPU|memory|runs|error|predicted / measured", rows, 3)
 
 
 TABLES = (serving, laptops, engine, steps, training)

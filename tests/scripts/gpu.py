@@ -194,7 +194,8 @@ def described(found: dict[str, Any], card: Path) -> str:
         kernel |= {key: float(f"{figure:.4g}") for key, figure in kernel.items() if key != "source"}
         kernel["source"] = "txcalc"
     device, command = found["device"], re.sub(r" --(limit|only|out) .+?(?= --|$)", "", found["command"])
-    source = f"{command}, {found['date']}: {device['name']}, torch {device['torch']}; what else is in a curve: assumed"
+    measured = f"{command}, {found['date']}: {device['name']}, torch {device['torch']}"
+    source = f"{measured}; entries that were not measured are assumed"
     known = re.sub(
         r"^txcalc = .*\n", "", card.read_text().partition("\n[calibration.engine.torch")[0], flags=re.MULTILINE
     )

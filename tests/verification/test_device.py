@@ -457,7 +457,7 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
         if table.title == "Shares of the ceilings"
     )
     shown = {row[0]: row[1].value for row in shares.rows}
-    assert shown["matmul.bf16"] == product.compute and shown["attention, backward ÷ forward"] == slower
+    assert shown["matmul.bf16"] == product.compute and shown["attention, backward / forward"] == slower
     assert shown["optimizer.fp32"] == reached["AdamW", "fp32"] / like.bandwidth
 
 

@@ -105,6 +105,7 @@ def build(name: str) -> Any:
         form = options.chosen(values.pop("format_", "table"), values.pop("json_", False))
         force = values.get("force") if writes else values.pop("force", None)
         plots_over = bool(force and not values.get("out"))
+        chosen = options.chosen_rows(values.pop("rows", None), values.pop("digits", None), form)
         styled = {key: values.pop(key, None) for key in ("panel", "size", "font")}
         plot = options.plotted(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
@@ -119,7 +120,7 @@ def build(name: str) -> Any:
             asked = values | ({"tell": tell} if tell else {})
             call = Call(name, sources, asked, changes, taken.get("--ignore"), form, plot)
             answer = adapter(call, **extra) if adapter else call.ask()
-        printed(answer, form, plot)
+        printed(answer, form, plot, chosen)
 
     vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
@@ -165,6 +166,7 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     if not question.formats:
         return []
     keywords = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    keywords += [o.Keyword("rows", o.ROWS, str | None, None), o.Keyword("digits", o.DIGITS, int | None, None)]
     if question.draws:
         keywords.append(o.Keyword("plot", o.PLOT, str | None, None))
         keywords.append(o.Keyword("panel", o.PANEL, str | None, None))

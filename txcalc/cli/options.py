@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -22,6 +23,16 @@ def chosen(format_: FormatName, json_: bool) -> FormatName:
     if json_ and format_ not in ("table", "json"):
         raise InputError("options", [f"--json and --format {format_} exclude each other"])
     return "json" if json_ else format_
+
+
+def chosen_rows(rows: str | None, digits: int | None, form: FormatName) -> tuple[Sequence[str], int | None]:
+    """What `--rows` and `--digits` ask of the tables. Errors: `InputError`."""
+    if (rows is not None or digits is not None) and form in ("json", "csv"):
+        raise InputError("options", [f"--rows and --digits are of tables, not of --format {form}"])
+    if digits is not None and not 1 <= digits <= 15:
+        raise InputError("--digits", [Fault("--digits", digits, "a whole number from 1 to 15")])
+    names = re.split(r",(?!\d{3}\b)", rows or "")  # not within 8,192
+    return [name.strip() for name in names if name.strip()], digits
 
 
 class Plot(NamedTuple):

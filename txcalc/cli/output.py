@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from shutil import get_terminal_size
@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
 
-def printed(answer: Result | None, form: str, plot: Plot | None = None) -> None:
-    """Prints an answer and plots it; exit code 1 if it is no. None: the command has printed. Tables are 100 columns
-    wide without a terminal."""
+def printed(
+    answer: Result | None, form: str, plot: Plot | None = None, chosen: tuple[Sequence[str], int | None] = ((), None)
+) -> None:
+    """Prints an answer, or the chosen rows in so many digits, and plots it; exit code 1 if it is no. None: the command
+    has printed. Tables are 100 columns wide without a terminal."""
     if answer is None:
         return
     drawing = plot.drawing(answer) if plot else None
@@ -34,7 +36,7 @@ def printed(answer: Result | None, form: str, plot: Plot | None = None) -> None:
         sys.stdout.write(escaped(answer.to_json()) + "\n")
         print_notes(wrote)
     else:
-        report = answer.report(form)
+        report = answer.report(form).only(*chosen)
         if form in FORMATS:
             sys.stdout.write(written(report, form) + "\n")
         else:

@@ -253,7 +253,7 @@ def parse_ratio(text: str) -> Fraction:
 class Shape(Struct, frozen=True, omit_defaults=True):
     """A decoder of a family, its figures, and how to build it: an inline description, or changes of a model.
 
-    spare   parameters or bytes of the budget that are left over; below 0: missing
+    spare   parameters or bytes of the budget that remain; below 0: exceeded
     """
 
     layers: int

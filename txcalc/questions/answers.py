@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
 
 from msgspec import NODEFAULT, Struct, field, structs, to_builtins
 
-from txcalc.errors import Fault, InputError
+from txcalc.errors import Fault, InputError, no_attribute
 from txcalc.frames import Framed
 from txcalc.questions.arguments import checked
 from txcalc.sources.files import writable, write
@@ -59,6 +59,17 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
     def __hash__(self) -> int:
         return hash(self._to_json(None))
+
+    def __dir__(self) -> list[str]:
+        hidden = {"draw", "launch", "view"}
+        return [name for name in super().__dir__() if name not in hidden and not name.startswith("deferred_")]
+
+    if not TYPE_CHECKING:  # which would take any name
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):  # a property's own error
+                return object.__getattribute__(self, name)
+            raise no_attribute(self, name)
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
@@ -134,8 +145,16 @@ class Result(Answer, Framed, kw_only=True):
 
     @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
-        """Text as the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
+        """Text as the command line prints it, in a `form`: table, json, csv, markdown, latex or html; a table has
+        `width` columns. Errors: `InputError`."""
         return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
+
+    @checked
+    def to_latex(self, rows: Sequence[str] = (), digits: int | None = None) -> str:
+        """Its tables in LaTeX, for booktabs: all, or `rows` whose name contains one of these texts; with large numbers
+        in `digits` significant digits. Errors: `UnknownName`."""
+        report = self.report("latex").only([rows] if isinstance(rows, str) else rows, digits)
+        return import_module("txcalc.render").written(report, "latex")  # type: ignore[no-any-return]
 
     @checked
     def plot(

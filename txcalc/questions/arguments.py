@@ -16,7 +16,18 @@ from msgspec import Struct, structs
 from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
 from txcalc.num import counted, whole
-from txcalc.questions.options import Argument, Length, Lengths, Names, Option, Options, declared, fields, keywords
+from txcalc.questions.options import (
+    Argument,
+    Length,
+    Lengths,
+    Names,
+    Option,
+    Options,
+    declared,
+    fields,
+    keywords,
+    options_class,
+)
 from txcalc.sources import load
 from txcalc.units import parse_count, parse_rate, parse_tokens
 
@@ -60,9 +71,10 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def documentation(function: Callable[..., Any]) -> str:
-    """The docstring of a question's function with its arguments, each by the sentence that its option has."""
+    """The docstring of a question's function, or of a class of options, with its arguments, each by the sentence that
+    its option has."""
     text = cleandoc(function.__doc__ or "")
-    known = keywords(function)
+    known = fields(function) if options_class(function) else keywords(function)
     width = max((len(each.name) for each in known), default=0)
     lines = [f"    {each.name:{width}}  {each.option.help}" for each in known]
     return "\n".join([text, "", "Arguments:", *lines]) if lines else text

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any
 
-from txcalc.errors import InputError
+from txcalc.errors import InputError, UnknownName
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
@@ -108,6 +108,25 @@ class Formula(Result, tag_field="schema", tag="txcalc/formula/1", kw_only=True):
     derivations: tuple[Derivation, ...] = ()
     convention: Convention | None = None
     notes: tuple[str, ...] = ()
+    expressions: Any = None  # a function: a formula of SymPy for each row
+
+    def to_sympy(self, quantity: str = "flops", part: str = "total") -> Expression:
+        """The formula of a quantity (a key of `rows`) of a part, as a SymPy expression; its letters are
+        symbols of positive integers (`free_symbols`).
+
+        Errors: `UnknownName`.
+
+        >>> import txcalc
+        >>> txcalc.formula("gpt2").to_sympy("params", "layers.0.feed_forward")
+        2*D*F + D + F
+        """
+        known = {(row.quantity, row.part): i for i, row in enumerate(self.rows)}
+        if (quantity, part) not in known:
+            quantities = list(dict.fromkeys(row.quantity for row in self.rows))
+            if quantity not in quantities:
+                raise UnknownName("formula", "quantity", quantity, quantities, f"one of {', '.join(quantities)}")
+            raise UnknownName("formula", "part", part, [row.part for row in self.rows if row.quantity == quantity])
+        return self.expressions()[known[quantity, part]]
 
     def to_document(self) -> str:
         """A standalone LaTeX document. Errors: `InputError` without a model."""
@@ -176,6 +195,7 @@ def formula(
         rows=tuple(formula_row(row, letters, selected.get(i)) for i, row in enumerate(rows)),
         convention=Convention.of(model, ledger, attention),
         notes=(*model.notes, *(layout_notes(model, ranks, recipe) if ranks else ())),
+        expressions=lambda: [row.expression for row in rows],
     )
 
 

@@ -91,7 +91,7 @@ def kv(
     without_cache: Annotated[
         bool, o.Option("Also the cost of generating up to each context, with and without a cache.")
     ] = False,
-    prompt: Annotated[o.Length, o.PROMPT.more("For --without-cache.")] = 1,
+    prompt: Annotated[o.Length, o.PROMPT.more("Used with --without-cache.")] = 1,
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
     via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Kv:

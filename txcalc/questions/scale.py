@@ -40,6 +40,10 @@ class ExpectedLoss(Answer):
     bits_per_token: float
     bits_per_byte: float | None
 
+    @property
+    def tokens_per_param(self) -> float:
+        return self.train_tokens / self.params
+
 
 class FittedRange(Answer):
     """The smallest and the largest sizes that a law was fitted to."""
@@ -62,6 +66,11 @@ class LawPrediction(Answer):
     asked: ExpectedLoss
     best: ExpectedLoss
     warnings: tuple[str, ...]
+
+    @property
+    def excess_loss(self) -> float:
+        """By what share the given model's loss is above the optimum's."""
+        return self.asked.loss / self.best.loss - 1
 
 
 class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
@@ -133,7 +142,7 @@ def scale(
     chosen = scaling.laws(None if laws is None else ",".join(names(laws)), question.unique)
     predictions = tuple(predicted(scaling.ask(law, question), token_bytes) for law in chosen)
     notes = [warning for law in predictions for warning in law.warnings]
-    notes += [f"{law.name}: {law.title}; {law.data}; {law.source}" for law in predictions]
+    notes.append("; ".join(f"{law.name}: {law.source.partition(')')[0]})" for law in predictions))
     if token_bytes:
         notes.append("bits per byte assume your tokenizer's bytes per token for every law")
     return Scale(

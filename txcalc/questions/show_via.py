@@ -105,6 +105,11 @@ class MeasuredClass(Answer, kw_only=True):
     not_counted: dict[str, int]
     rows: tuple[MeasuredModule, ...]
 
+    @property
+    def params(self) -> int:
+        """Of all modules."""
+        return sum(module.params for module in self.rows)
+
 
 class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     """What transformers' own module costs; what only a description gives (kinds, masked FLOPs) is None."""

@@ -94,6 +94,10 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
         """Whether quantities are those of kinds of parts."""
         return any("." in quantity for quantity in self.quantities)
 
+    def total(self, row: Mapping[str, int], quantity: str) -> int:
+        """The sum of a quantity of a row over all kinds of parts."""
+        return sum(row[name] for name in self.quantities if name.partition(".")[0] == quantity)
+
     @property
     def points(self) -> int:
         """Number of rows."""

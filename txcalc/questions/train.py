@@ -45,7 +45,7 @@ SPANS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight g
 FRAMEWORK = o.Option(
     "Framework whose buffers count: fsdp2, megatron, deepspeed, nanotron, litgpt.", "NAME", completes="framework"
 )
-ZERO = o.Option("ZeRO stage: dp ranks shard the optimizer (1), gradients too (2), parameters too (3). Default: 0.")
+ZERO = o.Option("ZeRO stage: dp ranks shard the optimizer (1), gradients too (2), parameters too (3). Default: 0.", "N")
 SCHEDULE = o.Option("Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", completes="schedule")
 MICRO_BATCH = o.tokens("Sequences per rank and pass.")._replace(group="Workload")
 OFFLOAD = o.Option("Offload to the host: optimizer, activations, or both joined by +.", "WHAT", completes="offload")
@@ -131,8 +131,8 @@ class Run(o.Options):
     compute: Annotated[o.Length | float | None, o.COMPUTE] = None
     deadline: Annotated[str | None, DEADLINE] = None
     budget: Annotated[o.Length | float | None, BUDGET] = None
-    pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.")] = PUE
-    grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.")] = GRID
+    pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.", "X")] = PUE
+    grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.", "X")] = GRID
     price: float | None = None
 
     def terms(self, price: float | None, power: int | None) -> Terms:

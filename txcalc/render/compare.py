@@ -124,12 +124,13 @@ def _ratio(row: ComparedQuantity, i: int, style: str) -> TableCell:
 
 
 def ratio_text(ratio: float | Fraction) -> str:
-    """`×1.21`, `÷12.3` below a tenth, `=` for 1: about five characters."""
-    if ratio in (0, 1):
-        return "=" if ratio else "×0"
-    sign, factor = ("×", ratio) if ratio >= Fraction(1, 10) else ("÷", 1 / ratio)
-    digits = 2 if factor < 10 else 1 if factor < 100 else 0
-    return sign + (f"{float(factor):.{digits}f}" if factor < 999 else short(factor).replace(" ", ""))
+    """`×1.21`, `=` for 1: about five characters."""
+    if ratio == 1:
+        return "="
+    if ratio < Fraction(1, 10):
+        return f"×{float(ratio):.2g}"
+    digits = 2 if ratio < 10 else 1 if ratio < 100 else 0
+    return "×" + (f"{float(ratio):.{digits}f}" if ratio < 999 else short(ratio).replace(" ", ""))
 
 
 def fold(name: str, width: int) -> str:

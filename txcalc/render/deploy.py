@@ -8,12 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
-from txcalc.questions.deployment import StageMemory
 from txcalc.render import serving
-from txcalc.render.report import MEMORY_SIGNS, Report, Table, TableCell, column, exact, percent
+from txcalc.render.report import Report, Table, TableCell, column, exact, percent
 from txcalc.units import iec
 
-BAR = 40  # characters of the memory bar
 LAYOUTS = 10  # shown
 EXPENSIVE = 3  # times the hourly cost of the cheapest plan, from which a plan is named
 
@@ -24,7 +22,7 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
         return comparison(answer)
     detail = answer.detail or form != "table"
     speed = answer.speed
-    memory = (_limits, _bars, _memory, _caches, _layouts) if detail else () if speed else (_bars,)
+    memory = (_limits, _memory, _caches, _layouts) if detail else () if speed else (_memory,)
     tables = [*(table(answer) for table in memory), *(serving.tables(answer, speed, detail) if speed else ())]
     return Report(tables, _header(answer, detail), answer.plan_notes, not answer.failed)
 
@@ -195,35 +193,6 @@ def _fewest(answer: Deploy) -> int | str:
     if answer.fewest_gpus is None:
         return "not suited" if answer.unsuited else "more than tried"
     return answer.fewest_gpus.rented
-
-
-def _bars(answer: Deploy) -> Table:
-    """A bar per kind of stage."""
-    memory, rows = answer.gpu.memory_bytes, []
-    for stage in answer.memory:
-        label = f"{stage.stage}" if stage.stages_alike == 1 else f"{stage.stage} (× {stage.stages_alike})"
-        used = percent(memory - max(stage.free_bytes, 0), memory)
-        rows.append((label, TableCell(None, bar(stage, memory, answer.gpu.reserve_bytes)), used))
-    legend = " ".join(f"{sign} {name}" for name, sign in MEMORY_SIGNS.items())
-    return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
-
-
-def bar(stage: StageMemory, memory: int, reserve: int) -> str:
-    """A GPU's memory as a bar to scale; a ► marks overflow."""
-    sizes = {
-        "weights": stage.weights_bytes,
-        "cache": stage.cache_bytes,
-        "activations": stage.activations_bytes,
-        "reserve": reserve + stage.rest_bytes,
-        "free": max(0, stage.free_bytes),
-    }
-    drawn, end, text = 0, 0, ""
-    for name, size in sizes.items():
-        end += size
-        to = min(BAR, round(BAR * end / memory))
-        text += MEMORY_SIGNS[name] * (to - drawn)
-        drawn = max(drawn, to)
-    return text if stage.free_bytes >= 0 else text[:-1] + "►"
 
 
 def _memory(answer: Deploy) -> Table:

@@ -58,8 +58,8 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool =
     columns[column("memory", "bytes")] = [TableCell(shape.bytes, iec(shape.bytes)) for shape in shapes]
     cache = column("cache per token", "bytes", "cache\nper token")
     columns[cache] = [TableCell(shape.cache_per_token, iec(shape.cache_per_token)) for shape in shapes]
-    left_over = column("left over", "bytes" if in_bytes else "", "left\nover")
-    columns[left_over] = [TableCell(s.spare, iec(s.spare)) if in_bytes else rounded(s.spare) for s in shapes]
+    budget_left = column("budget left", "bytes" if in_bytes else "", "budget\nleft")
+    columns[budget_left] = [TableCell(s.spare, iec(s.spare)) if in_bytes else rounded(s.spare) for s in shapes]
     if verdicts:
         columns["fits"] = [
             TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red") for shape in shapes

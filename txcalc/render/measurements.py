@@ -17,8 +17,6 @@ from txcalc.units import iec
 
 NEAR = 1.1  # times the ledger's bytes
 WORTH = 0.01  # of a peak: what is less is not named beneath it
-SHARED = " h_kv="  # in the description of a model that differs from its neighbours in nothing else
-ABSORBED = ", latents absorbed"
 Items = Mapping[str, Item]
 
 
@@ -30,7 +28,8 @@ def report(answer: Measurements, form: str = "table") -> Report:
     exactly = Table("Exact: predicted equals measured", headings, rows, frozenset({0, 2}))
     figures = [(name, figure) for name, item in items.items() for figure in item.figures()]
     reached = ceilings(answer.ceilings) if answer.ceilings else []
-    return Report([exactly, *near(figures), *forms(items), *reached], [device(answer)], _notes(answer))
+    growth = [table for table in [growth_table(items)] if table.rows]
+    return Report([exactly, *near(figures), *growth, *reached], [device(answer)], _notes(answer))
 
 
 def _notes(answer: Measurements) -> list[str]:
@@ -61,7 +60,7 @@ def near(figures: Sequence[tuple[str, Figure]]) -> list[Table]:
         Table("Kernels of a pass, counted on and run", ("work", "counted on", "ran", "of them"),
               _by_model(kernels, _kernels), frozenset({0, 3})),
         Table(f"Peak memory{of_ledger if ledger else ''}",
-              ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run"),
+              ("work", "ledger", "dry run", "measured", "of ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
               _by_model([row for row in memory if row[1].planned], _shown(iec, "planned"))),
@@ -109,7 +108,7 @@ def device(answer: Measurements) -> str:
 def overview(files: Sequence[Path]) -> str:
     """All files as one Markdown table, a row for each model on each device."""
     rows = [
-        "| model | exact: figures equal | most memory ÷ dry run | ÷ ledger | time ÷ expected |",
+        "| model | exact: figures equal | peak memory / dry run | / ledger | time / expected |",
         "| --- | ---: | ---: | ---: | ---: |",
     ]
     for answer in map(read, files):
@@ -194,46 +193,9 @@ def _plain(step: Step) -> bool:
     return any(name.endswith("_math") for name in (step.ran or {}).get("attention", ()))
 
 
-# Side by side: grouped keys and values, a growing cache, both forms of latent attention.
-
-
-def forms(items: Items) -> list[Table]:
-    """The non-empty tables."""
-    return [table for table in (_shared(items), growth_table(items), _latent(items)) if table.rows]
-
-
 def _decodes(item: Item, quantity: str) -> list[Figure]:
     """The figures of whole decode steps."""
     return [f for f in item.figures() if f.quantity == quantity and not f.part and f.load.startswith("decode")]
-
-
-def _ratios(figure: Any, other: Any) -> list[TableCell]:
-    """The ratio of two figures, predicted and measured."""
-    ratios = (figure.predicted / other.predicted, figure.measured / other.measured)
-    return [TableCell(ratio, f"{ratio:.2f}") for ratio in ratios]
-
-
-def _cache(item: Item) -> int:
-    """Cache bytes, compared exactly; 0: not compared."""
-    for step in item.steps.values():
-        for row in step.wholes or ():
-            values = dict(zip(step.columns or (), row, strict=True))
-            if values["quantity"] == "bytes of the cache":
-                return int(values["measured"])
-    return 0
-
-
-def _shared(items: Items) -> Table:
-    """Models that differ in the number of key/value heads only, compared with the first."""
-    rows: list[list[Any]] = []
-    some = [(name, item) for name, item in items.items() if SHARED in item.source and _cache(item)]
-    for _, group in groupby(some, key=lambda pair: pair[1].source.partition(SHARED)[0]):
-        (_, first), *others = group
-        for name, item in others:
-            ratio = _cache(item) / _cache(first)
-            pairs = zip(_decodes(item, "time"), _decodes(first, "time"), strict=False)
-            rows += [[name, TableCell(ratio, f"{ratio:.4f}"), *_ratios(now, then)] for now, then in pairs]
-    return Table("Shared keys and values, over none shared", ("model", "cache", "time expected", "measured"), rows)
 
 
 def growth_table(items: Items) -> Table:
@@ -246,7 +208,7 @@ def growth_table(items: Items) -> Table:
                 sizes = (now.floor - before.floor, now.measured - before.measured)
                 per_token = [size / (high - low) for size in sizes]
                 rows.append([name, f"{low:,} to {high:,}", *(TableCell(size, f"{size:,.1f}") for size in per_token)])
-    return Table("Bytes that each further token adds", ("model", "past", "ledger", "measured"), rows, frozenset({0, 1}))
+    return Table("Cache bytes per token", ("model", "past", "ledger", "measured"), rows, frozenset({0, 1}))
 
 
 def _batch_and_past(load: str) -> tuple[str, int]:
@@ -254,17 +216,6 @@ def _batch_and_past(load: str) -> tuple[str, int]:
     batch, _, rest = load.partition(", T = 1, ")
     past = rest.partition(" past")[0].replace(",", "")
     return batch, int(past) if past.isdecimal() else 0
-
-
-def _latent(items: Items) -> Table:
-    """The ratio of a decode step with absorbed latents to one that expands them."""
-    rows: list[list[Any]] = []
-    for name, item in items.items():
-        for quantity in ("peak memory", "time"):
-            figures = {figure.load: figure for figure in _decodes(item, quantity)}
-            pairs = [(load, figures.get(load.replace(ABSORBED, ""))) for load in figures if ABSORBED in load]
-            rows += [[f"{name}, {quantity}", *_ratios(figures[load], other)] for load, other in pairs if other]
-    return Table("Latents absorbed, over expanded", ("work", "predicted", "measured"), rows)
 
 
 # A machine's ceilings, the shares that operations reach, and the resulting predictions.
@@ -288,7 +239,7 @@ def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     reached = {f"matmul.{dtype}": products[dtype] for dtype in answer.accelerator["peak"] if dtype in products}
     lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]
     if slower := curves["attention"]["prefill"].get("backward"):
-        lines.append(("attention, backward ÷ forward", TableCell(slower, f"{slower:.2f}")))
+        lines.append(("attention, backward / forward", TableCell(slower, f"{slower:.2f}")))
     starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
     lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")

@@ -11,9 +11,10 @@ from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
-from txcalc.units import short
+from txcalc.errors import UnknownName
+from txcalc.units import iec, short
 
 Listed = TypeVar("Listed", bound=Struct)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -123,9 +124,48 @@ class Report(Struct, frozen=True):
     notes: Sequence[str] = ()
     good: bool | None = None
 
+    def only(self, names: Sequence[str], digits: int | None) -> Report:
+        """The rows whose name contains one of these, with what is below them; large numbers in so many digits.
 
-# Characters of memory by purpose, in bars and stacks.
-MEMORY_SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░", "free": "·"}
+        Errors: `UnknownName`."""
+        tables = [_selected(table, [name.lower() for name in names]) if names else table for table in self.tables]
+        if names and not any(table.rows for table in tables):
+            known = [cell(row[0]).text.strip() for table in self.tables for row in table.rows]
+            raise UnknownName("--rows", "row", ",".join(names), known, "a part of a name in the first column")
+        if digits is not None:
+            tables = [
+                replace(table, rows=[[*row[: table.keys], *(_in_digits(one, digits) for one in row[table.keys :])]
+                                     for row in table.rows])
+                for table in tables
+            ]  # fmt: skip
+        return replace(self, tables=[table for table in tables if table.rows])
+
+
+def _selected(table: Table, names: Sequence[str]) -> Table:
+    rows: list[Sequence[Any]] = []
+    above, wanted = [], False
+    for row in table.rows:
+        text = cell(row[0]).text
+        named = any(name in text.lower() for name in names)
+        if not text.startswith(" "):
+            above, wanted = [row], named
+        elif (named and not wanted) and above:
+            rows += above  # the heading of a group
+            above = []
+        if named or wanted:
+            rows.append(row)
+    return replace(table, rows=rows, total=table.total and bool(rows) and rows[-1] is table.rows[-1])
+
+
+def _in_digits(item: Any, digits: int) -> Any:
+    """A cell that is a number of at least a million, or bytes."""
+    shown = cell(item)
+    if isinstance(shown.value, int | Fraction) and shown.value >= 10**6:
+        if shown.text in (exact(shown.value).text, short(shown.value)):
+            return shown._replace(text=short(shown.value, digits))
+        if shown.text in (iec(shown.value), iec(shown.value, digits=3)):
+            return shown._replace(text=iec(shown.value, digits=digits))
+    return shown
 
 
 def as_csv(report: Report) -> str:

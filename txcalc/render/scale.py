@@ -35,17 +35,17 @@ def report(answer: Scale, form: str) -> Report:
 
 def _verdict(answer: Scale) -> str:
     law: LawPrediction = answer.laws[0]
-    given, best = law.asked, law.best
+    given = law.asked
     name = f"{answer.model.name}: " if answer.model else ""
     sizes = f"{short(given.params)} parameters on {short(given.train_tokens)} tokens"
     if answer.optimal:
         return f"{name}optimal: {sizes}, {_flops(law.compute)}: loss {given.loss:.3f} by {law.name}"
-    above = f"{100 * (given.loss / best.loss - 1):.1f} % above the optimum for its {_flops(law.compute)}"
+    above = f"{100 * law.excess_loss:.1f} % above the optimum for its {_flops(law.compute)}"
     return f"{name}{sizes}: loss {given.loss:.3f} by {law.name}, {above}"
 
 
 def _row(name: str, point: ExpectedLoss) -> list[Any]:
-    row = [name, rounded(point.params), rounded(point.train_tokens), _round(point.train_tokens / point.params, 1)]
+    row = [name, rounded(point.params), rounded(point.train_tokens), _round(point.tokens_per_param, 1)]
     row += [_round(point.loss, 3), _perplexity(point.perplexity), _round(point.bits_per_token, 3)]
     return row if point.bits_per_byte is None else [*row, _round(point.bits_per_byte, 3)]
 

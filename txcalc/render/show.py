@@ -211,7 +211,7 @@ def _memory(answer: Show, form: str) -> Table:
             full, length = cache.windows_full_at, cache.context
             until = f" up to {full:,}" if full is not None and length < full else ""
             shown = f"KV cache per token{until} ({cache.dtype})"
-            rows.append(_bytes("cache per further token", cache.bytes_per_token, known["cache_bytes"].text, shown))
+            rows.append(_bytes("cache per token", cache.bytes_per_token, known["cache_bytes"].text, shown))
             rows.append(_bytes("fixed part (windows, states)", cache.constant_bytes, known["cache_bytes"].text))
         shown = f"cache at length {cache.context:,}, one sequence"
         rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, shown))

@@ -43,8 +43,9 @@ def _modules(answer: ShowVia) -> Table:
     modules = answer.measured.rows
     rows = [_row(copies) for copies in group_copies(modules)]
     formula = answer.measured.formula or ""
-    params = sum(module.params for module in modules)
-    rows.append(["total", "", cell(params), TableCell(formula, formula), cell(answer.flops.forward.matmul)])
+    rows.append(
+        ["total", "", cell(answer.measured.params), TableCell(formula, formula), cell(answer.flops.forward.matmul)]
+    )
     headings = ("module", "class", "parameters", "FLOPs each", "FLOPs each, here")
     title = "By module, without submodules: measured"
     return Table(title, headings, rows, left=frozenset({0, 1}), total=True)

@@ -62,7 +62,7 @@ def _by_kind(answer: Sweep) -> Iterator[Table]:
                 headings = [*sizes, *(TableCell(kind, kind.replace("_", "\n")) for kind in kinds), "total"]
                 cells = []
                 for row in rows:
-                    total = sum(row[name] for name in names)
+                    total = answer.total(row, what)
                     cells.append([*(exact(row[name]) for name in sizes), *_kinds(row, shown, total, what)])
                 more = ", continued" if first else ""
                 yield Table(title + more, headings, cells, left=frozenset(), keys=len(sizes))

@@ -10,7 +10,6 @@ from typing import Any
 
 from txcalc.questions.pictures import Panel, Picture, PlotAxis
 from txcalc.render.draw import extent, folded, shortened, ticks, tracks
-from txcalc.render.report import MEMORY_SIGNS
 
 HEIGHT = 16  # rows of a panel
 
@@ -22,7 +21,7 @@ NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_b
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
-LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its own
+LAYERS = "█▓▒░#+=~:"  # of a stack
 
 
 def as_text(picture: Picture, width: int, coloured: bool) -> str:
@@ -152,7 +151,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
     """Layers, drawn with the signs of the report's bars."""
     xs = [place(x, 1)[0] for x in panel.series[0].xs]
     below = [Fraction(0)] * len(xs)
-    signs = [MEMORY_SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
+    signs = [LAYERS[line.of % len(LAYERS)] for line in panel.series]
     for line, sign in zip(panel.series, signs, strict=True):
         above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
         for column in range(columns):

@@ -20,7 +20,7 @@ const KINDS = [
 const stroke = (i) => ["solid", "dashed", "dotted"][Math.floor(i / COLOURS)];
 const sign = (i) => ["circle", "rect", "triangle"][Math.floor(i / COLOURS)];
 const kindColour = (kind) => colour(Math.max(0, KINDS.indexOf(kind)));
-const spoken = (name) => name.replaceAll("_", " ");
+const spoken = (name) => (name === "feed_forward" ? "feed-forward" : name.replaceAll("_", " "));
 
 function save(name, type, content) {
   const link = document.createElement("a");
@@ -190,12 +190,19 @@ const LENGTHS = Array.from({ length: 41 }, (_, i) =>
 )
   .filter((n, i, all) => all.indexOf(n) === i)
   .sort((a, b) => (a < b ? -1 : 1));
+// Few values of one order of magnitude are best seen on a linear axis.
+const scaleOf = (values) => {
+  const known = values.filter((value) => value > 0);
+  return Math.max(...known) > 10 * Math.min(...known) ? "log" : "value";
+};
+const SHORTEST = 64; // tokens, where an axis begins
 const overLengths = (name) => ({
   type: "log",
   name,
   nameGap: 30,
   logBase: 2,
+  interval: 2, // octaves
   axisLabel: { formatter: tickTokens },
-  min: 1,
+  min: SHORTEST,
   max: Number(LENGTHS.at(-1)),
 });

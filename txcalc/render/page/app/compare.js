@@ -72,7 +72,7 @@ function Curves({ seen, at }) {
     grid: { left: 84 },
     xAxis: overLengths("tokens T"),
     yAxis: {
-      type: "log",
+      type: scaleOf(lines.flatMap((line) => line.filter((_, j) => LENGTHS[j] >= SHORTEST).map(number))),
       name: titleOf(name),
       nameGap: 66,
       axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick },
@@ -102,11 +102,10 @@ function Curves({ seen, at }) {
 function Scatter({ seen, at }) {
   const points = seen.map((model) => [quantity(at[model.index], state.x), quantity(at[model.index], state.y)]);
   const number = ([value, among]) => Number((value * 1000n) / among) / 1000;
-  const axis = (name, gap) => ({
-    type: "log",
+  const axis = (name, gap, values) => ({
+    type: scaleOf(values),
     name: titleOf(name),
     nameGap: gap,
-    scale: true,
     axisLabel: { formatter: name.startsWith("cache") ? inBytes : tick },
   });
   const option = {
@@ -116,8 +115,8 @@ function Scatter({ seen, at }) {
     },
     legend: {},
     grid: { left: 84 },
-    xAxis: axis(state.x, 30),
-    yAxis: axis(state.y, 66),
+    xAxis: axis(state.x, 30, points.map(([x]) => number(x))),
+    yAxis: axis(state.y, 66, points.map(([, y]) => number(y))),
     series: seen.map((model, i) => ({
       name: label(model, at),
       type: "scatter",

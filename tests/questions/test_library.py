@@ -429,3 +429,10 @@ def test_a_formula_is_an_expression_of_sympy() -> None:
         answer.to_sympy("flop")
     with pytest.raises(txcalc.UnknownName, match="no part named 'haed'"):
         answer.to_sympy("flops", "haed")
+
+
+def test_a_grid_has_each_point_once() -> None:
+    from txcalc.questions.report import ServingGrid
+
+    grid = ServingGrid(context="4k,1k,4096", concurrency="8,8").plan_grid()
+    assert (grid.contexts, grid.users) == ((1024, 4096), (8,))

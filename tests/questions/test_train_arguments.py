@@ -62,3 +62,12 @@ def test_a_recipe_has_layout_and_length() -> None:
 def test_wrong_arguments_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=message):
         txcalc.train("gpt2", GPUS, **options)
+
+
+def test_a_host_link_that_nothing_uses_is_a_note() -> None:
+    notes = {
+        offload: txcalc.train("gpt2", gpu="h100:1", tokens=512, host_link="10GB/s", offload=offload).notes
+        for offload in (None, "optimizer")
+    }
+    unused = "--host-link is not used: nothing is offloaded to the host (--offload optimizer)"
+    assert unused in notes[None] and unused not in notes["optimizer"]

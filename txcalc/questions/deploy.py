@@ -682,7 +682,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         engine, kind = planner.engine, planner.accelerator
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
         if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
-            notes.append(f"no engine is named: fit counts llama.cpp on a {kind.title} (--engine llama.cpp)")
+            notes.append(f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)")
         unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
         notes += [f"{flag} is not used: one GPU sends nothing to others" for flag in unused]
         api = None

@@ -410,6 +410,6 @@ def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
     plan = ("qwen3-32b", "--gpu", "4090:1", "--weights", "Q4_K_M", "--context", "8k")
     assert run(*plan) == run(*plan, "--engine", "llama.cpp") and "as llama.cpp b4000 keeps it" in run(*plan).stderr
     assert "as llama.cpp" not in run(*plan, "--engine", "none").stderr
-    said = "fit counts llama.cpp on a NVIDIA GeForce RTX 4090 (--engine llama.cpp)"
+    said = "fit counts llama.cpp on NVIDIA GeForce RTX 4090 (--engine llama.cpp)"
     for weights, note in (("bf16", True), ("fp8", False)):  # which llama.cpp has not
         assert (said in " ".join(run("llama-3.1-8b", *plan[1:4], weights, "--context", "8k").stderr.split())) == note

@@ -155,6 +155,7 @@ def test_other_formats_are_what_they_say(command: str, form: str) -> None:
         told = [["".join(text.split()) for text in row] for row in rows if not row[0].startswith("---")]
         assert [["".join(text.split()) for text in row] for row in found] == told
         assert "src=" not in out and "href=" not in out
+        assert '<p class="summary"><span>' in out or command not in ("show", "compare")
     else:
         assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") >= 1
 
@@ -202,6 +203,10 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     dense, masked = (re.search(rf"forward per token, {way} .* ([\d.]+) B", out) for way in ("dense", "masked"))
     assert dense and masked and float(masked[1]) < float(dense[1]) / 2
     assert "forward per token, masked" not in run("show", "llama-3.1-8b", "--detail")[1]
+    command = ("show", "mistral-7b", "--tokens", "16k", "--attention", "masked")
+    masked = run.data(*command)["flops"]["masked"]
+    for flops in (masked["matmul"], *masked["by_kind"].values()):
+        assert f" {flops:,} " in " ".join(run(*command)[1].split())
     rows = run.data("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k")["rows"]
     per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
     assert per_token.keys() == {"flops_per_token", "flops_per_token_dense"}

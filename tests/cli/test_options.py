@@ -125,6 +125,7 @@ def test_completion() -> None:
     assert [names("")[0] for names in others] == ["vllm", "fsdp2", "gpipe", "none", "besiroglu"]
     assert "muon" in completion.optimizer("m") and "q8_0" in completion.cache("q") and "bf16" in completion.dtype("b")
     assert completion.part(Typed(source="gpt2"), "layers.0.att") == ["layers.0.attention_norm", "layers.0.attention"]
+    assert completion.part(Typed(source="gpt2"), "emb") == ["embedding"]
     assert completion.part(Typed(source="no such"), "") == completion.part(Typed(), "") == []
 
 

@@ -78,6 +78,9 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
     text = place.read_text()
     assert len(text.encode()) <= MOST_BYTES
     assert "<title>A &lt;b&gt;plan&lt;/b&gt;</title>" in text
+    stored = re.findall(r'id="data">(.*?)</script>', text)[0]
+    assert all(f"<p>{model['summary'][0]}</p>" in text for model in json.loads(stored)["models"])
+    assert 10**6 < max(map(int, re.findall(r"[:,\[](\d+)(?=[,\]}])", stored))) <= 2**53  # JavaScript rounds larger ones
     assert "<b>plan" not in text
     assert not re.search(r"""<(script|link|img|iframe)[^>]+(src|href)=["'](?!data:)""", text)
     assert "Apache License" in text and "Copyright (c) 2017, Baidu Inc." in text  # licences are kept

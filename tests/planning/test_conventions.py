@@ -323,6 +323,8 @@ def test_an_encoder_decoder_as_transformers_counts_it() -> None:
 def test_ours_is_what_show_calls_a_training_step() -> None:
     data = run.data("llama-3.1-8b", "--tokens", "2k", "--as", "palm")
     assert data["as"]["ours"] == data["flops"]["training"]["matmul"] == 3 * 32_938_104_193_024
+    terms = {term["name"]: term["theirs"] for term in run.data("gpt2", "--as", "nanotron")["as"]["terms"]}
+    assert terms.get("the tied table on the last stage", 0) == 0  # it has no pipeline
 
 
 def test_a_training_step_has_no_past() -> None:

@@ -139,6 +139,8 @@ def test_classic_shapes_and_the_boundary_between_them() -> None:
 def test_the_line_everybody_asks_for() -> None:
     code, out, _ = run("design", "--memory", "16GB", "--weights", "fp16")
     assert code == 0 and "16GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not" in out.splitlines()
+    headings = next(line.split() for line in out.splitlines() if line.split()[:1] == ["L"])
+    assert headings[:6] == ["L", "D", "h", "h_kv", "F", "parameters"]
 
 
 def test_the_json_of_a_design() -> None:

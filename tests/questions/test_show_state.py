@@ -17,6 +17,11 @@ def test_the_training_state_is_the_optimizers() -> None:
     assert "second moment (fp32), 4 B/param" in txcalc.show("gpt2", detail=True).to_text()
 
 
+def test_a_step_of_a_layout_names_its_rank_and_micro_batches() -> None:
+    for layout, words in (("pp=2", "rank 1 of pp=2, 2 micro-batches: modelled"), ("dp=2", "rank 0 of dp=2: modelled")):
+        assert f"A training step of {words}" in txcalc.show("gpt2", layout=layout, detail=True).to_text()
+
+
 @pytest.mark.parametrize(("rank", "trained"), [(8, 4_194_304), (16, 8_388_608)])
 def test_adapters_say_how_much_is_trained(rank: int, trained: int) -> None:
     model = txcalc.load("llama-2-7b", {"lora.rank": rank})

@@ -153,6 +153,7 @@ def test_a_line_may_have_expressions_in_any_order() -> None:
     rounded = load("D=512 L=2 F=8/3*D")
     assert rounded.params == load("D=512 L=2 F=1365").params
     assert "F = 8/3*D = 1,365.33, rounded to 1,365" in rounded.assumptions
+    assert "h = D/64 = 1" in load("D=64 L=1 F=8 V=9").assumptions and "h = 1" in load("D=63 L=1 F=8 V=9").assumptions
     for line, fault in (
         ("F=8/3*X", "needs X"),
         ("F=8/0*D", "divides by 0"),

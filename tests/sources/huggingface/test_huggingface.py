@@ -108,6 +108,7 @@ def counted_flops(model: Model, batch: int, tokens: int) -> int:
     return flops
 
 
+@pytest.mark.drawn(quick=1000)  # all: each is of another reader
 @pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_exact(name: str) -> None:
     truth, model = TRUTH[name], read(CONFIGS[name])
@@ -133,8 +134,12 @@ def test_one_softmax_over_a_decoders_keys_and_its_encoders() -> None:
     model = read(SMALL["t5gemma2"]["config"])
     assert model.ledger(batch=2, tokens=7, source=11).total("flops") == 6_205_440
     assert model.ledger(batch=1, tokens=7, source=11).total("cache") == 64 * (2 * 5 + 2 * 7 + 4 * 11)
+    stacks = read(CONFIGS["default-t5gemma"]).description.stacks  # both ways, the token itself is not counted
+    windows = [[a.get("window") for a in stacks[half].attentions] for half in ("encoder", "decoder")]
+    assert windows == [[4097, None], [4096, None]]
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("name", SMALL)
 def test_small(name: str) -> None:
     truth, model = SMALL[name], read(SMALL[name]["config"])

@@ -36,6 +36,7 @@ def said(model: Model) -> str:
     return " ".join(model.notes)
 
 
+@pytest.mark.drawn(1000)  # all: each is of another tower
 @pytest.mark.parametrize("name", TRUTH)
 def test_exact(name: str) -> None:
     model, flops = read(TRUTH[name]["config"]), TRUTH[name].get("flops")

@@ -549,10 +549,10 @@ def test_pictures(tmp_path: Path) -> None:
     code, _, err = run(*argv, "--tokens", "2k", "--global-batch", "16", "--plot", str(file))
     assert f"the picture is in {file}" in err and code in (0, 1)
     text = file.read_text()
-    assert "Memory of the fullest GPU of each stage" in text and "The pipeline, 1f1b" in text
+    assert "Memory of the fullest GPU of each stage" in text and "Pipeline schedule: 1f1b" in text
     pytest.importorskip("plotille")
     out = run(*argv, "--tokens", "2k", "--global-batch", "16", "--plot", "-")[1]
-    lines = out[out.index("The pipeline, 1f1b") :].splitlines()
+    lines = out[out.index("Pipeline schedule: 1f1b") :].splitlines()
     assert lines[1].startswith("0  F") and lines[4].startswith("3  ·") and "F forward, B backward" in lines[5]
 
 

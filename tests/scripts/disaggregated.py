@@ -1,21 +1,20 @@
-"""Measured servers with pools for prompts and for answers: `python tests/scripts/disaggregated.py [--by KEY …]`.
+"""Measured servers with pools for prompts and for answers beside the library, for tests/planning/serving/test_pools.py.
 
 Every row of `tests/data/serving/disaggregated.csv` is predicted from the workers of both pools, their layouts, formats,
-lengths and concurrency alone. Columns are predicted ÷ measured, as in `servers.py`. Rows do not say whether a server
-drafts tokens with the model's own layers (multi-token prediction), which halves TPOT: DeepSeek's on Blackwell often do.
-Nor do they say how many sequences a decoding worker runs at most (a number of each recipe of InferenceX's:
-DECODE_MAX_BATCH_SIZE): of more, the others wait for a seat, seconds of TTFT where the pools are hardly used.
+lengths and concurrency alone. Rows do not say whether a server drafts tokens with the model's own layers (multi-token
+prediction), which halves TPOT: DeepSeek's on Blackwell often do. Nor do they say how many sequences a decoding worker
+runs at most (a number of each recipe of InferenceX's: DECODE_MAX_BATCH_SIZE): of more, the others wait for a seat,
+seconds of TTFT where the pools are hardly used.
 """
 
 from __future__ import annotations
 
-import argparse
 import csv
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from servers import DATA, Row, cache_of, form, planner, summary, timer
+from servers import DATA, Row, cache_of, form, planner, timer
 
 from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
@@ -32,14 +31,6 @@ class Pair(NamedTuple):
     prefill: Layout
     decoders: int
     decode: Layout
-
-
-KEYS: dict[str, Callable[[Pair], str]] = {
-    "all": lambda pair: "all",
-    "cell": lambda pair: f"{pair.row.name} {pair.row.gpu} {pair.row.engine.split()[0]} {form(pair.row)}",
-    "gpu": lambda pair: pair.row.gpu,
-    "engine": lambda pair: pair.row.engine.split()[0],
-}
 
 
 def pairs() -> list[Pair]:
@@ -91,25 +82,3 @@ def gather(every: Iterable[Pair]) -> tuple[list[tuple[Pair, float, float]], Coun
         assert steady.tpot
         found.append((pair, steady.tpot / pair.row.tpot, steady.ttft / pair.row.ttft))
     return found, without
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--by", nargs="+", choices=KEYS, default=["all", "gpu", "cell"])
-    asked = parser.parse_args()
-    found, without = gather(pairs())
-    for key in asked.by:
-        groups = defaultdict(list)
-        for one in found:
-            groups[KEYS[key](one[0])].append(one)
-        print(f"\n{key:44} {'n':>4} | TPOT: median p10-p90 error ≤25%  | TTFT")
-        for name, ones in sorted(groups.items()):
-            columns = (summary([tpot for _, tpot, _ in ones]), summary([ttft for _, _, ttft in ones]))
-            print(f"{name:44} {len(ones):4} | {' | '.join(columns)}")
-    print()
-    for reason, number in without.most_common():
-        print(f"{number:5} rows refused: {reason}")
-
-
-if __name__ == "__main__":
-    main()

@@ -215,7 +215,7 @@ def test_the_command() -> None:
 def test_measured_servers() -> None:
     """Those of an H200, which have none of Blackwell's recipes with multi-token prediction.
 
-    The mean error is 7 % (`python tests/scripts/disaggregated.py`); 10 % leaves way for other curves.
+    The mean error is 7 %; 10 % leaves way for other curves.
     """
     from disaggregated import gather, pairs
 

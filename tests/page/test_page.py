@@ -600,18 +600,6 @@ def test_on_paper_nothing_is_wider_than_it(view: str, browser: Any, planned: Pat
 
 
 @pytest.mark.browser
-def test_on_paper_charts_are_dark_on_light(browser: Any, file: Path) -> None:
-    ink = "document.querySelector('.drawing svg text[fill]').getAttribute('fill')"
-    with Tab(browser, file, "view=compare", color_scheme="dark") as page:
-        page.wait_for_timeout(300)
-        assert page.evaluate(ink) == "#e8ecf1"
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        assert page.evaluate(ink) == "#16191d"
-        page.evaluate("dispatchEvent(new Event('afterprint'))")
-        assert page.evaluate(ink) == "#e8ecf1"
-
-
-@pytest.mark.browser
 def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
     with Tab(browser, file, "view=compare", accept_downloads=True) as page:
         for summary in page.query_selector_all("figure details > summary"):

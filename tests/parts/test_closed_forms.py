@@ -247,12 +247,3 @@ def test_palm_540b() -> None:
     """Chowdhery et al. 2022, table 1 prints 540.35 B: its matrices; the norms would make it 540.36."""
     kinds = txcalc.load("palm-540b").ledger().by_kind("params")
     assert round((sum(kinds.values()) - kinds["norm"]) / 1e9, 2) == 540.35
-
-
-def test_what_is_added_to_narrow_tokens_is_as_wide_as_they() -> None:
-    """Or, projected before, as the stream (`embedding.early`)."""
-    for early, wide in ((False, 16), (True, 48)):
-        raw = {"embedding.rank": 16, "embedding.early": early, "positions.form": "learned", "positions.rows": 10}
-        found = txcalc.load("D=48 L=1 h=4 F=96 V=99", raw).ledger()
-        assert found.at("embedding.positions").total("params") == 10 * wide
-        assert found.at("embedding.tokens").total("params") == 99 * 16

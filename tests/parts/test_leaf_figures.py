@@ -117,14 +117,6 @@ def test_a_mask_is_of_a_window_alone() -> None:
     assert all(core.masked == (core.entries is None) for core in cores)
 
 
-def test_entries_of_two_tokens_are_all_chosen_up_to_six() -> None:
-    """Of which three are read: the cost bends there, and where the window of three is full."""
-    layer = {**TINY["compressed"]["layer"]["selected"], "compressed": {"rate": 2, "overlap": True, "index_heads": 3}}
-    layer["compressed"] |= {"index_width": 6, "index_top_k": 3}
-    model = build({**TINY["compressed"], "pattern": ["selected"], "layer": {"selected": layer}}, "chosen")
-    assert {entry.leaf.breakpoints for entry in model.ledger() if entry.leaf.attended} == {(3, 6)}
-
-
 @pytest.mark.parametrize(("rate", "top_k"), [(1, None), (4, None), (4, 3), (3, 5), (5, 1)])
 def test_entries_seen_are_counted_one_by_one(rate: int, top_k: int | None) -> None:
     entries = Entries(rate=rate, top_k=top_k)

@@ -235,16 +235,6 @@ def test_dense_layers_before_experts_stay_as_many() -> None:
     assert (Likeness(load("gemma-3-27b")).first, Likeness(load("gemma-3-27b")).round) == (6, 6)
 
 
-def test_sizes_of_a_design_may_follow_its_own() -> None:
-    argv = ("design", "llama-3.1-8b", "--params", "8B", "--set", "F=ceil(8/3*D,256)", "--set", "h_kv=4", "--json")
-    code, out, err = run(*argv)
-    assert code == 0, err
-    for row in json.loads(out)["rows"]:
-        assert row["d_ff"] == -(-8 * row["width"] // (3 * 256)) * 256
-        assert row["kv_heads"] == 4
-        assert load("llama-3.1-8b", row["changes"]).params == row["params"]
-
-
 def test_a_budget_of_training_is_6nd() -> None:
     """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 per parameter."""
     assert trainable(576 * 10**21, None) == (69_282_032_302, 20 * 69_282_032_302)

@@ -262,13 +262,6 @@ def test_a_file_says_which_layers_have_the_window(said: Any, tmp_path: Path) -> 
 KEY = "llama.attention.sliding_window_pattern"
 
 
-def test_heads_of_layers_without_attention_are_none(tmp_path: Path) -> None:
-    """Qwen3.5's key/value heads, layer by layer: those with a delta rule have none."""
-    model = txcalc.load("qwen3.5-27b")
-    values = keys("qwen35", model) | {"qwen35.attention.head_count_kv": [4 * (i % 4 == 3) for i in range(64)]}
-    assert txcalc.load(write(tmp_path / "x.gguf", "qwen35", values, tensors(model, fused=False))).params == model.params
-
-
 def test_the_header_is_what_the_package_reads(tmp_path: Path) -> None:
     small = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
     path = write(

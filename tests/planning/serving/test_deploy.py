@@ -306,13 +306,6 @@ def test_other_formats_have_every_layout(form: str) -> None:
         assert layout in out
 
 
-def test_a_context_beyond_the_models_is_a_note() -> None:
-    code, _, err = run("gpt2", "--gpu", "l4", "--context", "4k")
-    assert code == 0 and "a context of 4,096 is beyond the 1,024 that gpt2 was made for" in err
-    code, _, err = run("gpt2", "--gpu", "l4", "--context", "1k")
-    assert code == 0 and "max context is what memory allows; gpt2 supports 1,024" in err
-
-
 TRIVIAL = """
     import typer
     app = typer.Typer()

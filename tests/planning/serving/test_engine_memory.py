@@ -16,7 +16,6 @@ from paths import DATA
 from plans import plan
 from typer.testing import CliRunner
 
-import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
@@ -239,22 +238,6 @@ def test_products_of_bf16_have_wide_sums() -> None:
     pull request 40, 2024-09), of which the latter reach a larger share than here."""
     fp16, bf16 = (rate("llama-3.1-8b", "rtx-4080", weights, 512, "b4000") for weights in ("fp16", "bf16"))
     assert fp16 == pytest.approx(7250, rel=0.05) and 0.7 * 5250 < bf16 < 5250
-
-
-def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
-    """SGLang's kernels for MXFP4 experts pad every expert's tokens to a tile, which a card without fp4 pays dearly;
-    where no engine is named they are Marlin's, as vLLM's."""
-
-    def tpot(**options: Any) -> Any:
-        return txcalc.deploy("gpt-oss-20b", "rtx-4090", context="8k", **options).to_dict()["speed"]["steady"]["tpot_s"][
-            "mean"
-        ]
-
-    # Its mixtures leave these experts as they are; bf16 does not.
-    mixed, wide = (tpot(engine="llama.cpp", weights=name) for name in ("q8_0", "bf16"))
-    assert mixed < tpot(engine="llama.cpp") < wide
-    rounding = 1 + 1e-12  # vLLM's own share of a step may be nothing, and is added in another order
-    assert tpot() <= tpot(engine="vllm") * rounding < tpot(engine="sglang") / 2
 
 
 # Engine, card, weights, cache: words of the refusal.

@@ -291,16 +291,6 @@ def test_the_fewest_is_the_first_that_fits() -> None:
     assert fewest(model, recipe, 10_000) is None
 
 
-def test_of_experts_the_fewest_is_the_first_that_can_shard_them() -> None:
-    """4 experts with 48 and 32 rows: over 4 ranks, 8 and 16, but not over 12 or over more than 16."""
-    model, recipe = load(TINY["mixtral"]), Recipe(Layout(fsdp=4), tokens=32)
-    sizes = {n: memory(model, replace(recipe, layout=Layout(fsdp=n))).fullest.reserved for n in (4, 8, 16)}
-    assert sizes[4] > sizes[8] > sizes[16]
-    for n, size in sizes.items():
-        assert fewest(model, recipe, size) == Layout(fsdp=n)
-    assert fewest(model, recipe, sizes[16] - 1) is None
-
-
 @pytest.mark.parametrize("node", [8, 6, None])
 def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> None:
     """Every number where a search would succeed, with the number before it; what grows no more ends the search."""

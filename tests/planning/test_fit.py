@@ -16,12 +16,12 @@ from msgspec.structs import replace
 import txcalc
 from txcalc import fit, hardware, load
 from txcalc.errors import InputError
-from txcalc.planning.fitting import CardSet, FormatFits, ModelFit, best, need, reserved
+from txcalc.planning.fitting import CardSet, FormatFits, ModelFit, best, need
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserved
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.shapes import (
@@ -51,7 +51,7 @@ run = Command(columns=100, NO_COLOR="1")
 
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     model = load("gpt-oss-20b")
-    found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet("", 10**12))
+    found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet(hardware.load("b200")))
     assert (found.need_bytes, found.room_bytes, found.fits) == (None, None, False)
     assert found.refused and "blocks of 256 do not divide" in found.refused
 
@@ -252,7 +252,7 @@ def test_a_budget_of_training_is_6nd() -> None:
 def test_of_unified_memory_a_gpu_takes_what_the_system_lets_it(card: str, seen: float) -> None:
     """Whatever the engine: macOS two thirds or three quarters, Linux a half on Strix Halo (presets/engines.toml)."""
     one = hardware.load(card)
-    kept = reserved(Reserve.none(), None, CardSet(one.title, one.memory, 1, one))
+    kept = reserved(Reserve.none(), None, one)
     assert one.memory - kept == pytest.approx(seen * 2**30, rel=0.001)
 
 
@@ -297,7 +297,7 @@ def test_ram_that_is_just_enough_suffices() -> None:
     how = replace(engine(model, "Q4_K_M"), offload=Offload(HostMemory(10**12, 10**11), 5))
     free = Planner(model, card, how).ram_free(Layout(), 4096, 1)
     assert free is not None and 0 < free < 10**12
-    found = FormatFits(model, how, 4096).on(CardSet("", card.memory, accelerator=card))
+    found = FormatFits(model, how, 4096).on(CardSet(card))
     assert found.ram_free_bytes == free
     for lacking in (0, 1):
         host = HostMemory(10**12 - free - lacking, 10**11)

@@ -14,30 +14,25 @@ from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, on_accelerator
-from txcalc.planning.serving.engine_memory import EngineMemory, visible
+from txcalc.planning.serving.deployment import with_offload
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator, reserved
+from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import is_personal
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import Offload, OffloadRequest, divides
+from txcalc.planning.serving.offload import OffloadRequest, divides
 from txcalc.planning.serving.rank_memory import RankBytes
 
 
 class CardSet(NamedTuple):
-    """Accelerators of one kind and their number; or a memory alone, without a speed."""
+    """Accelerators of one kind and their number; `bare`: a memory alone, without a speed."""
 
-    title: str
-    memory: int
+    accelerator: Accelerator
     number: int = 1
-    accelerator: Accelerator | None = None
-
-    @property
-    def apart(self) -> bool:
-        """Whether it has memory of its own, apart from the host's."""
-        return self.accelerator is not None and not self.accelerator.unified
+    bare: bool = False
 
     @property
     def name(self) -> str:
-        one = self.accelerator.name if self.accelerator else self.title
+        one = self.accelerator.name
         return one if self.number == 1 else f"{self.number} × {one}"
 
 
@@ -119,25 +114,25 @@ class FormatFits:
         self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
-    def on(self, card: CardSet, timed: bool = True) -> ModelFit:
+    def on(self, card: CardSet) -> ModelFit:
         """Several accelerators: tensor parallel where their link is known, else, and in llama.cpp, by layers; the other
-        way where the model cannot be split so. `timed`: with its speed."""
+        way where the model cannot be split so."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
-            tensor_parallel = bool(kind and kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
+            tensor_parallel = bool(kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
             layout = self._laid(_split(self.sharding, card.number, tensor_parallel))
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
-        room = card.memory - reserved(engine.reserve, engine.memory, card) - needed
+        room = kind.memory - reserved(engine.reserve, engine.memory, kind) - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
         short = shortage(room, ram_free)
         bandwidth_known, seconds = not (offload and offload.cuts) or (host and host.bandwidth), None
-        if timed and bandwidth_known and not short and kind and ranks[0].caching:
+        if bandwidth_known and not short and not card.bare and ranks[0].caching:
             seconds = step(model, self.sharding, layout, kind, engine, self.length)
         return ModelFit(
             model=model.name,
@@ -173,25 +168,6 @@ class FormatFits:
                 refused = refused or error
         assert refused is not None
         raise refused
-
-
-def fits_with_ram(model: Model, engine: EngineConfig, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
-    """The same with as little in RAM as makes it fit."""
-
-    def of(offload: Offload, timed: bool = False) -> ModelFit:
-        return FormatFits(model, replace(engine, offload=offload), context).on(card, timed)
-
-    def holds(offload: Offload) -> bool:
-        return (room := of(offload).room_bytes) is not None and room >= 0
-
-    return of(asked.of(model, holds), timed=True)
-
-
-def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> int:
-    """Bytes of an accelerator that the engine reserves, or that it or the GPU of a unified memory does not see."""
-    one = card.accelerator
-    seen = visible(one) if one and (memory or one.unified) else card.memory
-    return card.memory - seen + reserve.of(seen)
 
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
@@ -257,7 +233,7 @@ class ModelFits:
         if name not in self.known:
             asked = self.asked
             try:
-                plain = engine(self.model, name, asked.kv, asked.block, asked.chunk, asked.reserve)
+                plain = engine_config(self.model, name, asked.kv, asked.block, asked.chunk, asked.reserve)
                 self.known[name] = FormatFits(self.model, plain, asked.context, self.sharding)
             except InputError as error:
                 self.known[name] = error
@@ -269,7 +245,7 @@ class ModelFits:
     def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """The model on a card in every format, offloading to RAM where needed and possible; `memory`: of the engine
         that is named, or that is the default of some formats."""
-        personal = card.accelerator is not None and is_personal(card.accelerator)
+        personal, apart = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
         model, asked = self.model, self.asked
         fits = []
         for name in asked.formats:
@@ -280,8 +256,10 @@ class ModelFits:
                 if config is not form.engine:
                     form = FormatFits(model, config, asked.context, form.sharding)
                 fit = form.on(card)
-                if self.host and card.apart and not fit.fits:
-                    fit = fits_with_ram(model, form.engine, self.host, asked.context, card)
+                if self.host and apart and not fit.fits:
+                    number, length = card.number, form.length
+                    engine = with_offload(self.host, model, card.accelerator, form.engine, number, length, 1)
+                    fit = FormatFits(model, engine, length).on(card)
             except InputError as error:
                 fit = ModelFit.refusal(model, name, name, card.name, asked.context, str(error))
             fits.append(fit)

@@ -21,11 +21,10 @@ from txcalc.planning.fitting import (
     ModelFits,
     best,
     checked_context,
-    reserved,
     shortage,
 )
 from txcalc.planning.formats.names import known_format
-from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, step_faults
+from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, reserved, step_faults
 from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible
 from txcalc.planning.serving.engine_profiles import offloading, personal_engine, profile as profile_of
 from txcalc.planning.serving.offload import parse_offload
@@ -145,7 +144,8 @@ def fit(
     cache_bits_of(kv)  # refused here where there is no such dtype
     given_reserve = parse_reserve(reserve) if reserve is not None else None
     if memory is not None:
-        cards = [CardSet(memory, parse_bytes(memory, "--memory"))]
+        bare = Accelerator(memory, memory, parse_bytes(memory, "--memory"), 1, {}, None, None, {})  # of no vendor
+        cards = [CardSet(bare, bare=True)]
         given_reserve = given_reserve or Reserve.none()
     else:
         sets = [each for kind in kinds for each in card_sets(kind)]
@@ -154,10 +154,7 @@ def fit(
     if faults := step_faults(*numbers):
         raise InputError("fit", faults)
     request = FitRequest(named, kv, *numbers, given_reserve, tokens, formats, weights is None, host)
-    engines = [
-        EngineMemory(profile, each.accelerator or _bare(each), tokens, None, steps) if profile else None
-        for each in cards
-    ]
+    engines = [EngineMemory(profile, each.accelerator, tokens, None, steps) if profile else None for each in cards]
     rows: list[list[ModelFit]] = [[] for _ in cards]
     left_out: list[tuple[str, str]] = []
     for source in sources if via else ():
@@ -176,37 +173,38 @@ def fit(
     listed = {row.model for row in chain(*rows) if row.fits or sources or every}
     notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
     if memory is not None:
-        size = f"--memory {memory} is {iec(cards[0].memory)}, all of it for the model"
+        size = f"--memory {memory} is {iec(cards[0].accelerator.memory)}, all of it for the model"
         notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
     shown = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
+    row_sizes = [[(row.need_bytes, row.room_bytes) for row in of_card] for of_card in shown]
     engine_memory = [  # None: some rows of the card are of no engine
         each if named or all(row.engine or row.refused for row in of_card) else None
         for each, of_card in zip(engines, shown, strict=True)
     ]
     reserves = [
         max(
-            (card.memory - row.need_bytes - row.room_bytes for row in of_card if row.need_bytes and row.room_bytes),
-            default=reserved(given_reserve or reserve_of(each), each, card),
+            (card.accelerator.memory - need - room for need, room in sizes if need and room),
+            default=reserved(given_reserve or reserve_of(each), each, card.accelerator),
         )
-        for each, card, of_card in zip(engine_memory, cards, shown, strict=True)
+        for each, card, sizes in zip(engine_memory, cards, row_sizes, strict=True)
     ]
     notes += refusals([*chain(*shown)])
     return Fit(
-        memory_bytes=cards[0].memory,
+        memory_bytes=cards[0].accelerator.memory,
         reserve_bytes=reserves[0],
         context=tokens,
         cards=tuple(
             Cards(
                 name=card.name,
                 number=card.number,
-                memory_bytes=card.memory,
+                memory_bytes=card.accelerator.memory,
                 reserve_bytes=size,
-                title=card.title,
+                title=card.accelerator.title,
                 engine=str(each.profile) if each else "",
-                visible_bytes=visible(card.accelerator) if card.accelerator and card.accelerator.unified else None,
-                more=gives_more(card.accelerator) if card.accelerator and card.accelerator.unified else "",
+                visible_bytes=visible(card.accelerator) if card.accelerator.unified else None,
+                more=gives_more(card.accelerator) if card.accelerator.unified else "",
             )
             for card, size, each in zip(cards, reserves, engine_memory, strict=True)
         ),
@@ -232,28 +230,22 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
     except InputError as error:
         return replace(fit, refused=str(error))
     need = sum(ceil_div(number, 8) for number in bits)
-    room = card.memory - reserved(request.reserve or Reserve(), None, card) - need
+    room = card.accelerator.memory - reserved(request.reserve or Reserve(), None, card.accelerator) - need
     return replace(
         fit, layout="one GPU", fits=room >= 0, need_bytes=need, room_bytes=room, short_bytes=shortage(room, None)
     )
 
 
-def _bare(card: CardSet) -> Accelerator:
-    """A memory alone as a card of no vendor."""
-    return Accelerator(card.title, card.title, card.memory, 1, {}, None, None, {})
-
-
 def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:
     """Accelerators of a kind, or of several after each other. Errors: `InputError`, `UnknownName`."""
     if isinstance(kind, Accelerator):
-        yield CardSet(kind.title, kind.memory, 1, kind)
+        yield CardSet(kind)
         return
     for name, number in map(accelerators, names(kind)):
         if re.fullmatch(r"[\d.]+\s*[kmgt]i?b", name.strip(), re.I):
             expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
             raise InputError("--gpu", [Fault("--gpu", name, expected, f"for a size alone: --memory {name}")])
-        accelerator = load_accelerator(name)
-        yield CardSet(accelerator.title, accelerator.memory, number or 1, accelerator)
+        yield CardSet(load_accelerator(name), number or 1)
 
 
 def presets(text_only: bool) -> Iterable[Model]:

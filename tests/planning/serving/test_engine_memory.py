@@ -338,7 +338,7 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
         with pytest.raises(InputError) as error:
             plan(planner, 4096, 1, gpus, held)
         assert words in str(error.value) and (f"which each of tp = {gpus}" in str(error.value)) == (gpus > 1)
-        own = FormatFits(model, planner.engine, 4096).on(CardSet("h200", card.memory, gpus, card))
+        own = FormatFits(model, planner.engine, 4096).on(CardSet(card, gpus))
         if gpus > 1:
             assert plan(planner, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
         else:

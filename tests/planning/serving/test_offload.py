@@ -14,7 +14,7 @@ from txcalc.cli import app
 from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
 from txcalc.parts.part import Workload
-from txcalc.planning.fitting import CardSet, FormatFits, fits_with_ram
+from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner, with_offload
@@ -194,12 +194,12 @@ def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
     model = load("D=64 L=4 h=4 F=96 V=250")
     how = engine(model, reserve=Reserve.none())
     ways = [FormatFits(model, replace(how, offload=Offload(HOST, left)), 64) for left in (1, 2)]
-    needs = [way.on(CardSet("", 0)).need_bytes or 0 for way in ways]
+    needs = [way.on(CardSet(CARD)).need_bytes or 0 for way in ways]
     found = [
-        fits_with_ram(model, how, OffloadRequest(HOST), 64, CardSet("", memory)).in_ram
+        with_offload(OffloadRequest(HOST), model, replace(CARD, memory=memory), how, 1, 64, 1).offload
         for memory in (*needs, needs[1] - 1)
     ]
-    assert found == [str(Offload(HOST, left)) for left in (1, 2, 3)]
+    assert found == [Offload(HOST, left) for left in (1, 2, 3)]
 
 
 def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:

@@ -21,7 +21,7 @@ from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.engine import EngineConfig, multiplies
+from txcalc.planning.serving.engine import EngineConfig, multiplies, reserved
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import Offload, OffloadRequest
 from txcalc.planning.serving.rank_memory import RankBytes, towers_bytes
@@ -86,8 +86,7 @@ class Planner:
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
         self._drafts: dict[Layout, RankBytes] = {}
-        seen = visible(accelerator) if engine.memory or accelerator.unified else accelerator.memory
-        self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
+        self.reserve = reserved(engine.reserve, engine.memory, accelerator)
         self.timers: dict[tuple[Any, int], Any] = {}  # of `points.Timer.of`
         self._ranks: dict[Layout, list[RankBytes]] = {}
         self._refusals: dict[tuple[int, ...], InputError | None] = {}

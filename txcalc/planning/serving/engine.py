@@ -16,7 +16,7 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
-from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engine_memory import EngineMemory, visible
 from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
@@ -259,6 +259,12 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     profile = memory.profile
     source = f"{profile}'s gpu_memory_utilization" if memory.share else f"{profile} reserves none"
     return Reserve(memory.share, 0, source)
+
+
+def reserved(reserve: Reserve, memory: EngineMemory | None, accelerator: Accelerator) -> int:
+    """Bytes of an accelerator that the engine reserves, or that it or the GPU of a unified memory does not see."""
+    seen = visible(accelerator) if memory or accelerator.unified else accelerator.memory
+    return accelerator.memory - seen + reserve.of(seen)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

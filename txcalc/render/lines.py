@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
+from msgspec.structs import replace
+
 from txcalc.render.report import Report, Table, TableCell, cell
 
 GAP = 2  # between two columns; one where nothing else helps
@@ -37,9 +39,20 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
         yield from [[]] * bool(k or report.header)
         if table.title:
             yield from paragraph(table.title, "bold")
+        table = _with_flat_headings(table, width)
         for number, (chosen, widths, gap) in enumerate(blocks(table, width)):
             yield from [[]] * bool(number)
             yield from _block(table, chosen, widths, gap)
+
+
+def _with_flat_headings(table: Table, width: int) -> Table:
+    """A table whose headings are in one line, where there is room for that and its cells are in one line too."""
+    headings = [head._replace(text=head.text.replace("\n", " ")) for head in map(cell, table.headings)]
+    columns = list(zip(headings, *(map(cell, row) for row in table.rows), strict=True))
+    room = sum(map(_width, columns)) + GAP * (len(columns) - 1) <= width
+    return (
+        replace(table, headings=headings) if room and not any("\n" in one.text for c in columns for one in c) else table
+    )
 
 
 def wrapped(text: str, width: int) -> list[str]:

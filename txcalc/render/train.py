@@ -114,12 +114,14 @@ def _batch(answer: Train) -> str:
 
 def _limit_line(answer: Train) -> str:
     """What fits, all else equal, in a line."""
-    micro = f"micro-batches of {answer.max_micro_batch:,} or sequences of {answer.max_tokens:,} tokens"
-    fits = "fits on no number of GPUs"
-    if fewest := answer.min_gpus:
-        least = f"needs at least {fewest.gpus:,} GPUs ({fewest.layout})"
-        fits = "fits on one GPU" if fewest.gpus == 1 else least
-    return f"this layout stretches to {micro}, and {fits} (--detail: every table)"
+    fewest = answer.min_gpus
+    gpus = "any number of GPUs is too few" if fewest is None else f"at least {fewest.gpus:,} GPUs ({fewest.layout})"
+    gpus = "one GPU is enough" if fewest and fewest.gpus == 1 else gpus
+    micro, tokens = (
+        f"micro-batches of at most {answer.max_micro_batch:,}",
+        f"sequences of at most {answer.max_tokens:,}",
+    )
+    return f"this layout fits {micro}, or {tokens} tokens; {gpus} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:
@@ -195,7 +197,7 @@ def _limits(answer: Train) -> Table:
         [tokens, exact(answer.max_tokens), ""],
         [column("fewest GPUs", "GPUs", "min GPUs"), exact(fewest.gpus if fewest else 0), layout],
     ]
-    title = "How far this layout stretches (0: nothing fits)"
+    title = "Limits of this layout (0: nothing fits)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
 
 

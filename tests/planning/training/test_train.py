@@ -445,7 +445,7 @@ def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1
     assert out.startswith("does not fit: peak ")
-    assert "and fits on no number of GPUs" in " ".join(out.split())
+    assert "any number of GPUs is too few" in " ".join(out.split())
     out = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--detail")[1]
     assert "no number of replicas fits, up to 16,384 GPUs" in " ".join(out.split())
     assert (

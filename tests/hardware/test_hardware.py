@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from paths import DATA
 
 import txcalc
-from txcalc import cards, hardware
+from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
-from txcalc.hardware import instances
+from txcalc.hardware import cards, instances
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv

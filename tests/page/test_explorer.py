@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from tiny import TINY
 
 import txcalc
-from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, minimum, nearest_square
 from txcalc.program import OutOfDomain, Program, Tape, written
+from txcalc.questions.explorer import TOTALS, Explorer, explore
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble
 from txcalc.sources.presets import names

@@ -31,7 +31,6 @@ import txcalc
 from txcalc import hardware
 from txcalc.evidence import theorems
 from txcalc.evidence.known import all_known
-from txcalc.explorer import Explorer, explore
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.crossover import crossovers, ends, lengths
@@ -43,6 +42,7 @@ from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, run as whole_run
+from txcalc.questions.explorer import Explorer, explore
 from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PageModel, on_page
 from txcalc.render.page import MOST_BYTES
 from txcalc.sources import build, spec

@@ -14,8 +14,8 @@ import pytest
 from msgspec.structs import replace
 
 from txcalc import hardware, load
-from txcalc.curves import Curve, Link
 from txcalc.hardware import Accelerator
+from txcalc.hardware.curves import Curve, Link
 from txcalc.planning import links
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine

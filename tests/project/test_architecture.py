@@ -28,8 +28,8 @@ PACKAGE = Path(txcalc.__file__).parent
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
     "errors", "frames", "num", "symbols", "notation", "units", "parts", "description", "ledger",
-    "checkpoint", "model", "sources", "cards", "curves", "hardware", "planning", "program", "evidence", "algebra",
-    "sweeps", "explorer", "reference", "verification", "questions", "render", "cli",
+    "checkpoint", "model", "sources", "hardware", "planning", "program", "evidence", "algebra",
+    "sweeps", "reference", "verification", "questions", "render", "cli",
 )  # fmt: skip
 # An answer names the type of its report.
 LEVEL = {name: i for i, name in enumerate(LAYERS)} | {"render": LAYERS.index("questions")}

@@ -20,8 +20,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc import hardware, load
-from txcalc.curves import Curve
 from txcalc.hardware import Accelerator
+from txcalc.hardware.curves import Curve
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import engine

@@ -18,10 +18,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from txcalc import cards
-from txcalc.curves import Curve, Efficiency, Link
 from txcalc.errors import Fault, InputError, UnknownName
-from txcalc.hardware import instances
+from txcalc.hardware import cards, instances
+from txcalc.hardware.curves import Curve, Efficiency, Link
 from txcalc.units import ALIASES
 
 PLACES = ("link", "link_between", "node")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import NamedTuple
 
-from txcalc.cards import bare
+from txcalc.hardware.cards import bare
 
 
 class Instance(NamedTuple):

@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, shown
 from txcalc.hardware import KEYS, Accelerator, assumed, generations, short_key
+from txcalc.hardware.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
 

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
+from txcalc.hardware.curves import PYTORCH, Curve
 from txcalc.planning.layout import Group, standing
 from txcalc.planning.links import DATASHEET, NCCL, Library, LibrarySource, Message
 from txcalc.units import bits_of

@@ -17,7 +17,6 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError
 from txcalc.evidence.domains import everywhere
 from txcalc.evidence.known import Evidence, all_known
-from txcalc.explorer import Domain, Explorer, PagePart, Slider
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.planning.serving.deployment import Gpu, Plan, Planner
@@ -29,6 +28,7 @@ from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
 from txcalc.program import Guard, Program, written
 from txcalc.questions.answers import Answer, Known
+from txcalc.questions.explorer import Domain, Explorer, PagePart, Slider
 from txcalc.questions.train import Train, answer_of
 
 # Quantities whose evidence the page shows, by their names on it.

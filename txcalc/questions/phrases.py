@@ -17,8 +17,8 @@ OWN = "mtp"  # the draft that a model's own prediction layers are
 
 def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
-    from txcalc.cards import many
     from txcalc.hardware import instances
+    from txcalc.hardware.cards import many
 
     first, name = many(text)
     number = first
@@ -43,8 +43,8 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given. That of an instance
     (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
-    from txcalc.cards import named, numbers
     from txcalc.hardware import instances
+    from txcalc.hardware.cards import named, numbers
 
     rest, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)

@@ -13,7 +13,6 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Struct
 
 from txcalc.errors import Fault, InputError, TxcalcError
-from txcalc.explorer import explore
 from txcalc.hardware import load as load_accelerator, names as accelerator_names
 from txcalc.ledger import KINDS
 from txcalc.model import Model
@@ -27,6 +26,7 @@ from txcalc.planning.training.answer import train as train_plan
 from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
 from txcalc.questions.arguments import checked, length, lengths, listed, maybe, names, several_texts
+from txcalc.questions.explorer import explore
 from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
 from txcalc.questions.phrases import priced
 from txcalc.questions.verify import Progress, no_progress

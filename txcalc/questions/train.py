@@ -9,9 +9,9 @@ from typing import Annotated, Any, ClassVar, Self
 from msgspec import field
 
 from txcalc import hardware
-from txcalc.curves import PYTORCH
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, multiplied
+from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout

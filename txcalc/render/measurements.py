@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from txcalc.curves import PYTORCH, SHARES
+from txcalc.hardware.curves import PYTORCH, SHARES
 from txcalc.questions.calibrate import Calibrate, Rate, StepCheck
 from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
 from txcalc.questions.verify import Figure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from txcalc.curves import SHARES
+from txcalc.hardware.curves import SHARES
 from txcalc.ledger import KINDS, kind_words
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED

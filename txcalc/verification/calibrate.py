@@ -20,9 +20,9 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 
 from txcalc import hardware
-from txcalc.curves import PYTORCH, Curve, Efficiency
 from txcalc.errors import Refuted
 from txcalc.hardware import Accelerator
+from txcalc.hardware.curves import PYTORCH, Curve, Efficiency
 from txcalc.model import Model
 from txcalc.sources import load
 from txcalc.units import iec

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor
 
-from txcalc.curves import PYTORCH
 from txcalc.hardware import Accelerator
+from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Workload

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
-from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
+from txcalc.hardware.curves import Curve, Efficiency
 from txcalc.parts.part import Workload
 from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.layout import Layout

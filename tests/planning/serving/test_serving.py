@@ -18,9 +18,9 @@ from plans import plan
 
 import txcalc
 from txcalc import hardware, load
-from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
+from txcalc.hardware.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import ring

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from paths import DATA
 
 from txcalc import hardware, load
-from txcalc.curves import Curve
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
+from txcalc.hardware.curves import Curve
 from txcalc.planning.layout import Group, parse_layout
 from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed
 from txcalc.planning.machine import PCIE, SLOWED, Floor, Kernels, Machine

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from txcalc.cards import numbers
 from txcalc.errors import Fault, InputError
+from txcalc.hardware.cards import numbers
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.units import parse_bytes, parse_rate

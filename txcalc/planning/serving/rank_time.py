@@ -37,9 +37,9 @@ from itertools import pairwise
 from math import log2, sqrt
 from typing import NamedTuple
 
-from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
+from txcalc.hardware.curves import Curve, untouched
 from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout

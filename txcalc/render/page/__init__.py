@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.errors import InputError
-from txcalc.explorer import Explorer
 from txcalc.program import HELPERS
+from txcalc.questions.explorer import Explorer
 from txcalc.questions.page import PageData
 from txcalc.render.page.programs import programs
 

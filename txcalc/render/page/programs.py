@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from txcalc.explorer import Explorer
 from txcalc.program import Guard, Program
+from txcalc.questions.explorer import Explorer
 from txcalc.questions.page import further_theorems
 
 

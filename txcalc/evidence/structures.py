@@ -376,7 +376,7 @@ def lettered(name: str, stacks: Mapping[str, StackSpec], kind: str) -> Unit:
 def _lettered(stack: StackSpec, naming: _Parameters) -> StackSpec:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = stack.replace(pattern=None, **_sizes("", stack, _letters(""), naming))
-    if stack.whole_layers is not None:
+    if stack.whole_layers is not None and whole(stack.whole_layers):  # recorded numbers stay
         result = result.replace(whole_layers=naming.parameter("n_layers", stack.whole_layers))
     for section in (*STACK, "positions"):
         table: Options | None = vars(stack)[section]

@@ -130,7 +130,13 @@ def find(name: str) -> Path:
         return path
     known = sorted(file.stem for file in folder().glob("*.json"))
     if name not in known:
-        raise UnknownName("measurements", "file of measurements", name, known, "a FILE.json of txcalc measure, or cpu")
+        raise UnknownName(
+            "measurements",
+            "file of measurements",
+            name,
+            known,
+            f"a FILE.json of txcalc measure, or {' or '.join(known)}",
+        )
     return folder() / f"{name}.json"
 
 

@@ -101,7 +101,7 @@ def test_the_largest_models_are_only_shapes_on_meta() -> None:
     assert {(weight.device.type, weight.dtype) for weight in net.parameters()} == {("meta", torch.bfloat16)}
 
 
-@pytest.mark.drawn(24)
+@pytest.mark.drawn(1000)  # all: each runs a module of its own
 @pytest.mark.parametrize("name", TINY)
 def test_inputs_are_what_forward_takes(name: str) -> None:
     model = tiny(name)

@@ -5,6 +5,7 @@ Texts are compared whole: a message is part of the interface.
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -18,6 +19,8 @@ from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.errors import ABSENT, Fault, nearest, shown
 from txcalc.parts.forms import FORMS
 from txcalc.sources import build
+
+REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"
 
@@ -129,31 +132,7 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 
 @pytest.mark.drawn(quick=1000)
-@pytest.mark.parametrize(
-    ("change", "expected"),
-    [
-        ({"at": [0, -5, 1]}, AT),
-        ({"at": [1, 0, -1]}, AT),
-        ({"at": [1, 0, 0]}, AT),
-        ({"at": [0, 0, 1]}, AT),
-        ({"at": [1, 0, 4, 0]}, AT),
-        ({"keys": [1, 0, 1]}, "[a, b, c] as keys of a piece 'reading' or 'scores'"),
-        ({"form": "scores", "sizes": [2, 4]}, "[a, b, c] as keys of a piece"),
-        ({"form": "scores", "sizes": [2, 4], "keys": "batch", "at": [0, 1, 1]}, "[a, b, c] as keys of a piece"),
-        ({"shared": 1}, "true or false"),
-        ({"at": [1, 0, True]}, AT),
-        ({"form": "grouped", "groups": 7}, "as groups of a piece 'grouped' a divisor of d_in = 64"),
-        ({"form": "attention", "sizes": [3, 8, 8], "groups": 4}, "as groups of a piece 'attention' a divisor of n_h"),
-        ({"form": "convolution", "sizes": [4, 10, 3, 1], "groups": 4}, "as groups of a piece 'convolution' a divisor"),
-        ({"form": ["linear"]}, "pieces of name, form, sizes"),
-        ({"groups": 4}, "no groups of a piece 'linear', which has none"),
-        ({"form": "scale", "sizes": [64], "groups": 2}, "no groups of a piece 'scale', which has none"),
-        ({"form": "tied", "bias": True}, "no bias of a piece 'tied', which has none"),
-        ({"form": "rms_norm", "sizes": [64], "bias": True}, "no bias of a piece 'rms_norm', which has none"),
-        ({"kind": "frogs"}, "one of embedding, attention"),
-        ({"kind": "all_reduce"}, "one of embedding, attention"),
-    ],
-)
+@pytest.mark.parametrize(("change", "expected"), REFUSED["pieces"])
 def test_pieces(change: dict[str, Any], expected: str) -> None:
     message = said(build, described({"around": [PIECE | change]}), "model.toml")
     assert message.startswith("model.toml: around is ") and f"expected {expected}" in message

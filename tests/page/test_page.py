@@ -581,25 +581,6 @@ def test_nothing_is_wider_than_the_screen(view: str, width: int, browser: Any, p
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("view", VIEWS)
-def test_on_paper_nothing_is_wider_than_it(view: str, browser: Any, planned: Path) -> None:
-    with Tab(browser, planned, f"view={view}&model=1") as page:
-        page.wait_for_timeout(100)
-        page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        page.emulate_media(media="print")
-        page.set_viewport_size({"width": 718, "height": 1000})  # A4 within its margins, after charts were drawn wider
-        wide = (
-            "[...document.querySelectorAll('svg, table')].filter((e) => e.getBoundingClientRect().right > 718).length"
-        )
-        assert page.evaluate(wide) == 0
-        drawn = (
-            "[...document.querySelectorAll('.drawing svg')].map((e) => [e.getBoundingClientRect().height, e.viewBox])"
-        )
-        for high, whole in page.evaluate(f"{drawn}.map(([high, box]) => [high, box.baseVal?.width ?? 0])"):
-            assert high > 100 and whole > 100  # all that was drawn is scaled
-
-
-@pytest.mark.browser
 def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
     with Tab(browser, file, "view=compare", accept_downloads=True) as page:
         for summary in page.query_selector_all("figure details > summary"):

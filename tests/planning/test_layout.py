@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from itertools import product
 from typing import Any
 
 import pytest
 from command import typed
+from paths import DATA
 from tiny import TINY
 
 from txcalc import load
@@ -24,6 +26,8 @@ from txcalc.planning.layout import (
 )
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
+
+REFUSED: dict[str, list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))
 
 
 def test_a_layout_is_read_by_name() -> None:
@@ -159,54 +163,15 @@ def test_numbers_of_a_layout(
     assert said == "one GPU" or parse_layout(said.replace(" ", ",")) == layout
 
 
-@pytest.mark.parametrize(
-    ("layout", "said"),
-    [
-        (Layout(tp=1 << 16), ""),
-        (Layout(tp=(1 << 16) + 1), "tp is 65537, expected a whole number from 1 to 65,536"),
-        (Layout(dp=0), "dp is 0, expected a whole number from 1"),
-        (Layout(tp=4, sp=2), "sp is 2, expected 1 or tp = 4"),
-        (Layout(tp=4, sp=4), ""),
-        (Layout(vpp=2), "vpp is 2, expected 1 where pp is 1"),
-        (Layout(pp=2, vpp=2), ""),
-        (
-            Layout(tp=4, ep=3, dp=3),
-            "ep is 3, expected a divisor of tp = 4, or a multiple of it that divides tp · dp = 12",
-        ),
-        (Layout(tp=4, ep=2, dp=3), ""),
-        (Layout(tp=4, ep=8, dp=3), "ep is 8, expected a divisor of tp = 4"),
-        (Layout(tp=2, ep=12, cp=2, fsdp=3), ""),
-        (Layout(tp=2, ep=8, cp=2, fsdp=3), "divides tp · cp · fsdp · dp = 12"),
-        (Layout(dp=4, ep=2, etp=2), ""),
-        (Layout(dp=4, ep=2, etp=3), "ep · etp is 6, expected a divisor of tp · dp = 4"),
-    ],
-)
-def test_what_is_no_layout(layout: Layout, said: str) -> None:
-    faults = "; ".join(map(str, layout.faults()))
+@pytest.mark.parametrize(("layout", "said"), REFUSED["layouts"])
+def test_what_is_no_layout(layout: dict[str, int], said: str) -> None:
+    faults = "; ".join(map(str, Layout(**layout).faults()))
     assert said in faults and bool(said) == bool(faults)
 
 
-@pytest.mark.parametrize(
-    ("source", "layout", "serving", "said"),
-    [
-        ("t5-small", Layout(pp=2), True, "pp is 2, expected 1: only a single stack of layers"),
-        (DENSE, Layout(pp=4), True, ""),
-        (DENSE, Layout(pp=5), True, "pp is 5, expected at most the 4 layers"),
-        (DENSE, Layout(pp=2, vpp=3), False, "pp · vpp is 6, expected at most the 4 layers"),
-        (DENSE, Layout(tp=2, dp=2, etp=2), True, "etp is 2, expected 1: the model has no experts"),
-        (DENSE, Layout(dp=2, etp=1), True, ""),
-        (MIXTURE, Layout(dp=2, ep=3), True, "ep is 3, expected a divisor of tp = 1"),
-        (DENSE, Layout(tp=0), True, "tp is 0"),
-        ("llama-3.1-8b", Layout(tp=3), True, "tp is 3, expected a divisor of n_heads = 32"),
-        ("qwen2.5-7b", Layout(tp=8), True, "tp is 8, expected a divisor of n_heads = 28"),
-        ("mixtral-8x7b", Layout(dp=16, ep=16), True, "ep is 16, expected a divisor of n_experts = 8"),
-        ("mixtral-8x7b", Layout(tp=4, ep=8), True, "ep is 8, expected a divisor of tp = 4, or a multiple"),
-        (MIXTURE.replace("F=96", "F=95"), Layout(tp=4, ep=2), False, "tp is 4, expected a divisor of d_ff = 95"),
-        (MIXTURE.replace("F=96", "F=95"), Layout(dp=4, ep=2, etp=2), False, "etp is 2, expected a divisor of d_ff"),
-    ],
-)
-def test_layouts_that_a_model_does_not_allow(source: str, layout: Layout, serving: bool, said: str) -> None:
-    faults = "; ".join(map(str, Sharding(load(source), serving).faults(layout)))
+@pytest.mark.parametrize(("source", "layout", "serving", "said"), REFUSED["layouts of models"])
+def test_layouts_that_a_model_does_not_allow(source: str, layout: dict[str, int], serving: bool, said: str) -> None:
+    faults = "; ".join(map(str, Sharding(load(source), serving).faults(Layout(**layout))))
     assert said in faults and bool(said) == bool(faults)
 
 

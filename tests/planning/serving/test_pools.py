@@ -143,17 +143,6 @@ def test_the_transfer_by_hand() -> None:
     assert over and between.transfer == pytest.approx(8192 * 131072 / least / over)
 
 
-def test_the_best_split_and_count_are_looked_for() -> None:
-    steady = [found([8], n).steady for n in range(1, 6)]  # 64 sequences do not fit on fewer than three
-    best = found([8])
-    assert best.steady.lasts
-    assert best.steady.e2e == min(one.e2e for one in steady)
-    tight = Slo(best.steady.ttft / 3, None)
-    more = found([8, 16, 32, 64], limits=tight)
-    assert more.gpus > 8 and tight.met_by(more.steady) and not tight.met_by(found([8], limits=tight).steady)
-    assert best.prefill.layout.pp == best.decode.layout.pp == 1
-
-
 @pytest.mark.parametrize(
     ("gpus", "prefill", "expected"),
     [

@@ -168,22 +168,6 @@ def test_a_decode_step_by_hand() -> None:
     assert floors["embedding"] == pytest.approx((0, 5 * 2 * 64 / bw, 0))
 
 
-def test_a_prompt_by_hand() -> None:
-    """Seven tokens: of a core the pairs that the mask leaves, of a head one position's logits."""
-    work = Workload(1, 7, 0, 0, last_logits=True)
-    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 untied", "bf16", work)
-    bw, wide = card.bandwidth, card.peak("bf16")
-    core, head = found["attention_core"], found["head"]
-    memory, compute = 3 * 2 * (7 * 128 + 2 * 64 * 7) / bw / 0.5, 3 * 4 * 64 * 28 / wide / 0.2
-    assert core.memory + core.compute == pytest.approx(max(memory, compute), rel=1e-12)
-    assert core.launch == pytest.approx(3 * (6e-6 + 7 * 5e-9)) and core.least_compute == pytest.approx(compute * 0.2)
-    assert head.memory + head.compute == pytest.approx(2 * (64 * 50 + 114) / bw / 0.7, rel=1e-12)
-    fed = 3 * sum(
-        max(2 * (64 * 96 + 7 * 160) / bw / 0.7, 7 * 2 * 64 * 96 / wide / 0.6) for _ in range(3)
-    ) + 3 * 7 * 2 * 3 * 96 / bw / 0.5  # fmt: skip
-    assert found["feed_forward"].memory + found["feed_forward"].compute == pytest.approx(fed, rel=1e-12)
-
-
 @pytest.mark.parametrize("rows", [1, 2])
 def test_packed_weights_by_hand(rows: int) -> None:
     """Four bits and a scale of 20 for each row's group; with one row a sequence they are unpacked once for all five."""

@@ -683,21 +683,6 @@ def test_no_products_take_no_time() -> None:
     assert ProductTime.of([]) == (0, 0, 0) and ProductTime.of([ProductTime(1, 2, 3)] * 2) == (2, 4, 6)
 
 
-def test_shared_experts_keep_what_the_router_keeps() -> None:
-    """Where tokens are sent to experts, shared ones read the router's slice once it is gathered: with Megatron that
-    stays a slice, else all positions are kept. Without tp nothing is gathered, and no more is kept than without ep."""
-    model = load("deepseek-v2", {"L": 2})
-
-    def size(layout: Layout, again: bool) -> int:
-        recipe = Recipe(layout, tokens=64, framework="megatron", regather=again)
-        (piece,) = Pipeline(model, recipe).pieces
-        return sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves if leaf.entry.kind == "shared_experts")
-
-    cut = Layout(tp=2, sp=2, dp=2, ep=4)
-    assert size(cut, False) - size(cut, True) == 64 * 5120 * 2
-    assert {size(Layout(dp=4, ep=ep), again) for ep in (1, 4) for again in (True, False)} == {64 * 3 * 2 * 1536 * 2}
-
-
 FOUR_LAYERS = "D=64 L=4 h=8 F=96 V=250"
 
 APART = load(FOUR_LAYERS, {"attention.d_v": 4})

@@ -264,14 +264,14 @@ def test_the_readme_says_what_was_found_on_the_gpus() -> None:
         near = sum(figure["measured"] <= 1.1 * figure["floor"] for figure in peaks)
         crossings += [f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"]]
         said.add(
-            f"On an H100 and an H200 {compared:,} figures each, of {len(models)} models ({len(cut)} of them with fewer "
-            f"layers) and {len(sources - models)} small shapes, were compared and all equal. On each, all of "
-            f"{len(peaks)} peaks of memory were within {100 * over:.1f} % of a dry run of the same modules, and "
-            f"{near} within 10 % of the ledger."
+            f"An H100 and an H200 each ran {len(models)} models ({len(cut)} of them with fewer layers) and "
+            f"{len(sources - models)} small shapes: all {compared:,} figures are equal to PyTorch's. All {len(peaks)} "
+            f"peaks of memory are within {100 * over:.1f} % of a dry run of the same modules, {near} within 10 % of "
+            "the ledger."
         )
     h100, h200 = (f"{figure['measured']:,.0f}" for figure in crossings)
     predicted = " and ".join(f"{figure['predicted']:,.0f}" for figure in crossings)
-    crossed = f"from {h100} (H100) and {h200} tokens (H200) on, as measured; {predicted} were predicted"
+    crossed = f"from {h100} tokens on (H100; H200: {h200}), as measured; {predicted} were predicted"
     (sentence,) = said
     text = " ".join((folder().parents[1] / "README.md").read_text().split())
     assert sentence in text and crossed in text

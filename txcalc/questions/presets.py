@@ -73,7 +73,9 @@ class Presets(Result, tag_field="schema", tag="txcalc/presets/1", kw_only=True):
     hardware: tuple[Datasheet, ...] | None = None
 
     def _rows(self) -> Sequence[dict[str, Any]]:
-        return [row.to_dict() for row in (*(self.presets or ()), *(self.hardware or ()))]
+        """Without the sources of each figure."""
+        cards = [{**row.to_dict(), "source": {}, "notes": {}} for row in self.hardware or ()]
+        return [*(row.to_dict() for row in self.presets or ()), *cards]
 
 
 @o.question("txcalc presets 'llama*'")

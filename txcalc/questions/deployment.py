@@ -619,7 +619,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
         "tpot_s": at.tpot.achievable if at.tpot else None,
         "tpot_floor_s": at.tpot.floor if at.tpot else None,
         "bound": at.tpot.bound if at.tpot else at.ttft.bound,
-        "tokens_per_s_user": at.tokens_per_s_user if decodes else None,
+        "tokens_per_s_user": 1 / at.tpot.achievable if at.tpot else None,
         "decode_tokens_per_s_gpu": at.decode_tokens_per_s_gpu if decodes else None,
         "prompt_tokens_per_s_gpu": at.prompt_tokens_per_s_gpu,
         "steady": _steady(at, serving.prompt, at.steady, decodes, simulated),
@@ -695,6 +695,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
     most, floors = serving.busiest, serving.floors if limits and serving.unmet else None
     cheapest = Deferred(lambda: point(serving, serving.cheapest) if serving.cheapest else None)
     loads = [point(serving, at) for at in serving.capacity] if with_capacity else []
+    prompts = chosen.sequences * serving.prompt  # tokens that arrive where all start at once
     return Speed(
         floor=_latency(chosen, lambda time: (time.floor, time.floor_bound)),
         achievable=_latency(chosen, lambda time: (time.achievable, time.bound)),
@@ -703,7 +704,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         answer=chosen.answer,
         rate=serving.request.rate,
         seats=min(int(serving.cache_slots), chosen.sequences),
-        ttft_last_s=chosen.last(serving.prompt) if chosen.tpot else None,
+        ttft_last_s=prompts / chosen.prompt_tokens_per_s_gpu / chosen.gpus if chosen.tpot else None,
         **_point(serving, chosen, serving.simulated),
         disaggregated=_disaggregated(serving, serving.pools) if serving.pools else None,
         simulation=_simulation(serving.simulated, limits, chosen.gpus) if serving.simulated else None,

@@ -73,14 +73,6 @@ class ViaMemory(Answer):
     dtype: str
 
 
-class ViaKnown(Answer):
-    """How each figure is known; None where it could not be measured."""
-
-    params: Known
-    flops: Known | None
-    cache: Known | None
-
-
 class MeasuredModule(Answer, kw_only=True):
     """A module with parameters or FLOPs of its own, without its submodules'."""
 
@@ -127,7 +119,7 @@ class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     architecture: None
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
-    known: ViaKnown
+    known: dict[str, Known | None]
     measured: MeasuredClass
 
     @property
@@ -179,7 +171,10 @@ def show_via(
         architecture=None,
         assumptions=tuple(module.assumptions),
         notes=(*notes(module), *ignored, *comparison(data, where, name, module)),
-        known=ViaKnown(known, None if module.flops is None else known, None if module.cache is None else known),
+        known={
+            name: None if figure is None else known
+            for name, figure in (("params", module.params), ("flops", module.flops), ("cache", module.cache))
+        },
         measured=measured,
     )
 

@@ -227,15 +227,6 @@ class OperatingPoint(Throughput):
     steady: Steady
     running: int
 
-    def last(self, prompt: int) -> float:
-        """TTFT of the last sequence in seconds, if all prompts arrive at once."""
-        return self.sequences * prompt / self.prompt_tokens_per_s_gpu / self.layout.gpus
-
-    @property
-    def tokens_per_s_user(self) -> float:
-        """Tokens per second and sequence of a bare decode step."""
-        return 1 / self.tpot.achievable if self.tpot else 0.0
-
     @property
     def gpus(self) -> int:
         return self.layout.gpus

@@ -412,3 +412,10 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
         having = [other for other, rules in FRAMEWORKS.items() if schedule in rules.schedules]
         with pytest.raises(InputError, match=re.escape(f"({' or '.join(having)} has it)")):
             Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))
+
+
+@pytest.mark.parametrize("name", ["diffllama", "forgetting", "compressed", "deberta"])
+def test_positions_of_an_attention_whose_exchange_is_unknown_are_not_split(name: str) -> None:
+    with pytest.raises(InputError, match="how ranks would exchange the keys and values of this attention is not known"):
+        txcalc.train(TINY[name], gpu="h100:2", layout="cp=2", tokens=64)
+    assert txcalc.train(TINY["latents"], gpu="h100:2", layout="cp=2", tokens=64).fits

@@ -364,8 +364,13 @@ def _sequential(model: Model) -> str:
     """Why cp cannot shard a model's positions; "" where it can."""
     if fixed := model.root.fixed or model.encoded(0):
         return f"the {fixed:,} positions of an image or audio input are not sharded"
-    recurrent = any(entry.kind == "recurrent" for entry in walk(model.root, model.workload()))
-    return "recurrent layers process the tokens of a sequence in order" if recurrent else ""
+    entries = walk(model.root, model.workload())
+    if any(entry.kind == "recurrent" for entry in entries):
+        return "recurrent layers process the tokens of a sequence in order"
+    # Megatron exchanges keys and values that it expands from latents.
+    cores = [entry.leaf for entry in entries if entry.leaf.attended and entry.leaf.kernels != "latent"]
+    known = all(core.exchanges for core in cores)
+    return "" if known else "how ranks would exchange the keys and values of this attention is not known"
 
 
 def _batched(recipe: Recipe) -> str:

@@ -448,7 +448,7 @@ def deploy(
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
     slo = limits.slo()
     api_price = None if api is None else phrases.api_prices(api)
-    request = replace(request, simulated=load.simulated(slo), seed=load.seed)
+    request = replace(request, simulated=load.simulated(slo), rounds=slo.rounds, seed=load.seed)
     for _, _, each in kinds:
         check_budget(each, slo.ttft, slo.tpot)
     scenario = Scenario(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any, NamedTuple
 
 from msgspec import Struct
@@ -59,6 +59,7 @@ class Request(Struct, frozen=True):
     rate          requests per second of an open loop; None: a closed loop
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
     simulated     number of requests that a simulation has; None: its default
+    rounds        requests of each client that a simulation of a closed loop has by default
     seed          of the simulation
     """
 
@@ -70,6 +71,7 @@ class Request(Struct, frozen=True):
     rate: float | None
     prompt_given: bool
     simulated: int | None = None
+    rounds: int = ROUNDS
     seed: int = 0
 
     @property
@@ -191,6 +193,13 @@ class Slo(NamedTuple):
     def simulated(self) -> bool:
         """Whether a percentile is bounded, which only a simulation gives."""
         return self.ttft_percentile is not None or self.tpot_percentile is not None
+
+    @property
+    def rounds(self) -> int:
+        """Requests of each client that a simulation needs: so many that the first ones, which all start at once, are at
+        most a quarter of those that a percentile leaves out."""
+        highest = max(self.ttft_percentile or 0, self.tpot_percentile or 0)
+        return max(ROUNDS, ceil(400 / (100 - highest)))
 
     def met_by(self, steady: Steady) -> bool:
         """Whether the bounded latencies (`speed.bounded`) are within the limits; those of an overload are not."""

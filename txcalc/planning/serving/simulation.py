@@ -412,8 +412,8 @@ class Simulated(NamedTuple):
         return steady._replace(ttft=ttft.mean, tpot=tpot.mean if tpot else None, e2e=e2e.mean)
 
     def bounded(self, limits: Slo, steady: Steady) -> Steady:
-        """A steady state with the latencies that the limits bound: percentiles in place of their means."""
-        state = steady if steady.timed else self.means(steady)
+        """A steady state with the latencies that the limits bound: simulated means, and percentiles in their place."""
+        state = self.means(steady)
         if limits.ttft_percentile is not None:
             state = state._replace(ttft=percentile(sorted(done.ttft for done in self.run.done), limits.ttft_percentile))
         tpots = sorted(done.tpot for done in self.run.done if done.tpot is not None)
@@ -439,10 +439,10 @@ def simulated(
     `limits`, until one is missed.
 
     A replica runs at most as many sequences at once as its engine does: `SEQUENCES` if none is named; if it has no
-    maximum, `sequences` (of an open loop `SEQUENCES`). An open loop has `REQUESTS`, or one per given arrival time, a
-    closed one `ROUNDS` per client, as in `steady_state`, unless the load names a number. Answers of equal length would
-    end together round after round, so they are varied by a few tokens (`ALIKE`), except for engines that compute
-    prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
+    maximum, `sequences` (of an open loop `SEQUENCES`). An open loop has `REQUESTS`, or one per given arrival time,
+    a closed one `Request.rounds` per client, but at most `REQUESTS` or `ROUNDS` per client, unless the load names a
+    number. Answers of equal length would end together round after round, so they are varied by a few tokens
+    (`ALIKE`), except for engines that compute prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
     load, memory = timer.request, timer.planner.engine.memory
     traffic, number, seed = load.traffic, load.simulated, load.seed
@@ -456,7 +456,7 @@ def simulated(
         if clients > 1 and not alike.spread and timer.demand(layout).together <= 1 / ROUNDS:
             traffic = traffic._replace(answers=alike.varied)
         share = traffic._replace(rate=None, times=())
-        number = number or ROUNDS * clients
+        number = number or min(load.rounds * clients, max(REQUESTS, ROUNDS * clients))
         run = simulate(server, share.jobs(number, seed), clients, Misses(limits, number) if limits else None)
         return Simulated(run, copies, seed, traffic.answers != alike)  # none is shorter than one token
     if traffic.times:

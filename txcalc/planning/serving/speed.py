@@ -36,7 +36,8 @@ DEFINITIONS = {
     "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
     "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "
-    "requests each, as benchmarks do; or requests that arrive at random at a rate",
+    "requests each, as benchmarks do (more where a limit is of a percentile); or requests that arrive at random at a "
+    "rate",
     "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
     "engine runs at once",
     "throughput": "answer tokens per second, with their prompts' prefill; prompt tokens per second of prefill alone",
@@ -97,10 +98,10 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         if not point.steady.lasts:
             return self
         run = simulation(self.timer, point.layout, point.sequences, self.request.rate)
-        if point.steady.timed:
+        if point.steady.timed and not self.limits.simulated:
             return replace(self, simulated=run)
-        point = replace(point, steady=run.means(point.steady))
-        return replace(self, chosen=point, simulated=run._replace(gives_means=True))
+        run = run._replace(gives_means=not point.steady.timed)
+        return replace(self, chosen=replace(point, steady=run.means(point.steady)), simulated=run)
 
     @cached_property
     def batches(self) -> list[OperatingPoint]:
@@ -248,9 +249,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 def bounded(
     timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None, whole: bool = True
 ) -> Steady:
-    """The steady state with the latencies that the limits bound: means in closed form, or percentiles of a simulation,
-    which ends when a limit is missed, unless all of it is needed. The load is a closed loop of `sequences`, or an open
-    one at a rate."""
+    """The steady state with the latencies that the limits bound: means in closed form, or, with a percentile, all
+    by a simulation, which ends when a limit is missed, unless all of it is needed. The load is a closed loop of
+    `sequences`, or an open one at a rate."""
     steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
     if not limits.simulated or not steady.lasts:
         return steady

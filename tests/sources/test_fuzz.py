@@ -190,6 +190,7 @@ def test_the_largest_sizes_take_little_memory() -> None:
         "n_layers": spec.MAX_LAYERS,
         "vocab_size": spec.MAX_SIZE,
         "pattern": ["99998*a", "b"],
+        "layer": {"b": {}},
         "attention": {"n_heads": spec.MAX_SIZE, "d_head": spec.MAX_SIZE},
         "experts": {"n_experts": spec.MAX_SIZE, "top_k": spec.MAX_SIZE, "d_ff": spec.MAX_SIZE},
     }

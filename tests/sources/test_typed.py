@@ -153,6 +153,18 @@ def test_defaults_are_those_of_the_changed_description(source: str, changes: Any
         txcalc.load("D=64 L=2 h=4 F=256", V=9)
 
 
+def test_layer_kinds_without_tables_are_no_pattern() -> None:
+    """All layers got the window, and the result was proved."""
+    changes = {"pattern": ["near", "near", "far"], "window": 4}
+    with pytest.raises(InputError, match=r"near and far have no tables, and are one and the same layer \(layer\.far"):
+        txcalc.load("D=64 L=3 h=4 F=128", changes)
+    named = {"pattern": ["near", "near", "far"], "layer.near.attention.window": 4}
+    model = txcalc.load("D=64 L=3 h=4 F=128", named)
+    assert [layer.attention and layer.attention.get("window") for layer in model.description.layers] == [4, None]
+    with pytest.raises(InputError, match=r"kv_rank is a key of a table that the model has not: latent\.kv_rank=… adds"):
+        txcalc.load("gpt2", kv_rank=8)
+
+
 def test_a_post_norm_decoder_without_a_vocabulary_comes_back_without_a_final_norm() -> None:
     """What its table leaves to the default of its place."""
     post = {"attention": {"n_heads": 4}, "feed_forward": {"d_ff": 128}, "norm": {"place": "post"}}

@@ -239,6 +239,10 @@ def _cycle(resolver: Resolver, stack: StackSpec, variants: Table, homes: Homes) 
         if len(cycle) > MAX_LAYERS:
             resolver.fault(path, item, f"at most {MAX_LAYERS:,} layers")
             return []
+    if len(alike := [name for name in dict.fromkeys(cycle) if name not in variants]) > 1:
+        expected = f"kinds that differ: {' and '.join(alike)} have no tables, and are one and the same layer"
+        resolver.fault(path, stack.pattern, expected, f"layer.{alike[1]}.attention.window=4096")
+        return []
     return cycle
 
 

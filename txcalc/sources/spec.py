@@ -97,6 +97,10 @@ def letter_path(key: str, raw: Table, option: str = "--set") -> str:
             return f"{section}.{key}"
     if key in OTHER_NAMES:
         return letter_path(OTHER_NAMES[key], raw, option)
+    if sections := [name for name in SECTIONS if name and key in SECTIONS[name]]:
+        raise InputError(option, [f"{key} is a key of a table that the model has not: {sections[0]}.{key}=… adds it"])
+    if key in SECTIONS:
+        raise InputError(option, [f"{key} is a table, whose keys are set: {key}.{next(iter(SECTIONS[key]))}=…"])
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
     known += sorted({name for fields in SECTIONS.values() for name in fields})
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))

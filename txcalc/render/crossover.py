@@ -27,7 +27,7 @@ def report(answer: Crossover, form: str) -> Report:
     if full and answer.classic:
         tables.append(_classic(answer.classic, form))
     latent = f", MLA {answer.convention.mla}" if answer.convention.mla else ""
-    header = [_verdict(rows, answer.windowed) for rows in models]
+    header = [_verdict(rows, masked=bool(answer.windowed)) for rows in models]
     if full:
         header += [f"{model.name}: {model.summary[1]}" for model in answer.models if model.summary[1]]
         header += [
@@ -59,14 +59,14 @@ def _cache(model: str, rows: Sequence[CacheCrossing]) -> str:
     return f"{model}: decode reads more cache than weights from {context} (batch {first.batch:,})"
 
 
-def _verdict(rows: Sequence[Crossing], windowed: Sequence[str]) -> str:
-    """The first rule's lengths in a line, or why there are none: of a model with windows, as masked first."""
+def _verdict(rows: Sequence[Crossing], masked: bool) -> str:
+    """The first rule's lengths in a line, or why there are none: as masked first where a model has windows."""
     name, first = rows[0].model, rows[:2]
     if not any(row.tokens for row in first):
         why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
         return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
     lengths = {row.attention: f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first}
-    ways = ("masked", "dense") if name in windowed else ("dense", "masked")
+    ways = ("masked", "dense") if masked else ("dense", "masked")
     main, other = (lengths[way] for way in ways)
     verb = "never costs as much" if main == "never" else "costs as much"
     when = "" if main == "never" else f" {main}"

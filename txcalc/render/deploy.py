@@ -43,8 +43,8 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
         )
     if speed and speed.capacity:
         verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))
-    if answer.api:
-        verdicts.append(serving.api(answer, answer.api))
+    if answer.api:  # the question that was asked, once the plan holds
+        verdicts.insert(0 if answer.fits else len(verdicts), serving.api(answer, answer.api))
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
@@ -56,7 +56,7 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     ]
     lines = [*verdicts, *(serving.headline(answer, speed) if speed else ())]
     if not detail:
-        cost = serving.cost(speed.capacity or speed) if speed and speed.price_per_gpu_hour is not None else ()
+        cost = serving.cost(speed) if speed and speed.price_per_gpu_hour is not None else ()
         return [*lines, *cost, f"{answer.model.name} on {gpus}", *plan, *_memory_lines(answer)]
     pages = f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}"
     return [*lines, answer.model.summary[0], gpus, *plan, f"{pages}, reserve {gpu.reserve} ({gpu.reserve_source})"]

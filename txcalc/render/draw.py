@@ -198,6 +198,7 @@ def _defaults(style: Style) -> Any:
         "grid.linewidth": 0.6,
         "legend.frameon": False,
         "lines.linewidth": 1.6,
+        "pdf.fonttype": 42,  # TrueType: many venues refuse Type 3
     }
     return matplotlib.rc_context({**plain, **ours})
 

@@ -444,11 +444,12 @@ def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
-def cost(point: Point) -> list[str]:
-    """What a load costs, in a line."""
+def cost(speed: Speed) -> list[str]:
+    """What the load costs, or what the GPUs carry, in a line."""
+    point = speed.capacity or speed
     hour, month, output = map(money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
     tokens = f", {output.text} per 1M out (prompts included)" if output.text else ""
-    return [f"cost: {hour.text} per hour, {month.text} per month{tokens}"]
+    return [f"cost{' at capacity' * bool(speed.capacity)}: {hour.text} per hour, {month.text} per month{tokens}"]
 
 
 def _budget(speed: Speed) -> Table:

@@ -531,7 +531,8 @@ def time_notes(training: Training, rates: str) -> list[str]:
     if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
-    source = rates if accelerator.efficiency.has(PYTORCH) else ""
+    others = " of other cards" if accelerator.calibration is None else ""
+    source = rates if accelerator.efficiency.has(PYTORCH) else others
     libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
     notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]
     narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)

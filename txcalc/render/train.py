@@ -38,7 +38,7 @@ def report(answer: Train, form: str) -> Report:
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
-        header.append(f"trains {trained:,} of {params:,} parameters ({percent(trained, params).text})")
+        header.append(f"trains {trained:,} of {params:,} parameters ({100 * trained / params:.2g} %)")
     if search and not search.refused:
         header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
         if search.too_few:

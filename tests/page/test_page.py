@@ -410,7 +410,7 @@ def arithmetic(text: str) -> Any:
 
 
 @pytest.mark.browser
-@pytest.mark.drawn(4)
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:
@@ -687,6 +687,7 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 
 
 @pytest.mark.browser
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("source", "number", "each"),
     [

@@ -296,6 +296,7 @@ def test_a_crossing_lies_between_two_lengths() -> None:
 # Calibration.
 
 
+@pytest.mark.nightly
 def test_predictions_of_a_calibrated_machine(tmp_path: Path) -> None:
     """Within 30 % for three steps of which no size was calibrated with.
 

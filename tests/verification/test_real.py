@@ -23,7 +23,7 @@ from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
 from txcalc.verification.real import RankResult, compared_rows, start_processes, verify_real, whole_name
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to eight processes
 
 
 @pytest.fixture(scope="module")

@@ -245,7 +245,7 @@ class ModelFits:
     def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """The model on a card in every format, offloading to RAM where needed and possible; `memory`: of the engine
         that is named, or that is the default of some formats."""
-        personal, apart = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
+        personal, discrete = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
         model, asked = self.model, self.asked
         fits = []
         for name in asked.formats:
@@ -256,7 +256,7 @@ class ModelFits:
                 if config is not form.engine:
                     form = FormatFits(model, config, asked.context, form.sharding)
                 fit = form.on(card)
-                if self.host and apart and not fit.fits:
+                if self.host and discrete and not fit.fits:
                     number, length = card.number, form.length
                     engine = with_offload(self.host, model, card.accelerator, form.engine, number, length, 1)
                     fit = FormatFits(model, engine, length).on(card)

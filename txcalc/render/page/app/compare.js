@@ -1,10 +1,10 @@
 // Several models on one axis, each at its own sizes; and contour lines of one figure.
 
 // A quantity of a model at its sizes, as a fraction.
-function quantity(found, name) {
-  const t = found.totals,
-    L = found.letters;
-  const tokens = L.B * (L.T ?? found.positions);
+function quantity(figures, name) {
+  const t = figures.totals,
+    L = figures.letters;
+  const tokens = L.B * (L.T ?? figures.positions);
   if (name === "per_token") return [t.flops, tokens];
   if (name === "per_token_masked") return [t.flops_masked, tokens];
   if (name === "cache" || name === "cache_growth") return [bytes(t[name]), 1n];
@@ -61,8 +61,8 @@ function Curves({ seen, at }) {
     own = seen.filter((model) => !model.fixed_length);
   const lines = own.map((model) =>
     LENGTHS.map((tokens) => {
-      const found = evaluate(model, { ...at[model.index].chosen, T: tokens }, false);
-      return found.totals ? quantity(found, name) : null;
+      const figures = evaluate(model, { ...at[model.index].chosen, T: tokens }, false);
+      return figures.totals ? quantity(figures, name) : null;
     }),
   );
   const number = (pair) => (pair && pair[0] ? Number((pair[0] * 1000n) / pair[1]) / 1000 : null);
@@ -178,7 +178,7 @@ function Lines() {
   const choices = model.sliders.filter((s) => s.keys.length).map((s) => [s.letter, `${s.letter}: ${s.meaning}`]);
   const now = base.totals[state.same];
   const slider = model.sliders.find((s) => s.letter === x);
-  const found = stops(slider, base.letters[x])
+  const pairs = stops(slider, base.letters[x])
     .filter((n) => n * 8 >= Number(base.letters[x]))
     .flatMap((value) => {
       const pair = under(model, { ...chosen, [x]: value }, y, state.same, now);
@@ -191,7 +191,7 @@ function Lines() {
     xAxis: { type: "log", name: x, nameGap: 30, axisLabel: { formatter: tick } },
     yAxis: { type: "log", name: y, nameGap: 50, axisLabel: { formatter: tick } },
     series: [
-      { name: "equal", type: "line", symbolSize: 7, color: colour(0), data: found.map(([a, b]) => [a, b]) },
+      { name: "equal", type: "line", symbolSize: 7, color: colour(0), data: pairs.map(([a, b]) => [a, b]) },
       {
         name: model.name,
         type: "scatter",
@@ -205,7 +205,7 @@ function Lines() {
   const table = {
     title: `${title}: the largest ${y} that is not above ${group(now)}`,
     head: [x, y, { title: state.same, unit: UNITS[state.same] }, { title: "below the model", unit: "share" }],
-    rows: found.map(([a, b, value]) => [
+    rows: pairs.map(([a, b, value]) => [
       count(a),
       { name: `equal ${y} at ${a}`, value: b },
       { name: `equal ${state.same} at ${a}`, value },

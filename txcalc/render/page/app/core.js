@@ -51,20 +51,20 @@ function evaluate(model, chosen, parts = true) {
   const refused = unmet(model.conditions, model.run.checks, values);
   if (refused) return { refused, letters: known };
   try {
-    const found = { chosen, letters: known, positions: model.positions, totals: named(model.totals, model.run.totals(...values)) };
+    const figures = { chosen, letters: known, positions: model.positions, totals: named(model.totals, model.run.totals(...values)) };
     if (parts) {
       const leaves = model.run.leaves(...values);
-      found.parts = model.parts.map((part, i) => ({
+      figures.parts = model.parts.map((part, i) => ({
         params: leaves[3 * i],
         flops: leaves[3 * i + 1],
         cache: leaves[3 * i + 2],
       }));
-      found.theorems = theorems(model, values);
-      found.proved = found.theorems.length > 0 && found.theorems.every((each) => each.holds);
+      figures.theorems = theorems(model, values);
+      figures.proved = figures.theorems.length > 0 && figures.theorems.every((each) => each.holds);
       const own = letters(model, {});
-      found.same = model.sliders.every((s) => !s.keys.length || known[s.letter] === own[s.letter]);
+      figures.same = model.sliders.every((s) => !s.keys.length || known[s.letter] === own[s.letter]);
     }
-    return found;
+    return figures;
   } catch (error) {
     if (error instanceof RangeError) return { refused: error.message, letters: known };
     throw error;
@@ -75,30 +75,30 @@ const isModel = (model, chosen) => !evaluate(model, chosen, false).refused;
 
 // A model at its current sizes. Where these are refused: at the last valid ones, with the reason.
 function current(model, parts = true) {
-  const found = evaluate(model, state.chosen[model.index], parts);
-  return found.refused ? { ...evaluate(model, state.valid[model.index], parts), refused: found.refused } : found;
+  const figures = evaluate(model, state.chosen[model.index], parts);
+  return figures.refused ? { ...evaluate(model, state.valid[model.index], parts), refused: figures.refused } : figures;
 }
 
 // For each part with its own theorems: the one that holds at these sizes, or the reason why the first does not.
 function theorems(model, values) {
-  const found = new Map();
+  const byPart = new Map();
   model.domains.forEach((domain, i) => {
     const why = unmet(domain.conditions, model.run.domains[i], values);
-    if (why && found.has(domain.part)) return;
+    if (why && byPart.has(domain.part)) return;
     const shown = {};
     for (const [quantity, { how, conditions }] of Object.entries(domain.further))
       if (!unmet(conditions, model.run.further[i][quantity], values)) shown[quantity] = how;
-    found.set(domain.part, { ...domain, why, holds: !why, shown });
+    byPart.set(domain.part, { ...domain, why, holds: !why, shown });
   });
-  return [...found.values()];
+  return [...byPart.values()];
 }
 
 // A figure's evidence at these sizes, as in the library.
-function known(model, found, quantity) {
-  if ((quantity === "params" || quantity === "flops") && found.proved) return "proved";
-  if (found.same && model.known[quantity]) return model.known[quantity].how;
-  const said = found.proved ? found.theorems.map((each) => each.shown[quantity]) : [undefined];
-  return said.includes(undefined) ? "modelled" : said.includes("measured") ? "measured" : "proved";
+function known(model, figures, quantity) {
+  if ((quantity === "params" || quantity === "flops") && figures.proved) return "proved";
+  if (figures.same && model.known[quantity]) return model.known[quantity].how;
+  const ways = figures.proved ? figures.theorems.map((each) => each.shown[quantity]) : [undefined];
+  return ways.includes(undefined) ? "modelled" : ways.includes("measured") ? "measured" : "proved";
 }
 
 // Evidence of bytes: their elements in a stated format.
@@ -204,14 +204,14 @@ function reachesZero(values, most) {
 
 // ---- Rules of thumb: planning/rules.py ----
 
-function rules(model, found) {
-  const t = found.totals,
+function rules(model, figures) {
+  const t = figures.totals,
     sum = (kinds) => kinds.reduce((all, kind) => all + (t[`params ${kind}`] ?? 0n), 0n);
   const blocks = t.params - sum(["embedding", "head"]),
     attention = sum(["attention"]);
   const channel = sum(["feed_forward", "experts", "shared_experts", "router"]);
   const square = t.width * t.width,
-    tokens = found.letters.B * (found.letters.T ?? model.positions);
+    tokens = figures.letters.B * (figures.letters.T ?? model.positions);
   return [
     attention && ["attention of all layers", "4·L·D²", 4n * t.layers * square, attention, 1n],
     channel && ["feed-forward of all layers", "8·L·D²", 8n * t.layers * square, channel, 1n],
@@ -382,7 +382,7 @@ const whole = (text, least, most) => (/^\d{1,10}$/.test(text) && +text >= least 
 
 // The state in an address. Invalid entries are left out, and counted in a note.
 function read(fragment) {
-  const found = start();
+  const restored = start();
   let wrong = 0;
   const take = (ok, set) => (ok ? set() : wrong++);
   for (const [key, value] of new URLSearchParams(fragment.slice(0, 5000))) {
@@ -390,37 +390,37 @@ function read(fragment) {
     if (key === "view")
       take(
         VIEWS.some(([name]) => name === value),
-        () => (found.view = value),
+        () => (restored.view = value),
       );
-    else if (Object.hasOwn(CHOICES, key)) take(CHOICES[key].includes(value), () => (found[key] = value));
+    else if (Object.hasOwn(CHOICES, key)) take(CHOICES[key].includes(value), () => (restored[key] = value));
     else if (key === "lineX" || key === "lineY")
       take(
         MODELS.some((m) => m.sliders.some((s) => s.letter === value)),
-        () => (found[key] = value),
+        () => (restored[key] = value),
       );
     else if (["model", "serve", "train"].includes(key)) {
       const number = whole(value, 0, { model: MODELS, serve: DATA.serve, train: DATA.train }[key].length - 1);
-      take(number !== null, () => (found[key] = number));
+      take(number !== null, () => (restored[key] = number));
     } else if (key === "hide") {
       const numbers = value.split(",").map((each) => whole(each, 0, MODELS.length - 1));
-      take(!numbers.includes(null), () => (found.hidden = [...new Set(numbers)]));
+      take(!numbers.includes(null), () => (restored.hidden = [...new Set(numbers)]));
     } else if (own && MODELS[+own[1]]) {
       for (const pair of value.split(",")) {
         const [letter, text] = pair.split(":"),
           number = whole(text ?? "", 1, MOST);
         const slider = MODELS[+own[1]].sliders.find((s) => s.letter === letter);
-        take(slider && number !== null, () => (found.chosen[+own[1]][letter] = number));
+        take(slider && number !== null, () => (restored.chosen[+own[1]][letter] = number));
       }
     } else if (key.startsWith("at.") && GRIDS[key.slice(3)]) {
       const number = whole(value, 0, GRIDS[key.slice(3)] - 1);
-      take(number !== null, () => (found.at[key.slice(3)] = number));
+      take(number !== null, () => (restored.at[key.slice(3)] = number));
     } else wrong++;
   }
   if (wrong)
-    found.notes = [
+    restored.notes = [
       `${wrong} ${wrong === 1 ? "part" : "parts"} of the address could not be read and ${wrong === 1 ? "was" : "were"} ignored.`,
     ];
-  return found;
+  return restored;
 }
 
 const MOST = 1e9;

@@ -4,16 +4,16 @@
 function stops(slider, value) {
   const own = Number(value),
     top = Math.max(own * 8, { T: 1 << 20, T_src: 1 << 17, B: 1024, L: 128 }[slider.symbol] ?? 64);
-  const found = new Set([own]);
-  for (let n = 1; n <= Math.min(16, top); n++) found.add(n);
+  const values = new Set([own]);
+  for (let n = 1; n <= Math.min(16, top); n++) values.add(n);
   const grain = ["T", "T_src", "B", "W"].includes(slider.symbol) ? 2 : 8;
   for (let unit = 16 / grain; unit * grain <= top; unit *= 2)
-    for (let m = grain; m < 2 * grain; m++) if (unit * m <= top) found.add(unit * m);
+    for (let m = grain; m < 2 * grain; m++) if (unit * m <= top) values.add(unit * m);
   for (let n = 1; n <= 8; n++) {
-    if (own * n <= top) found.add(own * n);
-    if (own % n === 0) found.add(own / n);
+    if (own * n <= top) values.add(own * n);
+    if (own % n === 0) values.add(own / n);
   }
-  return [...found].sort((a, b) => a - b);
+  return [...values].sort((a, b) => a - b);
 }
 
 // The value for a slider that is moved from one stop to another: where the sizes would be refused, the next valid stop
@@ -26,9 +26,9 @@ function snap(model, slider, all, from, to) {
   return all[to];
 }
 
-function Slider({ model, slider, found }) {
+function Slider({ model, slider, figures }) {
   const chosen = state.chosen[model.index][slider.letter];
-  const now = chosen ?? found.letters[slider.letter],
+  const now = chosen ?? figures.letters[slider.letter],
     all = stops(slider, slider.value ?? now);
   const at = all.reduce((best, n, i) => (Math.abs(n - Number(now)) < Math.abs(all[best] - Number(now)) ? i : best), 0);
   const id = `s-${slider.letter}`,
@@ -69,43 +69,43 @@ const Card = ({ name, title, value, text, how, unit }) => html`<div class="card"
 
 function Learn() {
   const model = MODELS[state.model],
-    found = current(model);
+    figures = current(model);
   return html`<div class="split">
     <aside aria-label="Sizes">
       ${MODELS.length > 1 && html`<label class="pick">Model <select value=${state.model} onChange=${(e) => update({ model: +e.target.value })}>${MODELS.map((m) => html`<option value=${m.index}>${m.name}</option>`)}</select></label>`}
       <details open><summary>Sizes</summary>
-        ${model.sliders.map((slider) => html`<${Slider} key=${slider.letter} model=${model} slider=${slider} found=${found} />`)}
+        ${model.sliders.map((slider) => html`<${Slider} key=${slider.letter} model=${model} slider=${slider} figures=${figures} />`)}
         ${model.fixed.length > 0 && html`<p class="note">Fixed, because these sizes decide the structure: ${model.fixed.join(", ")}.</p>`}
         ${Object.keys(state.chosen[model.index]).length > 0 && html`<button onClick=${() => update({ chosen: state.chosen.map((own, i) => (i === model.index ? {} : own)) })}>Reset all</button>`}
       </details>
     </aside>
     <div class="answer">
       <p class="summary">As loaded: ${model.summary.map((line) => html`<span>${line}</span>`)}</p>
-      <p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(found.letters[s.letter])}`).join(", ")}</p>
-      ${found.refused && html`<p class="refused" role="alert" data-refused="1">These sizes are not valid: ${found.refused}. The figures below are of the last valid sizes.</p>`}
-      <${Headline} model=${model} found=${found} />
+      <p class="paper">Here: ${model.sliders.map((s) => `${s.letter} = ${group(figures.letters[s.letter])}`).join(", ")}</p>
+      ${figures.refused && html`<p class="refused" role="alert" data-refused="1">These sizes are not valid: ${figures.refused}. The figures below are of the last valid sizes.</p>`}
+      <${Headline} model=${model} figures=${figures} />
     </div>
-    <div class=${found.refused ? "content stale" : "content"}><${Answers} model=${model} found=${found} /></div>
+    <div class=${figures.refused ? "content stale" : "content"}><${Answers} model=${model} figures=${figures} /></div>
   </div>`;
 }
 
 // What people ask first of a model.
-function Headline({ model, found }) {
-  const t = found.totals,
-    how = (quantity) => known(model, found, quantity);
+function Headline({ model, figures }) {
+  const t = figures.totals,
+    how = (quantity) => known(model, figures, quantity);
   const [flops, attention] = hasWindows(model) ? ["flops_masked", "masked"] : ["flops", "dense"];
-  return html`<section aria-label="Answer" class=${found.refused ? "cards stale" : "cards"}>
+  return html`<section aria-label="Answer" class=${figures.refused ? "cards stale" : "cards"}>
     <${Card} name="params" title="Parameters" value=${t.params} how=${how("params")} />
     <${Card} name="weights_bytes" title="Weights in bf16" value=${bytes(t.params)} text=${iec(bytes(t.params))} how=${byConvention(how("params"))} />
     <${Card} name=${flops} title=${`FLOPs, forward, ${attention}`} value=${t[flops]} how=${how(flops)} />
-    ${hasCache(t) && html`<${Card} name="cache_bytes" title=${`KV cache at ${group(found.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />`}
+    ${hasCache(t) && html`<${Card} name="cache_bytes" title=${`KV cache at ${group(figures.letters.T)} tokens, bf16`} value=${bytes(t.cache)} text=${iec(bytes(t.cache))} how=${byConvention(how("cache"))} />`}
   </section>`;
 }
 const hasCache = (totals) => totals.cache > 0n || totals.cache_constant > 0n;
 
-function Answers({ model, found }) {
-  const t = found.totals,
-    how = (quantity) => known(model, found, quantity);
+function Answers({ model, figures }) {
+  const t = figures.totals,
+    how = (quantity) => known(model, figures, quantity);
   return html`
     <section aria-label="Totals" class="cards">
       ${t.active !== t.params && html`<${Card} name="active" title="Active per token" value=${t.active} how=${how("active")} />`}
@@ -121,23 +121,23 @@ function Answers({ model, found }) {
         html`<${Card} name="cache_growth_bytes" title="KV cache per token" value=${bytes(t.cache_growth)} text=${iec(bytes(t.cache_growth))} how=${byConvention(how("cache"))} />`
       }
     </section>
-    <${Parts} model=${model} found=${found} />
-    <${Thumb} model=${model} found=${found} />
-    ${!model.fixed_length && html`<${Crossing} model=${model} found=${found} />`}
-    ${!model.fixed_length && t.cache > 0n && html`<${Growing} model=${model} found=${found} />`}
-    <${Memory} model=${model} found=${found} />
-    <${TrainingRun} model=${model} found=${found} />
-    <${Theorems} model=${model} found=${found} />
-    <section aria-label="Command"><h2>The same on the command line</h2><pre class="command"><code>${command(model, found)}</code></pre></section>`;
+    <${Parts} model=${model} figures=${figures} />
+    <${Thumb} model=${model} figures=${figures} />
+    ${!model.fixed_length && html`<${Crossing} model=${model} figures=${figures} />`}
+    ${!model.fixed_length && t.cache > 0n && html`<${Growing} model=${model} figures=${figures} />`}
+    <${Memory} model=${model} figures=${figures} />
+    <${TrainingRun} model=${model} figures=${figures} />
+    <${Theorems} model=${model} figures=${figures} />
+    <section aria-label="Command"><h2>The same on the command line</h2><pre class="command"><code>${command(model, figures)}</code></pre></section>`;
 }
 
-function Parts({ model, found }) {
+function Parts({ model, figures }) {
   const what = state.parts,
     parts = `${{ params: "Parameters", flops: "FLOPs", cache: "KV cache elements" }[what]} by part`,
-    all = found.totals[what];
+    all = figures.totals[what];
   const kinds = new Map();
   model.parts.forEach((part, i) => {
-    const value = found.parts[i][what];
+    const value = figures.parts[i][what];
     if (!value) return;
     if (!kinds.has(part.kind))
       kinds.set(part.kind, { name: spoken(part.kind), kind: part.kind, value: 0, children: [] });
@@ -152,14 +152,14 @@ function Parts({ model, found }) {
     });
   });
   const rows = model.parts.flatMap((part, i) => {
-    const value = found.parts[i][what];
+    const value = figures.parts[i][what];
     return value
       ? [
           [
             part.path,
             part.copies,
             {
-              text: html`<${Formula} text=${part.formulas[what]} letters=${found.letters} value=${value} />`,
+              text: html`<${Formula} text=${part.formulas[what]} letters=${figures.letters} value=${value} />`,
               plain: part.formulas[what],
             },
             { name: `${what} ${i}`, value },
@@ -174,7 +174,7 @@ function Parts({ model, found }) {
       formatter: ({ data }) =>
         data.exact === undefined
           ? data.name
-          : `${data.name}<br>${data.formula}<br>= ${numbers(data.formula, found.letters)}<br>= ${group(data.exact)}`,
+          : `${data.name}<br>${data.formula}<br>= ${numbers(data.formula, figures.letters)}<br>= ${group(data.exact)}`,
     },
     series: [
       {
@@ -219,7 +219,7 @@ function Parts({ model, found }) {
       ["cache", "KV cache"],
     ].map(
       ([key, title]) =>
-        found.totals[key] > 0n &&
+        figures.totals[key] > 0n &&
         html`<label><input type="radio" name="parts" checked=${what === key} onChange=${() => update({ parts: key })} /> ${title}</label>`,
     )}</div>
     <${Chart} name=${`${model.name}-${what}`} title=${parts} option=${option} table=${files} height=${380} />
@@ -233,8 +233,8 @@ const Formula = ({ text, letters, value }) =>
 const numbers = (text, known) =>
   text.replace(/[A-Za-z][A-Za-z0-9_]*/g, (letter) => (known[letter] === undefined ? letter : group(known[letter])));
 
-function Thumb({ model, found }) {
-  const rows = rules(model, found).map((rule) => [
+function Thumb({ model, figures }) {
+  const rows = rules(model, figures).map((rule) => [
     rule.what,
     { text: rule.formula, style: "text" },
     { name: `rule ${rule.formula} gives`, value: rule.gives, text: short(rule.gives) },
@@ -253,8 +253,8 @@ const GROUPS = [
 ];
 
 // FLOPs per token by group, masked where the model has windows, with the dense scores and values beside them.
-function Crossing({ model, found }) {
-  const chosen = found.chosen;
+function Crossing({ model, figures }) {
+  const chosen = figures.chosen;
   const points = LENGTHS.map((tokens) => [tokens, evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals]);
   const masked = hasWindows(model),
     attention = masked ? "masked" : "dense";
@@ -313,14 +313,14 @@ function Crossing({ model, found }) {
   </section>`;
 }
 
-function Growing({ model, found }) {
-  const chosen = found.chosen;
+function Growing({ model, figures }) {
+  const chosen = figures.chosen;
   const points = LENGTHS.map((tokens) => [
     tokens,
     bytes(evaluate(model, { ...chosen, B: 1, T: tokens }, false).totals.cache),
   ]);
-  const weights = bytes(found.totals.params),
-    here = found.letters.T;
+  const weights = bytes(figures.totals.params),
+    here = figures.letters.T;
   const option = {
     tooltip: { trigger: "axis", valueFormatter: inBytes },
     legend: {},
@@ -370,41 +370,41 @@ const FIGURES = {
 };
 
 // A figure's evidence at these sizes, with its theorems.
-function behind(model, found, quantity) {
-  const how = known(model, found, quantity),
-    own = ["params", "flops"].includes(quantity) && found.proved;
-  const number = new Set(found.theorems.map((each) => each.key)).size;
+function behind(model, figures, quantity) {
+  const how = known(model, figures, quantity),
+    own = ["params", "flops"].includes(quantity) && figures.proved;
+  const number = new Set(figures.theorems.map((each) => each.key)).size;
   const keys = number === 1 ? "the theorem above" : `the ${number} theorems above`;
-  const where = !own && found.same && model.known[quantity].where;
+  const where = !own && figures.same && model.known[quantity].where;
   const said = how === "modelled" ? "the formula alone" : where || keys;
   return [FIGURES[quantity], { text: html`<${Badge} how=${how} />` }, { text: said, style: "text" }];
 }
 
 const Theorems = ({
   model,
-  found,
+  figures,
 }) => html`<section aria-label="Theorems"><h2>How each figure is known</h2>
   ${
-    found.theorems.length === 0
+    figures.theorems.length === 0
       ? html`<p data-proved="0">No theorem: ${model.unproved}.</p>`
-      : html`<p data-proved=${found.proved ? "1" : "0"}>${found.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
-      <ul>${found.theorems.map(
+      : html`<p data-proved=${figures.proved ? "1" : "0"}>${figures.proved ? "Proved at these sizes: for each part the formulas equal what PyTorch counts, whatever the sizes of its structure." : "Not proved at these sizes: a theorem's form does not fit them. The formulas are the same."}</p>
+      <ul>${figures.theorems.map(
         (
           each,
         ) => html`<li><b>${each.part}</b>: proved for ${each.lengths}; ${each.holds ? "holds" : html`<span class="bad">does not hold: ${each.why}</span>`}
         <details><summary>Sizes, and the theorem's key</summary><p>Theorem <code>${each.key}</code></p><ul>${each.conditions.map(([, text]) => html`<li>${text}</li>`)}</ul></details></li>`,
       )}</ul>`
   }
-  <${Cells} table=${{ title: "At these sizes", head: ["figure", "evidence", "by"], rows: Object.keys(FIGURES).map((quantity) => behind(model, found, quantity)) }} />
+  <${Cells} table=${{ title: "At these sizes", head: ["figure", "evidence", "by"], rows: Object.keys(FIGURES).map((quantity) => behind(model, figures, quantity)) }} />
   <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is stated; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 
 // The command that gives the same numbers.
-function command(model, found) {
+function command(model, figures) {
   const said = [],
     counts = new Map();
   for (const slider of model.sliders) {
-    const value = found.chosen[slider.letter];
+    const value = figures.chosen[slider.letter];
     for (const key of slider.keys) {
       const at = key.indexOf("layer:");
       if (at >= 0) {
@@ -412,7 +412,7 @@ function command(model, found) {
         if (!counts.has(half)) counts.set(half, []);
         counts
           .get(half)
-          .push([key.slice(at + 6), found.letters[slider.letter], value !== undefined && value !== slider.value]);
+          .push([key.slice(at + 6), figures.letters[slider.letter], value !== undefined && value !== slider.value]);
       } else if (value !== undefined && value !== slider.value) said.push(`--set ${key}=${value}`);
     }
   }
@@ -425,11 +425,11 @@ function command(model, found) {
     ["B", "--batch"],
     ["T", "--tokens"],
     ["T_src", "--source"],
-  ].filter(([letter]) => found.letters[letter] !== undefined && model.sliders.some((s) => s.letter === letter));
+  ].filter(([letter]) => figures.letters[letter] !== undefined && model.sliders.some((s) => s.letter === letter));
   return [
     "txcalc show",
     model.source,
     ...said,
-    ...lengths.map(([letter, flag]) => `${flag} ${found.letters[letter]}`),
+    ...lengths.map(([letter, flag]) => `${flag} ${figures.letters[letter]}`),
   ].join(" ");
 }

@@ -6,17 +6,17 @@ GRIDS.dtype = GRIDS.held = DTYPES.length;
 const dtypeOf = (axis) => DTYPES[state.at[axis] ?? DTYPES.indexOf("bf16")];
 const perByte = (bits, what) => (bits < 8 ? `⌈${what}/${8 / bits}⌉` : `${bits / 8}·${what}`);
 
-function Memory({ model, found }) {
-  const t = found.totals,
+function Memory({ model, figures }) {
+  const t = figures.totals,
     dtype = dtypeOf("dtype"),
     held = dtypeOf("held");
-  const letters = { ...found.letters, N: t.params, A: t["params adapters"] ?? t.params, S: t.saved };
+  const letters = { ...figures.letters, N: t.params, A: t["params adapters"] ?? t.params, S: t.saved };
   const row = (title, name, text, value, quantity) => [
     title,
     { name: `memory ${name}`, value, text: iec(value) },
     { text: html`<${Formula} text=${text} letters=${letters} value=${value} />` },
     { name: `memory ${name}`, value },
-    { text: html`<${Badge} how=${byConvention(known(model, found, quantity))} />` },
+    { text: html`<${Badge} how=${byConvention(known(model, figures, quantity))} />` },
   ];
   const head = ["what", "size", "formula", "bytes", "evidence"];
   const terms = model.parts.map((part) => part.formulas.cache).filter(Boolean); // of all copies
@@ -28,7 +28,7 @@ function Memory({ model, found }) {
   ];
   if (t.cache > 0n) {
     serving.push(row(`KV cache of one sequence, ${held}`, "cache", perByte(BITS[held], kept), one, "cache"));
-    serving.push(row("KV cache of all sequences", "caches", perByte(BITS[held], `B·${kept}`), found.letters.B * one, "cache"));
+    serving.push(row("KV cache of all sequences", "caches", perByte(BITS[held], `B·${kept}`), figures.letters.B * one, "cache"));
   }
   const learnt = t["params adapters"] === undefined ? "N" : "A";
   const shares = DATA.state.map(([name, size], i) => [name, size, i ? learnt : "N"]);
@@ -78,10 +78,10 @@ function Spent({ one, gpus, names, price }) {
     <div class="cards">${card("Days", "days", hours / gpus / 24)}${card("GPU-hours", "hours", hours)}${card("Cost", "cost", hours * PRICES[at("hourly")])}</div>`;
 }
 
-function TrainingRun({ model, found }) {
+function TrainingRun({ model, figures }) {
   const [, peak] = DATA.gpus[runAt("chip")],
-    tokens = found.letters.B * (found.letters.T ?? model.positions);
-  const one = Number(found.totals.training) / Number(tokens) / ((peak * SHARES[runAt("mfu")]) / 100);
+    tokens = figures.letters.B * (figures.letters.T ?? model.positions);
+  const one = Number(figures.totals.training) / Number(tokens) / ((peak * SHARES[runAt("mfu")]) / 100);
   return html`<section aria-label="Training run"><h2>Time and cost of a training run</h2>
     <${Spent} one=${one} gpus=${NUMBERS[runAt("number")]} names=${Object.keys(RUN)} />
     <p class="note">FLOPs of forward and backward over the dense bf16 peak of the accelerators, at the MFU that you choose. <code>txcalc train</code> predicts the MFU of a layout.</p>

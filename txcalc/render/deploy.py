@@ -44,7 +44,7 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     if speed and speed.capacity:
         verdicts.insert(0 if speed.limits else 1, serving.capacity(answer, speed.capacity, speed.limits))
     if answer.api:  # the question that was asked, once the plan holds
-        verdicts.insert(0 if answer.fits else len(verdicts), serving.api(answer, answer.api))
+        verdicts.insert(len(verdicts) if answer.failed else 0, serving.api(answer, answer.api))
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")

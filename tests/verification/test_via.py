@@ -304,12 +304,16 @@ def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
     assert [(row["context"], row["batch"], row["bytes"]) for row in measured["rows"]] == sizes
     assert measured["known"]["how"] == "measured" and measured["rows"][0]["dense_bytes"] is None
     assert measured["cache"]["elements_per_token"] == ordinary["cache"]["elements_per_token"]
-    asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0")
-    one, wide, gguf, *two = json.loads(Command("fit")(*asked, "--via", "transformers", "--json").stdout)["rows"]
+    asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0,int4")
+    one, wide, gguf, narrow, *two = json.loads(Command("fit")(*asked, "--via", "transformers", "--json").stdout)["rows"]
     params = shown.data(tiny)["params"]["total"]
     assert one["need_bytes"] == 2 * params + sizes[2][2] and wide["need_bytes"] == one["need_bytes"] + 2 * params
     assert one["fits"] and one["best"] and one["known"]["how"] == "measured" and one["tokens_per_s"] is None
-    assert gguf["refused"] and {row["refused"] for row in two} == {"what is measured is on one GPU"}
+    assert (
+        gguf["refused"]
+        and "with what scales, is not measured" in narrow["refused"]
+        and {row["refused"] for row in two} == {"what is measured is on one GPU"}
+    )
     assert "measured on GPT2LMHeadModel" in Command("fit")(*asked[:3], "--via", "transformers").stdout
     for argv, why in (
         (("fit", tiny, "--gpu", "l4", "--engine", "vllm"), "without --engine and --ram"),

@@ -226,7 +226,12 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
     if card.number > 1:
         return replace(fit, refused="what is measured is on one GPU")
     try:
-        bits = module.model.params * bits_of(weights), module.caches[0][0] * cache_bits_of(request.kv)
+        width = bits_of(weights)
+        if width < 16:
+            raise InputError(
+                "--weights", [f"which matrices {weights} stores, with what scales, is not measured (bf16)"]
+            )
+        bits = module.model.params * width, module.caches[0][0] * cache_bits_of(request.kv)
     except InputError as error:
         return replace(fit, refused=str(error))
     need = sum(ceil_div(number, 8) for number in bits)

@@ -66,7 +66,7 @@ class Framed:
         except ImportError:
             raise MissingExtra("an Arrow table", "pyarrow", "frames") from None
 
-        def array(values: Iterable[Any]) -> Any:
+        def array(values: Iterable[object]) -> Any:
             values = [float(value) if isinstance(value, Fraction) else value for value in values]
             ints = [value for value in values if type(value) is int]
             wide = bool(ints) and not -(2**63) <= min(ints) <= max(ints) < 2**63

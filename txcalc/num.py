@@ -45,7 +45,7 @@ def _kind(*numbers: Any) -> str:
     raise TypeError(f"not a number a formula can use: {[type(n).__name__ for n in numbers]}")
 
 
-def _tape(*numbers: Any) -> Any:
+def _tape(*numbers: object) -> Any:
     """The tape of the first recorded number; None without one."""
     program = sys.modules.get("txcalc.program")
     number = program.recorded(*numbers) if program else None
@@ -84,7 +84,7 @@ def spread(numbers: Iterable[Any]) -> tuple[int, ...] | None:
         return None
 
 
-def each(number: Any, shape: tuple[int, ...]) -> list[Any]:
+def each(number: object, shape: tuple[int, ...]) -> list[Any]:
     """The numbers of an array broadcast to a shape, flattened; a scalar as a list of one."""
     numpy = sys.modules.get("numpy")
     return numpy.broadcast_to(number, shape).ravel().tolist() if numpy and shape else [number]
@@ -221,12 +221,12 @@ def exceeds(a: Num, b: Num) -> bool:
     return _known(a, b) and _anywhere(a > b)
 
 
-def _known(*numbers: Any) -> bool:
+def _known(*numbers: object) -> bool:
     numpy = sys.modules.get("numpy")
     return all(type(n) is int or (numpy is not None and isinstance(n, numpy.ndarray)) for n in numbers)
 
 
-def _anywhere(condition: Any) -> bool:
+def _anywhere(condition: object) -> bool:
     return bool(condition.any() if hasattr(condition, "any") else condition)
 
 

@@ -49,10 +49,10 @@ def _mute() -> None:
 class Commands(TyperGroup):
     """A group whose commands are imported when used."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
+    def list_commands(self, ctx: object) -> list[str]:
         return list(COMMANDS)
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+    def get_command(self, ctx: object, cmd_name: str) -> Any:
         if cmd_name not in COMMANDS:
             return None
         from txcalc.cli.build import build

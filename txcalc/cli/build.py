@@ -61,7 +61,7 @@ class Call(NamedTuple):
     form: options.FormatName
     plot: options.Plot | None
 
-    def ask(self, sources: Sequence[Any] | None = None) -> Any:
+    def ask(self, sources: Sequence[object] | None = None) -> Any:
         """The question's answer; `sources` in place of the models as they were typed."""
         if sources is None:
             via = self.values.get("via")
@@ -133,7 +133,7 @@ def build(name: str) -> Any:
 MODELS = "source"  # the completion of arguments that are models
 
 
-def _items(value: Any) -> list[Any]:
+def _items(value: object) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.questions.changes import must_change
@@ -78,7 +78,11 @@ def plotted(
 
 
 def models(
-    sources: Sequence[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None, *, weights: bool = False
+    sources: Sequence[str],
+    ignore: list[str] | None,
+    changes: Mapping[str, object] | None = None,
+    *,
+    weights: bool = False,
 ) -> list[Model]:
     """Models, some of which may be presets: --ignore must apply to at least one config.json, and changes must change at
     least one model."""

@@ -17,7 +17,7 @@ STEP = ("recompute", "optimizer", "layout")  # of a training step
 class COMMAND(Command):
     """Reads a bare --weights as --headers: it asks for the checkpoint's headers."""
 
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: object, args: list[str]) -> list[str]:
         following = [*args, "-"][1:]
         bare = {i for i, arg in enumerate(args) if arg == "--weights" and following[i].startswith("-")}
         return super().parse_args(ctx, ["--headers" if i in bare else arg for i, arg in enumerate(args)])

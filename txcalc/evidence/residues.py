@@ -60,7 +60,7 @@ class ResidueTape(Tape):
         x, y = left if whole[0] else left.value, right if whole[1] else right.value
         return Residue(self, _FIELD[op](a, b), None if x is None or y is None else _valued(op, x, y))
 
-    def require(self, relation: str, a: Any, b: Any) -> None:
+    def require(self, relation: str, a: object, b: object) -> None:
         """A condition under which alone the results mean something."""
 
 

@@ -165,7 +165,7 @@ def _files() -> dict[str, Path]:
     return {name.lower(): path for place in places for name, path in files_in(place).items()}
 
 
-def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
+def parse(raw: Mapping[str, object], name: str, where: str) -> Accelerator:
     """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]` or
     of what presets share (`presets/sources.toml`).
 

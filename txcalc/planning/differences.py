@@ -269,7 +269,7 @@ def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tu
     return changes, together
 
 
-def _usual(words: list[str], values: tuple[Any, Any]) -> bool:
+def _usual(words: list[str], values: tuple[object, object]) -> bool:
     """A key that only one model has, at its default; or the parts, which the line of the layers says."""
     section, key = words[-2:] if len(words) > 1 else ("", words[0])
     default = SECTIONS.get(section, {}).get(key, (None, ABSENT))[1]

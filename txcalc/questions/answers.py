@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-def json_key(key: str, default: Any = NODEFAULT) -> Any:
+def json_key(key: str, default: object = NODEFAULT) -> Any:
     """A field whose JSON key is older than its name."""
     return field(name=key, default=default)
 
@@ -165,7 +165,7 @@ class Result(Answer, Framed, kw_only=True):
         panel: str | None = None,
         size: str | float | None = None,
         font: float | None = None,
-        ax: Any = None,
+        ax: object = None,
     ) -> Any:
         """A plot: shown in a notebook, printed in a terminal, or written to a file.
 

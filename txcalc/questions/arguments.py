@@ -115,12 +115,12 @@ def _earlier(option: Option | Argument) -> list[str]:
 
 
 @cache
-def hint_of(function: Any, name: str) -> Any:
+def hint_of(function: object, name: str) -> Any:
     """The type of an argument; Any if only type checkers can resolve it."""
     return declared(function.__annotations__.get(name, Any), function.__module__)[0]
 
 
-def _faults(name: str, value: Any, hint: Any) -> list[Fault]:
+def _faults(name: str, value: object, hint: object) -> list[Fault]:
     """The faults of a value of another type, or of such fields of a class of options."""
     if _fits(value, hint):
         options = fields(type(value)) if isinstance(value, Options) else ()
@@ -191,7 +191,7 @@ def count(value: Length | float, flag: str) -> int:
     return _number(value, flag, parse_count)
 
 
-def maybe(value: Any, flag: str, read: Callable[[Any, str], R]) -> R | None:
+def maybe(value: object, flag: str, read: Callable[[Any, str], R]) -> R | None:
     """A value as `length` or `count` reads it; None stays None."""
     return None if value is None else read(value, flag)
 
@@ -221,7 +221,7 @@ def some(values: Lengths | None, flag: str) -> list[int]:
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
 
 
-def one_size(**values: Any) -> None:
+def one_size(**values: object) -> None:
     """Refuses arrays where a command takes one size. Errors: `InputError`."""
     mend = "txcalc.sweep and model.ledger take arrays"
     if faults := [
@@ -230,7 +230,7 @@ def one_size(**values: Any) -> None:
         raise InputError("workload", faults)
 
 
-def listed(sources: Sequence[Any]) -> tuple[Any, ...]:
+def listed(sources: Sequence[object]) -> tuple[Any, ...]:
     """Sources that were given one by one, or as one list."""
     if len(sources) == 1 and isinstance(sources[0], list | tuple):
         return tuple(sources[0])
@@ -250,7 +250,7 @@ def names(values: Names) -> list[str]:
     return [str(value).strip() for value in apart(values)]
 
 
-def apart(values: Any) -> Iterable[Any]:
+def apart(values: object) -> Iterable[Any]:
     """Items of comma-separated texts, of a list or an array, or a single one."""
     several = [values] if isinstance(values, str) or not isinstance(values, Iterable) else values
     return [piece for value in several for piece in (value.split(",") if isinstance(value, str) else [value])]

@@ -34,7 +34,7 @@ def parse_variant(text: str) -> dict[str, Any]:
     return parse_changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", text))
 
 
-def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
+def must_change(models: Sequence[Model], changes: Mapping[str, object]) -> None:
     """Refuses changes that leave every model as it was. Errors: `InputError`."""
     if changes and not any(model.changed for model in models):
         from txcalc.sources.idle import changes_nothing

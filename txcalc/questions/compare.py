@@ -231,7 +231,7 @@ NEVER = "never"
 Ledgers = Sequence[Ledger | None]  # one per model; None where the length does not apply
 
 
-def variant(model: Model, changes: Mapping[str, Any] | str) -> Model:
+def variant(model: Model, changes: Mapping[str, object] | str) -> Model:
     """A model with changes, named by them. Errors: `InputError`, also where they change nothing."""
     keys = parse_variant(changes) if isinstance(changes, str) else changes
     changed = load(model, keys)
@@ -239,7 +239,7 @@ def variant(model: Model, changes: Mapping[str, Any] | str) -> Model:
     return renamed(changed, keys)
 
 
-def renamed(model: Model, changes: Mapping[str, Any]) -> Model:
+def renamed(model: Model, changes: Mapping[str, object]) -> Model:
     """A model named by its changes, without the note of them."""
     name = " ".join([model.name, *(f"{key}={value}" for key, value in changes.items())])
     return replace(model, name=name, notes=tuple(note for note in model.notes if note != model.changed))
@@ -430,7 +430,7 @@ def picture(models: Sequence[Model], contexts: Sequence[int], conventions: Conve
     return Picture(f"{len(models)} models side by side", f"{caption}; dashed: beyond a model's context", panels)
 
 
-def model_lines(model: Model, i: int, at: Mapping[int, Sequence[Any]], marked: Sequence[int]) -> list[Series]:
+def model_lines(model: Model, i: int, at: Mapping[int, Sequence[object]], marked: Sequence[int]) -> list[Series]:
     """A model's line, dashed beyond its own context."""
     points = [(n, at[n][i]) for n in sorted(at) if at[n][i]]
     end = model.context or MAX_TOKENS

@@ -403,7 +403,7 @@ def deploy(
     detail: Annotated[
         bool, o.Option("Print every table: layouts, memory and time by part, the Pareto front, definitions.")
     ] = False,
-    **options: Any,
+    **options: object,
 ) -> Deploy:
     """Plan serving: does it fit, how fast is it, what does it cost? Memory of each GPU, maximum concurrency, latency
     and throughput.
@@ -743,7 +743,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         return launch
 
 
-def _picture(name: str, *of: Any) -> Callable[[], Any]:
+def _picture(name: str, *of: object) -> Callable[[], Any]:
     """A function that draws a plan, or compares deployments, by a function of `deploy_plot`."""
     return lambda: getattr(import_module("txcalc.questions.deploy_plot"), name)(*of)
 

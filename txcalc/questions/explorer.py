@@ -295,7 +295,7 @@ def _varies(condition: Guard) -> bool:
     return isinstance(condition.a, Recorded) or isinstance(condition.b, Recorded)
 
 
-def _used(numbers: Sequence[Any]) -> set[str]:
+def _used(numbers: Sequence[object]) -> set[str]:
     """The letters that numbers depend on."""
     return {str(step.left) for step in steps(numbers) if step.op == "letter"}
 

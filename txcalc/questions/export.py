@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from txcalc.errors import Fault, InputError
 from txcalc.questions import options as o
@@ -28,7 +28,7 @@ def export(
     file: Annotated[str | Path | None, o.Argument("The file; default: standard output.", "FILE")] = None,
     *,
     force: Annotated[bool, o.FORCE] = False,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
     ignore: Sequence[str] = (),
 ) -> Export:
     """Write a model as a preset or a config.json, which reads back to the same numbers.

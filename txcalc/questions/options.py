@@ -269,7 +269,7 @@ def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
     return tuple(result)
 
 
-def options_class(hint: Any) -> type[Options] | None:
+def options_class(hint: object) -> type[Options] | None:
     """The class of options that an argument takes, be it one of several kinds: `Engine | str`."""
     kinds = (each for each in (hint, *get_args(hint)) if isinstance(each, type))
     return next((each for each in kinds if issubclass(each, Options)), None)

@@ -133,11 +133,11 @@ def report(
     tokens: Annotated[o.Length | None, o.TOKENS.more("For training (default: 4,096 or the context).")] = None,
     global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH.more("For training.")] = None,
     title: Annotated[str | None, o.Option("Title of the page.", "TEXT")] = None,
-    changes: Mapping[str, Any] | None = None,
+    changes: Mapping[str, object] | None = None,
     ignore: Sequence[str] = (),
     command: str = "txcalc.report",
     tell: Progress = no_progress,
-    **options: Any,
+    **options: object,
 ) -> Page:
     """Write an interactive page: sliders for a model's sizes, its parts, formulas and theorems; several models side by
     side; serving and training plans. One file that works offline.
@@ -203,7 +203,7 @@ def report(
     return Page(import_module("txcalc.render.page").page(shown, explorers), tuple(notes))
 
 
-def _source(name: str, changes: Mapping[str, Any], ignore: Sequence[str]) -> str:
+def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> str:
     """A model as words of a command line."""
     pairs = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in changes.items()]
     words = [shlex.quote(name), *(f"--set {shlex.quote(pair)}" for pair in pairs)]

@@ -179,7 +179,7 @@ def show_via(
     )
 
 
-def parsed(source: Any) -> tuple[Any, str, str]:
+def parsed(source: object) -> tuple[Any, str, str]:
     """A config.json, its place and name. Errors: `InputError`, `MissingExtra`."""
     from importlib.util import find_spec
 
@@ -207,7 +207,7 @@ class Memory(NamedTuple):
     notes: list[str]
 
 
-def memory(source: Any, lengths: Sequence[int], source_tokens: int | None = None) -> Memory:
+def memory(source: object, lengths: Sequence[int], source_tokens: int | None = None) -> Memory:
     """Errors: `InputError`, `MissingExtra`."""
     data, where, name = parsed(source)
     from txcalc.verification.via import measure
@@ -222,7 +222,7 @@ def memory(source: Any, lengths: Sequence[int], source_tokens: int | None = None
     return Memory(info, known, tuple(caches), [f"assumed {line}" for line in first.assumptions])
 
 
-def text(formula: Any) -> str | None:
+def text(formula: object) -> str | None:
     return None if formula is None else as_text(formula)
 
 

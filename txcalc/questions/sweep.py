@@ -244,12 +244,12 @@ def sweep(
 
 def grid_of(
     source: Source,
-    changes: Mapping[str, Any],
+    changes: Mapping[str, object],
     ignore: Sequence[str],
     axes: Sequence[GridAxis],
     quantities: Sequence[str],
     lengths: Mapping[str, int],
-    conventions: Mapping[str, Any],
+    conventions: Mapping[str, object],
 ) -> Grid:
     """The grid of one model. Changes that are expressions follow the axes. Errors: `InputError`."""
     from txcalc.sources.expressions import read as read_expressions
@@ -266,7 +266,7 @@ def grid_of(
     return grid
 
 
-def grid_axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[GridAxis]:
+def grid_axes(over: Mapping[str, object] | Sequence[str]) -> Iterator[GridAxis]:
     """The axes. Errors: `InputError`."""
     from txcalc.sweeps.sweep import SweepAxis as GridAxis, parse_axis
 

@@ -77,7 +77,7 @@ class RecipeOptions(o.Options):
     optimizer: Annotated[str, o.OPTIMIZER] = "adamw"
     recipe: Annotated[str, RECIPE] = ""
 
-    def choices(self, **given: Any) -> dict[str, Any]:
+    def choices(self, **given: object) -> dict[str, Any]:
         """The recipe's fields: `given`, and those of the options and of `--recipe`. Errors: `InputError`."""
         given |= {
             "framework": self.framework,
@@ -387,7 +387,7 @@ def train(
     fits_on: Annotated[bool, o.Option("Also list the accelerators that it fits on.", None, "Engine")] = False,
     detail: Annotated[bool, o.DETAIL] = False,
     tell: Callable[[str, float], None] | None = None,
-    **options: Any,
+    **options: object,
 ) -> Train:
     """Plan training: memory of every rank, time of a step, days and cost. Exit code 1: it does not fit.
 

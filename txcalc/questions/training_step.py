@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import KINDS, Ledger
@@ -53,7 +53,7 @@ class StepRecipe(Answer):
     summary: str
 
     @classmethod
-    def of(cls, recipe: Recipe, **more: Any) -> Self:
+    def of(cls, recipe: Recipe, **more: object) -> Self:
         from txcalc.planning.training.optimizers import OPTIMIZERS
 
         kept = OPTIMIZERS[recipe.optimizer].what

@@ -283,6 +283,6 @@ def verified_figure(model: str, row: CheckedRow) -> VerifiedFigure:
     )  # fmt: skip
 
 
-def number(value: Any) -> int | str:
+def number(value: object) -> int | str:
     """A figure: an int, or a formula as text."""
     return value if isinstance(value, int | str) else as_text(value)

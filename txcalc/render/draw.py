@@ -157,10 +157,10 @@ def _pgf(drawn: Any) -> str:
     measure = drawn.canvas.get_renderer().get_text_width_height_descent
 
     class Renderer(RendererPgf):
-        def draw_text(self, gc: Any, x: Any, y: Any, s: str, *args: Any, **others: Any) -> None:
+        def draw_text(self, gc: object, x: object, y: object, s: str, *args: object, **others: object) -> None:
             super().draw_text(gc, x, y, latex_text(s), *args, **others)  # type: ignore[no-untyped-call]
 
-        def get_text_width_height_descent(self, s: str, prop: Any, ismath: Any) -> Any:
+        def get_text_width_height_descent(self, s: str, prop: object, ismath: object) -> Any:
             return measure(s, prop, ismath)
 
     body = io.StringIO()
@@ -225,7 +225,7 @@ def figure(picture: Picture, style: Style = USUAL) -> Any:
 
 
 def panel_into(
-    axes: Any, panel: Panel, style: Style | None = None, alike: Sequence[Panel] = (), explained: bool = False
+    axes: object, panel: Panel, style: Style | None = None, alike: Sequence[Panel] = (), explained: bool = False
 ) -> None:
     """Draws a panel into matplotlib's axes. `style`: of a figure with the legend below, not inside; `alike`: panels
     whose axes are the same; `explained`: the legend above has its series."""
@@ -276,7 +276,7 @@ def _colour(line: Series, panel: Panel) -> Any:
     return colormaps["viridis"](0.9 * line.of / (most - 1))
 
 
-def _scaled(axes: Any, panel: Panel, alike: Sequence[Panel], style: Style | None) -> None:
+def _scaled(axes: object, panel: Panel, alike: Sequence[Panel], style: Style | None) -> None:
     """Limits, scales, ticks and labels of both axes."""
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
 from txcalc.render.report import Report, Table, cell
 
@@ -39,7 +38,7 @@ def _table(table: Table) -> str:
     return f'<section aria-label="{label}">{scrolled}</section>'
 
 
-def _row(cells: Sequence[Any], scope: str, left: Collection[int]) -> str:
+def _row(cells: Sequence[object], scope: str, left: Collection[int]) -> str:
     shown = []
     for i, value in enumerate(cells):
         one = cell(value)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from txcalc.render.lines import blocks, wrapped
 from txcalc.render.report import Report, Table, cell
@@ -40,7 +39,7 @@ def _floats(table: Table, caption: str) -> Iterator[str]:
 
 
 def _float(
-    table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], widths: list[int], number: int, caption: str
+    table: Table, rows: Sequence[Sequence[object]], chosen: list[int], widths: list[int], number: int, caption: str
 ) -> str:
     """One float: the given rows and columns of a table, with lines broken as in a terminal."""
     heads, *body = [

@@ -34,12 +34,12 @@ def column(name: str, unit: str = "", shown: str = "") -> TableCell:
     return TableCell(name, shown or name, unit=unit)
 
 
-def exact(number: Any) -> TableCell:
+def exact(number: object) -> TableCell:
     """An integer with separators."""
     return TableCell(number, f"{number:,}" if isinstance(number, int) else str(number))
 
 
-def rounded(number: Any, unit: str = "") -> TableCell:
+def rounded(number: object, unit: str = "") -> TableCell:
     """Three significant digits: 8.03 B."""
     return TableCell(number, f"{short(number)} {unit}".rstrip())
 
@@ -62,7 +62,7 @@ def error(got: Any, truth: Any) -> TableCell:
     return TableCell(float(off), text, style)
 
 
-def cell(value: Any) -> TableCell:
+def cell(value: object) -> TableCell:
     """A value as a cell: an int with separators, else its text."""
     if isinstance(value, TableCell):
         return value
@@ -157,7 +157,7 @@ def _selected(table: Table, names: Sequence[str]) -> Table:
     return replace(table, rows=rows, total=table.total and bool(rows) and rows[-1] is table.rows[-1])
 
 
-def _in_digits(item: Any, digits: int) -> Any:
+def _in_digits(item: object, digits: int) -> Any:
     """A cell that is a number of at least a million, or bytes."""
     shown = cell(item)
     if isinstance(shown.value, int | Fraction) and shown.value >= 10**6:
@@ -193,7 +193,7 @@ def as_csv(report: Report) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def inert(value: Any) -> Any:
+def inert(value: object) -> Any:
     """A value of a CSV cell; a text that a spreadsheet would run as a formula begins with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
@@ -255,7 +255,7 @@ def values(table: Table, name: str) -> Iterator[Value]:
 KNOWN = "evidence"  # the heading of how a row's figures are known
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """A cell's value as a number or text."""
     plain = cell(value).value
     if isinstance(plain, Fraction):
@@ -283,12 +283,12 @@ def as_markdown(report: Report) -> str:
     return "\n\n".join(blocks)
 
 
-def _unit(heading: Any) -> str:
+def _unit(heading: object) -> str:
     """A heading with the unit of its exact values."""
     unit = cell(heading).unit
     return f"{_name(heading)} ({unit})" if unit else _name(heading)
 
 
-def _name(heading: Any) -> str:
+def _name(heading: object) -> str:
     """A heading in one line."""
     return str(cell(heading).value)

@@ -233,7 +233,7 @@ def _memory(answer: Show, form: str) -> Table:
     return _with_evidence("Memory", ["quantity", "bytes", TableCell("", "size")], rows, form)
 
 
-def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[Any]], form: str) -> Table:
+def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[object]], form: str) -> Table:
     """A table of rows whose last cell says how their figures are known: in its title, where all are known alike."""
     if form == "table" and len({row[-1] for row in rows}) == 1:
         return Table(f"{title}: {rows[0][-1]}", headings, [row[:-1] for row in rows], name=title)

@@ -80,7 +80,7 @@ def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
     columns = max(20, width - margin - 2)
     canvas = Canvas(columns, HEIGHT, mode="names", no_color=not coloured)
 
-    def place(x: Any, y: Any) -> tuple[float, float]:
+    def place(x: object, y: object) -> tuple[float, float]:
         across, up = _part(panel.x, x, left, right), _part(panel.y, y, low, high)
         return across * canvas.xmax_inside, up * canvas.ymax_inside
 

@@ -166,7 +166,7 @@ def _memory(rank: RankMemory, which: str) -> Table:
     return Table(f"Peak memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
 
 
-def _sum(name: Any, size: int) -> list[Any]:
+def _sum(name: object, size: int) -> list[Any]:
     return [name, exact(size), iec(size), ""]
 
 

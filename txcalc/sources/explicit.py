@@ -83,7 +83,7 @@ def kinds_in_order(stack: StackSpec) -> list[str]:
     return names
 
 
-def cycle(order: Sequence[Any]) -> list[Any]:
+def cycle(order: Sequence[object]) -> list[Any]:
     """The shortest order that repeats over the layers, twice at least; all of it where none does."""
     n = len(order)
     period = next((p for p in range(1, n // 2 + 1) if all(order[i] == order[i % p] for i in range(n))), n)

@@ -186,7 +186,7 @@ def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
     return tensors({name: entry for name, entry in listed.items() if name != "__metadata__"}, where, room)
 
 
-def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[StoredTensor]:
+def tensors(listed: Mapping[str, object], where: str, room: int | None) -> list[StoredTensor]:
     """The entries of a header, checked; `room` as `parse`'s."""
     faults: list[Fault | str] = []
     spans: list[tuple[int, int, StoredTensor]] = []

@@ -126,7 +126,7 @@ def split_branches(
     rank: Model,
     leaves: Sequence[RankLeaf],
     recipe: Recipe,
-    meshes: Mapping[Any, Any],
+    meshes: Mapping[Any, object],
     between: object,
 ) -> None:
     """Replaces the branches of `leaves` by those that one rank of tp runs; `rank` is the model of that rank's share,

@@ -75,7 +75,7 @@ def _check(config: Any, data: Mapping[str, Any], path: str, places: Sequence[str
 
 
 def _check_unread(
-    config: object, unread: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck
+    config: object, unread: Mapping[str, object], path: str, absent: Sequence[str], result: KeyCheck
 ) -> None:
     """Given keys that the class does not name: a fault where the value could be a size, else one line for all."""
     cls, passed = type(config).__name__, list[str]()
@@ -115,7 +115,7 @@ def _defaults(cls: Any) -> dict[str, Any]:
     return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
 
 
-def _moved_keys(part: object, config: object, data: Mapping[str, Any]) -> list[str]:
+def _moved_keys(part: object, config: object, data: Mapping[str, object]) -> list[str]:
     """Keys of a part that a file without an object for it has at its own level, where the class moves them."""
     part_keys, config_keys = _defaults(type(part)), _defaults(type(config))
     return [

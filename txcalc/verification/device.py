@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -118,7 +117,7 @@ def describe(device: str) -> dict[str, str | int | None]:
 KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
 
 
-def same_kind(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
+def same_kind(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
     """Whether two devices, described by `describe`, may share a file of measurements."""
     return all(first.get(key) == second.get(key) for key in KIND)
 

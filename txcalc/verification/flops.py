@@ -88,7 +88,7 @@ def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
 
 
-def output_sum(result: Any) -> Any:
+def output_sum(result: object) -> Any:
     """The sum of all outputs, a loss for any module."""
     return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
 

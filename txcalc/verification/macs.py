@@ -6,7 +6,6 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 from torch import nn
@@ -33,7 +32,7 @@ HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_no
 class _InnermostAnalysis(JitModelAnalysis):  # type: ignore[misc]
     """Charges an operator to the innermost module alone; only operators on our list are free."""
 
-    def __init__(self, net: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def __init__(self, net: nn.Module, inputs: tuple[object, ...]) -> None:
         super().__init__(net, inputs)
         self._ignored_ops = set[str]()
         self.set_op_handle(**HANDLES).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
@@ -43,7 +42,7 @@ class _InnermostAnalysis(JitModelAnalysis):  # type: ignore[misc]
         return {self.canonical_module_name(module_name)}
 
 
-def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
+def count(net: nn.Module, inputs: tuple[object, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
     """FLOPs of each module without its children (twice fvcore's multiply-adds), and the operators without a count, by
     module."""
     stats = _InnermostAnalysis(net, inputs)._analyze()

@@ -416,7 +416,7 @@ SCHEDULES = {
 }  # fmt: skip
 
 
-def make_schedule(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor], Any]) -> Any:
+def make_schedule(recipe: Recipe, stages: Sequence[object], loss: Callable[[Any, Tensor], Any]) -> Any:
     """torch's own schedule over this rank's stages."""
     from torch.distributed.pipelining import schedules
 

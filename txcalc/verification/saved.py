@@ -98,7 +98,7 @@ class SavedElements:
     def _is_provisional(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
 
-    def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
+    def _reason(self, address: int, tensor: Tensor, elements: object, path: str) -> str:
         if address in self._weights:
             return WEIGHTS
         if not tensor.dtype.is_floating_point:
@@ -208,7 +208,7 @@ def claims(ledger: Ledger, ignored: Collection[str] = ()) -> bool:
     return {*_modelled_parts(ledger, {}).values()} <= {MODELLED[name] for name in ignored}
 
 
-def _modelled_parts(ledger: Ledger, measured: Mapping[str, Any]) -> dict[str, str]:
+def _modelled_parts(ledger: Ledger, measured: Mapping[str, object]) -> dict[str, str]:
     """The parts whose figure is only modelled, by path, and why."""
     reasons: dict[str, str] = {}
     for entry in ledger:

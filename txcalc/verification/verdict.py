@@ -124,7 +124,7 @@ def equal(predicted: object, measured: object) -> bool:
 
 
 def check_equal(
-    path: str, quantity: str, predicted: Any, measured: Any, oracle: str, where: str = "", for_all: bool = False
+    path: str, quantity: str, predicted: object, measured: object, oracle: str, where: str = "", for_all: bool = False
 ) -> CheckedRow:
     """A row that is equal if its figures are."""
     same = equal(predicted, measured)
@@ -191,7 +191,7 @@ def compare(
         yield check_equal("", quantity, want, got, oracle, where, for_all)
 
 
-def _owner(path: str, predicted: Mapping[str, Any]) -> str:
+def _owner(path: str, predicted: Mapping[str, object]) -> str:
     """The part of a module: itself, or the nearest parent in the ledger; else itself."""
     above = path
     while above:

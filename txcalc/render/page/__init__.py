@@ -66,7 +66,7 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     return text
 
 
-def _exact(value: Any) -> Any:
+def _exact(value: object) -> Any:
     """Integers that JavaScript would round, as strings."""
     if isinstance(value, dict):
         return {key: _exact(item) for key, item in value.items()}

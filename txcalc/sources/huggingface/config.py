@@ -431,7 +431,7 @@ def periodic(n_layers: int, period: int) -> list[str]:
     return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]
 
 
-def rotary_axis(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
+def rotary_axis(flags: Iterable[object]) -> tuple[list[str], dict[str, Raw]]:
     """The axis of layers with rotary positions, and of layers without positions."""
     return ["rotary" if on else "unrotated" for on in flags], {
         "rotary": {},

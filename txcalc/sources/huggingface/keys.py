@@ -359,7 +359,7 @@ class Keys:
             return _second_stand_in(stand_in, check) if self.second_reading else stand_in
 
 
-def without(table: Mapping[str, Any], *names: str) -> Raw:
+def without(table: Mapping[str, object], *names: str) -> Raw:
     """A table without some of its keys."""
     return {name: value for name, value in table.items() if name not in names}
 

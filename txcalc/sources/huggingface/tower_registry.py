@@ -187,7 +187,7 @@ def _function(name: str, module: str) -> Any:
 
 def _plan(
     tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
-    ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: object,
+    ignore: str = "", sizes: Sequence[object] = (), absent: str = "", **more: object,
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
     instead, and arguments of the tower's function: default sizes that are not its own, and more."""

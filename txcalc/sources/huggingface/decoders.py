@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from msgspec import Struct, field
@@ -48,8 +50,9 @@ class Decoder(Struct, frozen=True, kw_only=True):
                         neighbours, `angles` are ready, `learned` the rows by key, default and how many more,
                         `rotary_key` that of the rotated width
     scaled              the embedding is, by √D
-    tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
+    tied, head          whether the head is tied by default; arguments of `Config.lm_head`, others by key and default
     only, ignore        the one value of keys, and why; keys that change no size
+    same                keys that repeat a size of the description, at this path in it, and why
     window … layer_bases
                         the kinds of layers: with a window (`_windowed`), by Qwen's switch (`_switched`), `dense` first
                         by `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many
@@ -100,6 +103,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     tied: bool = False
     head: Table = field(default_factory=dict)
     only: Sequence[tuple[Any, str, str]] = ()
+    same: Sequence[tuple[str, str, str]] = ()
     ignore: str = ""
     further: bool = False
     window: Table | None = None
@@ -119,7 +123,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
         parts: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
         parts |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
-        given = {key: c.real(value[0], default=value[1]) if isinstance(value, list) else value
+        given = {key: _number_or_flag(c, *value) if isinstance(value, list) else value
                  for key, value in self.head.items()}  # fmt: skip
         embedding = {"scale": raw["d_model"] ** 0.5} if self.scaled else {**self.embedding} if self.embedding else None
         raw = c.decoder(raw, attention, embedding=embedding, head=c.lm_head(self.tied, **given), **parts)
@@ -127,6 +131,8 @@ class Decoder(Struct, frozen=True, kw_only=True):
             raw["latent"] = raw.pop("attention")
         for value, keys, why in self.only:
             c.require_value(value, *keys.split(), why=why)
+        for key, path, why in self.same:
+            c.require_value(reduce(getitem, path.split("."), raw), key, why=why)
         c.ignore(*self.ignore.split())
         if self.further:
             c.note_mtp_layers()
@@ -210,7 +216,8 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
     `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be
-    none; `shared_width` that of the width of one that every token passes; `more` are further keys of the table.
+    none; `shared_width` that of the width of one that every token passes, 0 where there is none; `more` are further
+    keys of the table.
     """
 
     n: str = "num_experts num_local_experts"
@@ -228,7 +235,9 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
         """The table of experts in a config."""
         mixed: Raw = {}
         if self.shared_width:
-            mixed["d_ff_shared"] = c.size(self.shared_width[0], default=_default(self.shared_width[1]))
+            key, default = self.shared_width
+            width = c.size(key, default=_default(default)) if default else c.count(key, default=0)
+            mixed = {"d_ff_shared": width} if width else {}
         numbers = _default(self.number), _default(self.top)
         mixed |= {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **self.more}
         if self.shared is None:
@@ -236,6 +245,10 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
         if self.always:
             c.size(self.shared[0], default=self.shared[1])
         return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
+
+
+def _number_or_flag(c: Config, key: str, default: float) -> Any:
+    return c.flag(key, default=default) if isinstance(default, bool) else c.real(key, default=default)
 
 
 def _default(value: object) -> Any:

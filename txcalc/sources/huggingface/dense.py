@@ -183,15 +183,6 @@ def gpt_neox_japanese(c: Config) -> Raw:
     return layered(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
 
 
-def bloom(c: Config) -> Raw:
-    raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
-    c.require_value(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
-    attention = c.mha(raw, names=GPT_HEADS, bias=True)
-    mlp = {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True}
-    places, first = {"form": "alibi"}, {"norm": True}
-    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, embedding=first, tied=True)
-
-
 def falcon(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed"), ("num_hidden_layers", "n_layer"))
     attention = c.mha(raw, names=("num_attention_heads", "n_head"))

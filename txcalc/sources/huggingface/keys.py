@@ -203,7 +203,7 @@ class Keys:
         """The spelling that this file uses."""
         return next((name for name in names if self.data.get(name) is not None), names[0])
 
-    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> None:
+    def divides(self, part: object, whole: Any, name: str, whole_name: str) -> None:
         """A fault unless `part` divides `whole`."""
         if not part or whole % part:
             self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")

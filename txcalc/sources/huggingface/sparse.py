@@ -17,7 +17,6 @@ from txcalc.sources.huggingface.config import (
     periodic,
     rotary_axis,
 )
-from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
@@ -35,32 +34,6 @@ def qwen2_moe(c: Config) -> Raw:
     top = c.count("max_window_layers", default=28) if on else 0
     types = c.layer_types(n, [LOCAL if on and i % 2 == 0 and i < top else GLOBAL for i in range(n)])
     return layered(raw, c.windows(raw, window, types), c.mixture(raw, c.qwen_sparse(raw)))
-
-
-def granitemoe_swa(c: Config) -> Raw:
-    raw = granitemoeshared(c)
-    raw["attention"]["sinks"] = True
-    return c.with_layer_bases(raw)
-
-
-def granitemoeshared(c: Config) -> Raw:
-    raw = decoder(c, "granitemoe")
-    width = c.count("shared_intermediate_size", default=0)
-    return raw | {"experts": raw["experts"] | ({"d_ff_shared": width} if width else {})}
-
-
-def phimoe(c: Config) -> Raw:
-    raw = c.stack()
-    window = c.size("sliding_window", default=None)
-    attention = c.heads(raw, kv=8, attention_bias=False)
-    mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 16, 2)
-    if mixed["top_k"] != 2:
-        c.fault("num_experts_per_tok", mixed["top_k"], "2", "transformers' phimoe always takes two")
-    raw = c.decoder(raw, attention, mixed=mixed, theta=1e6)
-    raw["norm"] = c.layer_norm("rms_norm_eps")
-    if c.flag("lm_head_bias", default=False) and raw["head"].get("form", "lm") == "lm":
-        raw["head"]["bias"] = True
-    return layered(raw, c.same_window(raw, window))
 
 
 def uncounted(c: Config) -> None:

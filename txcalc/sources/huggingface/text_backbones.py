@@ -18,25 +18,8 @@ from txcalc.sources.huggingface.config import (
     layered,
     rotary_axis,
 )
-from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.spec import real, size
-
-
-def glm_ocr_text(c: Config) -> Raw:
-    """GLM-4.1V's without biases on q, k and v; the width of a head is its own."""
-    raw = decoder(c, "glm4v_text")
-    raw["attention"] = c.heads(raw, kv=8)
-    raw["positions"] = c.rotary(raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
-    return raw
-
-
-def hunyuan_vl_text(c: Config) -> Raw:
-    """HunYuan's dense one; its published configs name some sizes twice."""
-    raw = decoder(c, "hunyuan_v1_dense", tied=True, d_head=None)
-    c.require_value(raw["attention"]["d_head"], "attention_head_dim", why="head_dim says the same thing")
-    c.require_value(raw["vocab_size"], "org_vocab_size", why="vocab_size says the same thing")
-    return raw
 
 
 def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = None) -> Raw:

@@ -71,7 +71,7 @@ def _size(tensors: Sequence[StoredTensor]) -> StoredSize:
     return StoredSize(len(tensors), sum(t.elements for t in tensors), sum(t.bytes for t in tensors))
 
 
-def _grouped(items: Iterable[Any], key: Any) -> Iterator[tuple[Any, list[Any]]]:
+def _grouped(items: Iterable[object], key: Any) -> Iterator[tuple[Any, list[Any]]]:
     groups: dict[Any, list[Any]] = {}
     for item in items:
         groups.setdefault(key(item), []).append(item)

@@ -382,9 +382,9 @@ class Model(Struct, frozen=True, dict=True):
 
     def ledger(
         self,
-        batch: Any = 1,
-        tokens: Any = 1,
-        past: Any = 0,
+        batch: object = 1,
+        tokens: object = 1,
+        past: object = 0,
         source: Any = None,
         *,
         dtype: str = "bf16",

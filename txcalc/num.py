@@ -136,7 +136,7 @@ def ratio(a: Num, b: Num) -> Any:
     return exact.numerator if exact.denominator == 1 else exact
 
 
-def power(base: Any, exponent: Any) -> Num:
+def power(base: object, exponent: Any) -> Num:
     """base^exponent."""
     return base**exponent
 
@@ -193,7 +193,7 @@ def _rows() -> Any:
     """`nearest_square` as a SymPy function, which evaluates once n is a number."""
     sympy = sys.modules["sympy"]
 
-    def known(cls: Any, n: Any) -> Any:
+    def known(cls: object, n: Any) -> Any:
         return sympy.Integer(nearest_square(int(n))) if n.is_Integer and n.is_positive else None
 
     return type("rows", (sympy.Function,), {"is_integer": True, "is_positive": True, "eval": classmethod(known)})

@@ -69,7 +69,7 @@ class Commands(TyperGroup):
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
+    def format_commands(self, ctx: object, formatter: Any) -> None:
         """Every command with the first sentence of its help."""
         helps = {name: " ".join(self.get_command(ctx, name).help.split()) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):

@@ -235,7 +235,7 @@ def key(
 
 
 def letter(
-    default: Any,
+    default: object,
     meaning: str,
     when: str = "",
     *,

@@ -201,7 +201,7 @@ def bandwidth(value: int | str, flag: str) -> int:
     return parse_rate(str(value), flag)
 
 
-def _number(value: Any, flag: str, parse: Any) -> int:
+def _number(value: object, flag: str, parse: Any) -> int:
     number = parse(value, flag) if isinstance(value, str) else counted(value)
     if not whole(number) or number < 0:
         raise InputError(flag, [Fault(flag, value, "a whole number")])

@@ -148,7 +148,7 @@ def crossing(model: Model, row: RuleCrossover, form: Any) -> Crossing:
     return Crossing(model.name, row.rule.name, row.attention, text, row.tokens, row.why, latex)
 
 
-def classic_crossings(plain: Sequence[Any], gated: Sequence[Any]) -> tuple[ClassicCrossing, ...]:
+def classic_crossings(plain: Sequence[object], gated: Sequence[Any]) -> tuple[ClassicCrossing, ...]:
     """The closed forms of the textbook block, as many as rules, dense and masked."""
     names = [(rule.name, attention) for rule in RULES for attention in ("dense", "masked")]
     forms = zip(names, plain, gated, strict=True)

@@ -153,7 +153,7 @@ def design(
     )
 
 
-def _family(source: Source | None, changes: Mapping[str, Any], sizes: Mapping[str, Any]) -> DesignFamily | Likeness:
+def _family(source: Source | None, changes: Mapping[str, object], sizes: Mapping[str, Any]) -> DesignFamily | Likeness:
     """Llama's family, or a model's. Errors: `InputError`."""
     if source is not None:
         if sizes:

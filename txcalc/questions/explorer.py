@@ -402,7 +402,7 @@ def _is(number: object, value: int) -> bool:
     return type(number) is int and number == value
 
 
-def _pairs(spec: Any, traced: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(spec: object, traced: Any) -> Iterator[tuple[Any, Any]]:
     """The numbers at the same places of two descriptions of one structure."""
     if isinstance(spec, Mapping):
         for key, value in spec.items():

@@ -257,7 +257,7 @@ def notes(measured: Any) -> Iterator[str]:
         yield f"not counted, though they may cost FLOPs: {operators}"
 
 
-def comparison(data: Any, where: str, name: str, measured: Any) -> list[str]:
+def comparison(data: object, where: str, name: str, measured: Any) -> list[str]:
     """A note on txcalc's own description of the same config, where it reads that."""
     from txcalc.sources import build, huggingface
 

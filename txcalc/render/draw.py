@@ -295,7 +295,7 @@ def _scaled(axes: object, panel: Panel, alike: Sequence[Panel], style: Style | N
         axis_.set_minor_locator(NullLocator())
 
 
-def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str], style: Style | None) -> None:
+def _legend(axes: Any, handles: Sequence[object], labels: Sequence[str], style: Style | None) -> None:
     """The legend, below the axes so that it hides nothing; old versions of matplotlib drop labels that begin with _."""
     from matplotlib.transforms import ScaledTranslation
 

@@ -165,7 +165,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
         yield f"{sign}  {line.label}"
 
 
-def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
+def _interpolated(x: float, xs: Sequence[float], layer: Sequence[object], place: Any) -> float:
     """The interpolated height of a layer on the canvas; that of a single point is its own."""
     if len(xs) == 1:
         return place(1, layer[0])[1]  # type: ignore[no-any-return]

@@ -93,7 +93,7 @@ class MetadataKeys:
         self.keys_read: set[str] = set()
         self.faults: list[Fault | str] = []
 
-    def get(self, key: str, check: Any, default: Any = ABSENT) -> Any:
+    def get(self, key: str, check: Any, default: object = ABSENT) -> Any:
         """A key's value, checked. A list of equal values is one value; a list of heads leaves out layers with 0."""
         self.keys_read.add(key)
         name = f"{self.arch}.{key}"

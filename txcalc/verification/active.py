@@ -26,7 +26,7 @@ class _Reads(TorchDispatchMode):
         super().__init__()
         self.storages = set[int]()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         for value in torch.utils._pytree.tree_leaves((args, kwargs)):
             if isinstance(value, torch.Tensor):
                 self.storages.add(value.untyped_storage()._cdata)

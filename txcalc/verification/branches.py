@@ -162,7 +162,7 @@ def split_branches(
         (_share_positions if sends else _join)(branch, mesh, between)
 
 
-def shard_outside_branches(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
+def shard_outside_branches(net: Any, piece: StagePiece, mesh: Any, between: object) -> None:
     """Modules outside the branches without a tensor-parallel style in torch: tables split by heads (a relative bias)
     and, with sequence parallelism, operations per position other than norms, and an embedding with added positions,
     whose output is sharded afterwards. Also sets which heads a core has."""
@@ -348,7 +348,7 @@ def _join(module: nn.Module, mesh: Any, between: Any) -> None:
     module.forward = joined
 
 
-def _share_positions(module: Any, mesh: Any, between: Any) -> None:
+def _share_positions(module: Any, mesh: Any, between: object) -> None:
     """Experts with token exchange: each tp rank works on its share of the positions, except for the shared experts,
     which are split as any feed-forward. A replicated stream is sliced before and gathered after."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard

@@ -40,14 +40,14 @@ class KeyCheck(NamedTuple):
     assumptions: list[str]
 
 
-def check_keys(config: Any, data: Mapping[str, Any]) -> KeyCheck:
+def check_keys(config: Any, data: Mapping[str, object]) -> KeyCheck:
     """Compares a configuration of transformers with the file that it was made of."""
     result = KeyCheck([], [])
     _check(config, data, "", (type(config).model_type,), result)
     return result
 
 
-def _check(config: Any, data: Mapping[str, Any], path: str, places: Sequence[str], result: KeyCheck) -> None:
+def _check(config: Any, data: Mapping[str, object], path: str, places: Sequence[str], result: KeyCheck) -> None:
     """Checks one object; `path` is where it stands in the file, `places` its names in the table of ignored keys."""
     sub_configs: dict[str, Any] = {name: getattr(config, name, None) for name in type(config).sub_configs}
     parts = {name: part for name, part in sub_configs.items() if hasattr(part, "to_dict")}
@@ -94,7 +94,7 @@ def _check_unread(
         result.assumptions.append(f"passed over{where}, for {cls} does not name them: {names}")
 
 
-def _check_absent(config: Any, data: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck) -> None:
+def _check_absent(config: Any, data: Mapping[str, object], path: str, absent: Sequence[str], result: KeyCheck) -> None:
     """Keys of the class that the file lacks: a fault for a primary size at the top, else an assumption."""
     cls, defaults = type(config), _defaults(type(config))
     for name in absent:
@@ -123,7 +123,7 @@ def _moved_keys(part: object, config: object, data: Mapping[str, object]) -> lis
     ]
 
 
-def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[str]) -> bool:
+def _is_unread(config: Any, key: str, data: Mapping[str, object], places: Sequence[str]) -> bool:
     """Whether transformers' code of this type does not read a key that is not known to change no size."""
     cls, value = type(config), data[key]
     if is_neutral(key, value) or key in INPUT_SIZES or key in TRAINING_NUMBERS:
@@ -137,7 +137,7 @@ def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[
     return not any(ignores(place, key, value) for place in places) and not _repeats(config, key, value, data)
 
 
-def _repeats(config: Any, key: str, value: Any, data: Mapping[str, Any]) -> bool:
+def _repeats(config: Any, key: str, value: object, data: Mapping[str, object]) -> bool:
     """Whether a key of the class that means the same, or shares a word, has the same value in this file."""
     words = set(key.split("_")) - COMMON_WORDS
     synonyms = next((set(names) for names in SPELLINGS if key in names), set[str]())

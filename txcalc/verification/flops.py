@@ -24,7 +24,7 @@ ORACLE = "FlopCounterMode"
 Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
 
-def _grouped(a: Any, b: Any, *_: Any, **__: Any) -> Any:
+def _grouped(a: Any, b: Any, *_: object, **__: object) -> Any:
     """FLOPs of a grouped product of (M, K) or (G, M, K) with (K, N) or (G, K, N): G products where both have a
     dimension G; else the groups divide M, N or K between them."""
     groups = a[0] if len(a) == len(b) == 3 else 1

@@ -83,7 +83,7 @@ class Tally(TorchDispatchMode):
         by_operator = {name: size for name, size in self.at_most.items() if size}
         return Peak(self.resident, self.most, by_operator, added={name: n for name, n in added.items() if n > 0})
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
@@ -113,7 +113,7 @@ class Tally(TorchDispatchMode):
         self.total -= size
 
 
-def _scratch(func: Any, args: Any) -> int:
+def _scratch(func: object, args: Any) -> int:
     """Temporary workspace of an operator in bytes, for kernels where it is known.
 
     A product copies operands that its library does not take as they lie (`prepare_matrix_for_cublas`; the CPU's
@@ -304,7 +304,7 @@ class Clock:
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def between(self, start: Any, end: Any) -> float:
+    def between(self, start: Any, end: object) -> float:
         """Seconds; after `wait`."""
         return float(start.elapsed_time(end)) / 1e3 if self.cuda else float(end - start)
 

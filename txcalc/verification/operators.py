@@ -69,7 +69,7 @@ class MovedElements(TorchDispatchMode):
         for hook in self._hooks:
             hook.remove()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         inputs = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
         outputs = [x for x in tree_leaves(result) if isinstance(x, Tensor)]

@@ -387,7 +387,7 @@ def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
             note(self, -1)
             return result
 
-    def static(self: Any, stages: Any, *rest: Any, **more: Any) -> None:
+    def static(self: object, stages: Any, *rest: object, **more: object) -> None:
         for virtual_stage in stages:
             virtual_stage._inference_mode = modes.STATIC
 

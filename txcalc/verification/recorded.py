@@ -99,7 +99,7 @@ class SavedStorages:
     def recording(self) -> Iterator[None]:
         once, tables = Run.build_once, self._tables
 
-        def noted(self: Run, key: Any, make: Any) -> Tensor:
+        def noted(self: Run, key: object, make: Any) -> Tensor:
             table = once(self, key, make)
             storage = table.untyped_storage()
             tables[storage._cdata] = storage

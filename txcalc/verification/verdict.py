@@ -162,7 +162,7 @@ def figures_by_module(ledger: Ledger, figure: Any) -> dict[str, tuple[str, Any]]
 def compare(
     ledger: Ledger,
     figure: Any,
-    measured: Mapping[str, Any],
+    measured: Mapping[str, object],
     quantity: str,
     oracle: str,
     where: str = "",

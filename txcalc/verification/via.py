@@ -174,7 +174,7 @@ def _quiet() -> Iterator[None]:
         yield
 
 
-def _choose_class(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
+def _choose_class(transformers: Any, data: object, where: str) -> tuple[Any, Any]:
     """transformers' configuration, and the class that it names, else the one with a language model's head."""
     if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
         got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
@@ -208,7 +208,7 @@ def _made_for(cls: object, config: object) -> bool:
     return isinstance(made_for, type) and isinstance(config, made_for)
 
 
-def _automatic(transformers: Any, config: Any) -> Any:
+def _automatic(transformers: object, config: Any) -> Any:
     """The class for a model type without `architectures`: with a language model's head, else an image classifier for
     image-only models, else without a head. A class made for this configuration if any; never one for its text alone."""
     from transformers.models.auto import modeling_auto as auto
@@ -226,7 +226,7 @@ def _automatic(transformers: Any, config: Any) -> Any:
     return next((cls for cls in suitable if _made_for(cls, config)), next(iter(suitable), None))
 
 
-def _build(config: Any, cls: Any, where: str) -> nn.Module:
+def _build(config: object, cls: Any, where: str) -> nn.Module:
     """The model on meta, with attention as plain matrix products and experts gathered, where its class can."""
     reason = ""
     for attention in ("eager", "sdpa"):

@@ -84,7 +84,7 @@ class SingleLeaf(nn.Module):
                 delattr(self.leaf, name)
                 self.leaf.register_buffer(name, weight.detach())
 
-    def forward(self, batch: Any, tokens: Any, source: Any) -> None:
+    def forward(self, batch: Any, tokens: Any, source: object) -> None:
         shapes = self.input_shapes(self.part, batch, tokens, source)
         tensors = [torch.empty(shape, device=self.like.device, dtype=self.like.dtype) for shape in shapes]
         if isinstance(self.leaf, Lookup):
@@ -112,7 +112,7 @@ def _product_inputs(part: cores.MatrixProduct, batch: Num, tokens: Num, source: 
     return [(batch, part.n_heads, tokens, part.d_in), (batch, part.n_heads, part.d_in, columns)]
 
 
-def _vector_input(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _vector_input(part: Any, batch: object, tokens: object, source: object) -> Shapes:
     return [(batch, tokens, part.width)]
 
 
@@ -120,12 +120,12 @@ def _activation_inputs(part: parts.Activation, batch: Num, tokens: Num, source: 
     return [(batch, tokens, part.width)] * (2 if part.gated else 1)
 
 
-def _scan_inputs(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _scan_inputs(part: Any, batch: object, tokens: object, source: object) -> Shapes:
     decays = part.n_slots if isinstance(part, linear_attention.SlotScan) else part.d_key
     return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, decays)]
 
 
-def _linear_input(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+def _linear_input(part: Any, batch: object, tokens: object, source: object) -> Shapes:
     return [(batch, tokens, part.d_in)]
 
 

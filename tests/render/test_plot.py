@@ -97,6 +97,23 @@ def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -
             assert lines[f"scores + values, {attention}"][4096] == Fraction(core, 4096)
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "attention", "quantity"),
+    [
+        ("gemma-3-27b", {}, "masked", "flops_masked"),
+        ("gemma-3-27b", {"attention": "dense"}, "dense", "flops"),
+        ("gpt2", {}, "dense", "flops"),
+    ],
+)
+def test_a_model_with_windows_is_drawn_by_what_its_mask_lets_through(
+    name: str, options: Any, attention: str, quantity: str
+) -> None:
+    answer = txcalc.show(name, tokens=1024, **options)
+    bars = answer.draw().panels[1]
+    assert bars.y.label == f"FLOPs of a forward pass, {attention} attention"
+    assert list(bars.series[0].ys) == [*load(name).ledger(tokens=1024).by_kind(quantity).values()]
+
+
 def test_models_compared_are_drawn_as_they_are_shown(drawn: list[Picture], tmp_path: Path) -> None:
     picture, data = asked("compare", drawn, tmp_path)
     rows = {(row["quantity"], row["tokens"]): row["values"] for row in data["rows"]}

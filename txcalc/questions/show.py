@@ -266,7 +266,9 @@ def show(
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
-    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    attention: Annotated[
+        o.Attention | None, o.ATTENTION.more("Default: dense, and in a plot of a model with windows masked.")
+    ] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
     weights: Annotated[str | None, o.WEIGHTS.more("Default: --dtype.")] = None,
@@ -298,6 +300,8 @@ def show(
     model = load(source)
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
     dtype = "bf16" if form and stored_narrow(dtype) else dtype  # of activations
+    drawn = attention or ("masked" if model.has_windows else "dense")
+    attention = attention or "dense"
     default_tokens = tokens is None and past == 0
     if tokens is None:
         tokens = model.usual_tokens if default_tokens else 1
@@ -339,7 +343,7 @@ def show(
         default_tokens=default_tokens and not model.fixed_length,
         has_windows=model.has_windows,
         detail=detail,
-        draw=lambda: picture(model, ledger, attention),
+        draw=lambda: picture(model, ledger, drawn),
     )
 
 

@@ -21,7 +21,8 @@ from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
-from txcalc.verification.real import RankResult, compared_rows, start_processes, verify_real, whole_name
+from txcalc.verification.parallel import start_processes
+from txcalc.verification.real import RankResult, compared_rows, verify_real, whole_name
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to eight processes
 
@@ -120,7 +121,11 @@ def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
     with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
         _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
-    _equal(load(MODEL.replace("512", "508")), "dp=2,tp=2,sp=2,fsdp=2", "")  # which dp need not divide
+
+
+@pytest.mark.nightly
+def test_rows_that_dp_does_not_divide_are_dealt_out() -> None:
+    _equal(load(MODEL.replace("512", "508")), "dp=2,tp=2,sp=2,fsdp=2", "")
 
 
 @pytest.mark.parametrize("source", ["albert", "bert", "gpt2"])

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from importlib import import_module
+from multiprocessing.pool import Pool
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -62,6 +63,8 @@ PRIVATE = (
     ("torch.distributed.pipelining.stage", "PipelineStage.backward_weight_one_chunk"),
     ("torch._C", "_autograd._top_saved_tensors_default_hooks"),
 )
+# What a rank's step imports when it runs, half of its time: imported once, before ranks are forked.
+PRELOADED = ("torch._dynamo", *dict.fromkeys(module for module, _ in PRIVATE))
 TIMEOUT = 600  # seconds for one rank
 
 
@@ -100,10 +103,15 @@ def micro_batches_in_flight(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]
 
 def _in_process(work: Callable[..., Any], *given: object) -> Any:
     """The result of work in a process of its own."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["txcalc.verification.parallel"])
-    with context.Pool(1) as pool:
+    with start_processes(1) as pool:
         return pool.apply_async(work, given).get(TIMEOUT)
+
+
+def start_processes(processes: int) -> Pool:
+    """A context with processes that run ranks, reusable for several runs, and ended on exit."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["txcalc.verification.real", *PRELOADED])
+    return context.Pool(processes)
 
 
 def _group(rank: int, world: int) -> None:

@@ -46,6 +46,7 @@ from txcalc.verification.parallel import (
     make_schedule,
     meshes,
     rank_state_bytes,
+    start_processes,
 )
 from txcalc.verification.recorded import Collectives
 from txcalc.verification.verdict import CheckedRow, Verdict, check_equal
@@ -79,13 +80,6 @@ class RankResult(NamedTuple):
     loss: float | None
     gradients: dict[str, float]
     bytes: dict[str, int]
-
-
-def start_processes(processes: int) -> Pool:
-    """A context with processes that run ranks, reusable for several runs, and ended on exit."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # imports are shared
-    return context.Pool(processes)
 
 
 def verify_real(

@@ -13,7 +13,7 @@ from functools import cache
 from itertools import count
 from typing import Any, ForwardRef
 
-from hypothesis import strategies as st
+from hypothesis import settings, strategies as st
 from msgspec import NODEFAULT, Struct
 from structs import StructField, struct_fields
 
@@ -47,6 +47,11 @@ sizes = st.integers(1, 40)
 flags = st.booleans()
 activations = st.sampled_from(ACTIVATIONS)
 cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
+
+
+def share_of(examples: int) -> settings:
+    """So many examples with --every-case, and as the profile has of its 50 otherwise."""
+    return settings(max_examples=examples * settings().max_examples // 50)
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:

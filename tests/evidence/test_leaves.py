@@ -66,7 +66,7 @@ def undivided(tokens: Any, at: list[Any]) -> Any:
     return (tokens * a + b) * m
 
 
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1)
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("unit", "owner", "method", "wrong"),

@@ -573,6 +573,7 @@ UNTOUCHED: dict[Any, Any] = {Attention: Attention.children, Experts: Experts.chi
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("part", "method", "wrong", "source", "guilty"),
     [

@@ -412,9 +412,11 @@ def arithmetic(text: str) -> Any:
 @pytest.mark.browser
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: Path) -> None:
+def test_every_number_of_a_model_is_the_librarys(
+    kind: str, browser: Any, file: Path, pytestconfig: pytest.Config
+) -> None:
     with Tab(browser, file) as page:
-        number = 150 if kind in ("audio", "vision") else 500
+        number = 100 if not pytestconfig.option.every_case else 150 if kind in ("audio", "vision") else 500
         assert check(KINDS[kind], [*KINDS].index(kind), page, number, 5) == number
 
 
@@ -422,10 +424,11 @@ DRAWN = (TESTS / "page" / "drawn.js").read_text("utf-8")
 
 
 @pytest.mark.browser
-def test_what_is_drawn_is_what_is_read(browser: Any, file: Path, planned: Path) -> None:
+def test_what_is_drawn_is_what_is_read(browser: Any, file: Path, planned: Path, pytestconfig: pytest.Config) -> None:
+    most = 9 if pytestconfig.option.every_case else 2
     for place, view, number in ((file, "learn", 9), (file, "compare", 1), (planned, "serve", 4), (planned, "train", 2)):
         with Tab(browser, place) as page:
-            for i in range(number):
+            for i in random.Random(pytestconfig.option.seed).sample(range(number), min(number, most)):
                 drawn, told = page.evaluate(DRAWN, {"view": view, "model": i, "serve": i % 4, "train": i % 2})
                 assert drawn == told and told
 
@@ -442,6 +445,7 @@ def test_a_page_that_is_tampered_with_is_noticed(browser: Any, file: Path, tmp_p
 
 
 @pytest.mark.browser
+@pytest.mark.nightly
 def test_the_first_paint_takes_less_than_a_second(browser: Any, file: Path) -> None:
     paints = []
     for _ in range(3):  # other tests may run beside this one
@@ -558,7 +562,7 @@ def test_sliders_and_tabs_work_by_keyboard(browser: Any, file: Path) -> None:
 
 
 @pytest.mark.browser
-@pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("view", VIEWS)
 def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, planned: Path) -> None:
@@ -573,6 +577,7 @@ def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, planned: Path)
 
 
 @pytest.mark.browser
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("width", [360, 3840])
 @pytest.mark.parametrize("view", VIEWS)
 def test_nothing_is_wider_than_the_screen(view: str, width: int, browser: Any, planned: Path) -> None:
@@ -692,7 +697,7 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
     ("source", "number", "each"),
     [
         ("llama-3.1-8b", 500, 4),
-        *(pytest.param(name, 150, 2, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b")),
+        *((name, 150, 2) for name in ("mixtral-8x7b", "gemma-3-12b")),
     ],
 )
 def test_every_number_of_a_deployment_is_the_librarys(
@@ -846,7 +851,8 @@ def laid_out(draw: random.Random, gpus: int, number: int) -> list[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.drawn(1)
+@pytest.mark.parametrize("seed", [4, 5])
 def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any, tmp_path: Path) -> None:
     """At 500 settings of a page whose GPUs, layouts, lengths and batch are drawn, too."""
     draw, machine, true = random.Random(seed), Machine.of(hardware.load("h100-sxm")), {}

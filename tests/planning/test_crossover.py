@@ -12,7 +12,7 @@ import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
 from paths import HF
-from strategies import decoders, encoder_decoders, encoders
+from strategies import decoders, encoder_decoders, encoders, share_of
 
 from txcalc.errors import InputError
 from txcalc.ledger import walk
@@ -218,7 +218,7 @@ def pieces(draw: st.DrawFn) -> tuple[Callable[[int], int], tuple[int, ...]]:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@share_of(300)
 @given(pieces())
 def test_first_against_brute_force(drawn: tuple[Callable[[int], int], tuple[int, ...]]) -> None:
     f, ends = drawn

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import assume, example, given, settings, strategies as st
-from strategies import FAMILIES, descriptions
+from hypothesis import assume, example, given, strategies as st
+from strategies import FAMILIES, descriptions, share_of
 
 from txcalc import Model, TxcalcError, load
 from txcalc.description import expected
@@ -81,7 +81,7 @@ def bears(make: Any, *arguments: Any) -> None:
         assert model.kind in {*FAMILIES, "recurrent", "hybrid"}
 
 
-@settings(max_examples=150)
+@share_of(150)
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(max_size=4), values, max_size=8))
 def test_nested_tables(raw: dict[str, Any]) -> None:
     bears(build, raw, "a table")
@@ -137,7 +137,7 @@ def combinations(draw: st.DrawFn) -> dict[str, Any]:
     return raw
 
 
-@settings(max_examples=250)
+@share_of(250)
 @given(combinations())
 def test_right_keys_in_any_combination(raw: dict[str, Any]) -> None:
     bears(build, raw, "a combination")
@@ -177,7 +177,7 @@ def mutations(draw: st.DrawFn) -> dict[str, Any]:
     return raw
 
 
-@settings(max_examples=300)
+@share_of(300)
 @given(mutations())
 def test_mutated_models(raw: dict[str, Any]) -> None:
     bears(build, raw, "a mutant")
@@ -202,7 +202,7 @@ def test_the_largest_sizes_take_little_memory() -> None:
     tracemalloc.stop()
 
 
-@settings(max_examples=150)
+@share_of(150)
 @given(
     st.sampled_from(presets.names()),
     st.dictionaries(
@@ -215,7 +215,7 @@ def test_changed_keys(name: str, changes: dict[str, Any]) -> None:
     bears(load, name, changes)
 
 
-@settings(max_examples=300)
+@share_of(300)
 @given(st.text(max_size=60))
 @example("\0=1")
 @example("=" * 5000)
@@ -234,13 +234,13 @@ items = st.builds(
 )
 
 
-@settings(max_examples=300)
+@share_of(300)
 @given(st.lists(items, max_size=14), st.sampled_from([" ", ",", "  ,", "\t"]))
 def test_items_of_inline_descriptions(words: list[str], gap: str) -> None:
     bears(load, "D=64 L=2 F=8 " + gap.join(words))
 
 
-@settings(max_examples=100)
+@share_of(100)
 @given(st.text(max_size=80) | st.binary(max_size=80))
 def test_arbitrary_files(content: str | bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -249,7 +249,7 @@ def test_arbitrary_files(content: str | bytes) -> None:
         bears(load, path)
 
 
-@settings(max_examples=100)
+@share_of(100)
 @given(st.sampled_from(presets.names()), st.data())
 def test_mangled_preset_files(name: str, data: st.DataObject) -> None:
     content = (presets.folder() / "models" / f"{name}.toml").read_text()

@@ -54,6 +54,7 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(("source", "layout", "more"), SAMPLE, ids=lambda value: str(value))
 def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str, Any]) -> None:
     from txcalc.verification.layouts import verify_layout
@@ -66,6 +67,7 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
@@ -140,6 +142,7 @@ def test_a_step_of_exchanged_experts_sums_what_torch_s_does(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", [Layout(tp=2, fsdp=2), Layout(tp=2, sp=2, fsdp=2)], ids=str)
 def test_a_table_of_biases_is_split_by_heads(layout: Layout) -> None:
     """It does not stand on the residual stream: its gradient is that of its own heads, whatever sp is."""

@@ -103,7 +103,7 @@ def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> 
     assert all(row.where.startswith(where) for row in verdict.rows)
 
 
-@pytest.mark.drawn(6)
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("name", [name for name in TINY if name != "compressed"])
 def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fvcore, the second witness, is asked at two of its five sizes, one of them with every layer."""
@@ -182,7 +182,7 @@ OTHERS = (
 )
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_saved_elements_of_other_blocks(name: str) -> None:
     assert failed(verify(tiny(name), ["saved"])) == []
@@ -330,6 +330,7 @@ def test_flops_are_compared_at_a_length_that_what_is_listed_holds_for(
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("name", ["flan-t5-base", "bart-base"])
 def test_halves_are_compared_module_by_module(name: str) -> None:
     pytest.importorskip("transformers")
@@ -730,7 +731,7 @@ def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
         verify(tiny("llama"), ["flop"])
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     "name", ["gpt2", "gpt1", "bert-base", "t5-small", "mixtral-8x7b", "gemma-2-9b", "qwen3-next-80b-a3b"]
 )

@@ -91,7 +91,7 @@ def test_what_depends_on_data_has_parameters_and_no_flops() -> None:
     assert cost.flops is None and cost.why == "what it computes depends on data"
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("model_type", ["gpt2", "t5", "bert"])
 def test_the_same_as_a_description(model_type: str) -> None:
     config: dict[str, Any] = {

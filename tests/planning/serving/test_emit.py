@@ -286,9 +286,10 @@ def test_a_reserve_in_bytes_is_a_share_of_the_card() -> None:
 
 
 @pytest.mark.slow
-def test_forty_drawn_plans_are_accepted_and_hold_format_layout_and_lengths() -> None:
+def test_forty_drawn_plans_are_accepted_and_hold_format_layout_and_lengths(pytestconfig: pytest.Config) -> None:
+    """The first ten of the forty in a run that draws its cases."""
     random, accepted = Random(40), 0
-    while accepted < 40:
+    while accepted < (40 if pytestconfig.option.every_case else 10):
         model = random.choice(["llama-3.1-8b", "qwen3-32b", "mixtral-8x7b", "gpt-oss-20b", "gemma-3-12b", "gpt2"])
         engine = random.choice([*FLAGS])
         card, number = random.choice(["h100", "h200", "l40s", "4090"]), random.choice([1, 2, 4])

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
+from strategies import share_of
 from typer.testing import CliRunner
 
 import txcalc
@@ -321,7 +322,7 @@ class _Stepped:
 
 # Halves of halves, of which no sum is rounded.
 @pytest.mark.slow
-@settings(max_examples=150)
+@share_of(150)
 @given(
     st.builds(
         lambda fixed, each, delay, *rest: Server(linear(fixed / 64, each / 256), 1 / 1024, delay / 8, *rest),

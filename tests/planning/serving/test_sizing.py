@@ -268,6 +268,7 @@ def test_an_api_is_not_compared_at_a_load_that_is_not_sustained() -> None:
     assert "not compared with the API: the plan does not sustain the load" in data["notes"] and not data.get("api")
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("seed", range(40))
 def test_one_replica_less_is_too_few(seed: int) -> None:
     """Without a number: the fewest of all counts whose replicas can be rented, on every layout."""

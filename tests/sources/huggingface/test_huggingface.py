@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from paths import HF
+from strategies import share_of
 
 from txcalc import load
 from txcalc.errors import InputError, TxcalcError
@@ -727,7 +728,7 @@ PRIMARY = (
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
+@share_of(400)
 @given(name=st.sampled_from(READ), data=st.data())
 def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> None:
     config = json.loads(json.dumps(CONFIGS[name]))
@@ -760,7 +761,7 @@ def test_mutations_give_a_model_or_a_fault(name: str, data: st.DataObject) -> No
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@share_of(100)
 @given(config=st.recursive(odd_values, lambda inner: st.dictionaries(st.text(max_size=8), inner, max_size=4)))
 def test_anything_else_is_a_fault(config: Any) -> None:
     with pytest.raises(InputError):

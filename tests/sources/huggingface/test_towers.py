@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 from command import typed
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 from paths import HF
+from strategies import share_of
 
 from txcalc import deploy, load, train
 from txcalc.errors import InputError, TxcalcError, UnknownName
@@ -226,7 +227,7 @@ values = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@share_of(200)
 @given(name=st.sampled_from(sorted(TRUTH)), data=st.data())
 def test_mutations_give_a_whole_or_a_reason(name: str, data: st.DataObject) -> None:
     config = copy.deepcopy(TRUTH[name]["config"])

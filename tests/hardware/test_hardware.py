@@ -20,7 +20,6 @@ import txcalc
 from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import cards, instances
-from txcalc.planning.serving.engine_memory import visible
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder
@@ -361,7 +360,7 @@ def test_a_chip_of_apples_with_less_memory() -> None:
     for text, name, most in (("m4-16gb", "m4-16gb", 11_453.25), ("M3 Max 36GB", "m3-max-36gb", 28_991.03)):
         chip, whole = hardware.load(text), hardware.load(name.rpartition("-")[0])
         assert (chip.name, chip.memory >> 30) == (name, int(name[-4:-2])) and chip.peaks == whole.peaks
-        assert visible(chip) == pytest.approx(most * 10**6, abs=10**4)
+        assert chip.visible == pytest.approx(most * 10**6, abs=10**4)
     for text in ("m4-pro-128gb", "m4-pro-0gb"):
         with pytest.raises(InputError, match="expected at most 64 GB of memory, as m4-pro is sold"):
             hardware.load(text)

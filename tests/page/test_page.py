@@ -830,7 +830,7 @@ def of_a_run(true: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     found = {f"{name} of {rank['rank']}": rank["bytes"][name] for rank in ranks for name in names}
     for name in ("allocated", "reserved"):
         found |= {f"{name} of {rank['rank']}": rank[f"{name}_bytes"] for rank in ranks}
-    found |= {"max_micro_batch": true["max_micro_batch"], "memory": true["gpu"]["memory_bytes"]}
+    found |= {"max_micro_batch": true["max_micro_batch"], "memory": true["gpu"]["usable_bytes"]}
     found |= {"reserved": max(rank["reserved_bytes"] for rank in ranks)}
     step, spent = true["step_s"], {name: seconds for name, seconds in true["spent_s"].items() if seconds > 0}
     wanted = {"tokens/s": true["tokens_per_s_per_gpu"], "step": step["achievable"], "floor": step["floor"]}

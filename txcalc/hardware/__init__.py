@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import cards, instances
 from txcalc.hardware.curves import Curve, Efficiency, Link
-from txcalc.units import ALIASES
+from txcalc.units import ALIASES, parse_bytes
 
 PLACES = ("link", "link_between", "node")
 OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels", "calibration")
@@ -62,6 +62,24 @@ class Accelerator(Struct, frozen=True):
     unified: bool = False
     vendor: str = ""
     half_sums: int = 1
+
+    @property
+    def visible(self) -> int:
+        """Bytes that a CUDA process sees, or that a system lets the GPU take of a unified memory: `presets/memory.toml`
+        by card, else by a rule of its vendor's, else all."""
+        rule, memory = _memory_rule(self.name, self.vendor), self.memory
+        if "value" in rule:
+            return min(memory, int(rule["value"] * 2**30))
+        for step in rule.get("shares", ()):
+            if memory > parse_bytes(step["above"], "above"):
+                times, of = step["share"]
+                return memory * int(times) // int(of)
+        return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
+
+    @property
+    def gives_more(self) -> str:
+        """How a system gives the GPU more of a unified memory, or what it takes of it; "": nothing is known."""
+        return str(_memory_rule(self.name, self.vendor).get("more", ""))
 
     @property
     def efficiency(self) -> Efficiency:
@@ -108,6 +126,14 @@ class Accelerator(Struct, frozen=True):
             sources["node"] = "--node"
         node, network, link = node or self.node, network or self.link_between, link or self.link
         return replace(self, node=node, link_between=network, link=link, sources=sources)
+
+
+@cache
+def _memory_rule(name: str, vendor: str) -> Mapping[str, Any]:
+    from txcalc.sources.presets import folder, read
+
+    rules, _ = read(folder() / "memory.toml")
+    return rules["cards"].get(name) or rules["vendors"].get(vendor, {})  # type: ignore[no-any-return]
 
 
 def names() -> list[str]:
@@ -203,7 +229,8 @@ def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
 
 def describe(accelerator: Accelerator) -> dict[str, Any]:
     """An accelerator as `parse` reads it, ready to be written as TOML. `memory` is what the driver reports."""
-    keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(_sources(accelerator).values()), 1)}
+    sources = (*accelerator.sources.values(), *_measured(accelerator).values())
+    keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(sources), 1)}
 
     def table(key: str, value: object, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
         return {"value": value, "source": keys[among[key]]}
@@ -273,10 +300,6 @@ def short_key(key: str) -> str:
     for start in ("calibration.", "curve.", "engine."):
         key = key.removeprefix(start)
     return key
-
-
-def _sources(accelerator: Accelerator) -> dict[str, str]:
-    return {**accelerator.sources, **_measured(accelerator)}
 
 
 def _measured(accelerator: Accelerator) -> dict[str, str]:

@@ -126,7 +126,7 @@ class FormatFits:
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
-        room = kind.memory - reserved(engine.reserve, engine.memory, kind) - needed
+        room = kind.memory - reserved(engine.reserve, kind) - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)

@@ -35,6 +35,16 @@ SLOWED = 0.189 / (1.189 * 1.102 - 1)
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
 
+# Bytes of a process's CUDA context, with the kernels of PyTorch and its libraries: 0.31 to 0.42 GiB, rounded up. It is
+# the non-PyTorch memory of out-of-memory messages: awslabs/keys_values#92 (414 MiB, A100), DINGYANB/MTVCrafter#21
+# (0.42 GiB, RTX 6000 Ada), qingze-bai/VSmTrans#3 (0.34 GiB), BayraktarLab/cell2location#398 (0.31 GiB).
+CONTEXT = 512 << 20
+
+
+def allocatable(accelerator: Accelerator) -> int:
+    """Bytes that PyTorch can allocate on an accelerator: what a process sees, without its CUDA context."""
+    return accelerator.visible - CONTEXT
+
 
 class Machine(Struct, frozen=True):
     """Where a model runs.

@@ -421,7 +421,7 @@ def deploy(
     >>> import txcalc
     >>> plan = txcalc.deploy("llama-3.1-8b", "h100-sxm", context="8k", load=txcalc.Load(concurrency=16))
     >>> plan.fits, plan.layout.gpus, plan.max_concurrency
-    (True, 1, 56)
+    (True, 1, 55)
     """
     assert isinstance(engine, Engine), "a name is a field of it (`arguments.grouped`)"
     kinds = _accelerators(gpu, price)

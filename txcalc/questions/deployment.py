@@ -18,7 +18,6 @@ from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import LibrarySource
 from txcalc.planning.serving.demand import LatencyStats, Steady
-from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import HostMemory
 from txcalc.planning.serving.points import Slo
 from txcalc.planning.serving.rank_memory import Caches
@@ -81,10 +80,12 @@ class UnsuitedReplica(Degrees, kw_only=True):
 
 
 class AcceleratorInfo(Answer):
-    """The accelerator: its memory, the reserve of engine and driver, and the sources of its figures."""
+    """The accelerator: its memory, of that what a process sees, the reserve of engine and driver, and the sources of
+    its figures."""
 
     name: str
     memory_bytes: int
+    visible_bytes: int
     reserve_bytes: int
     reserve_source: str
     source: dict[str, str]
@@ -500,7 +501,7 @@ def accelerator_info(plan: Plan) -> AcceleratorInfo:
     kind, reserve = plan.planner.accelerator, plan.planner.engine.reserve
     sources = dict(kind.sources)
     return AcceleratorInfo(
-        kind.name, kind.memory, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
+        kind.name, kind.memory, kind.visible, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
     )
 
 
@@ -541,7 +542,7 @@ def _profile(plan: Plan) -> MemoryProfile | None:
         return None
     name, version, source = memory.profile.engine, memory.profile.version, memory.profile.source
     graphs, steps = plan.best.fullest.rank.graphs, (memory.most_sequences, memory.most_tokens)
-    return MemoryProfile(name, version, source, visible(memory.accelerator), graphs, *steps)
+    return MemoryProfile(name, version, source, memory.accelerator.visible, graphs, *steps)
 
 
 def _offloaded(plan: Plan) -> Offloaded | None:

@@ -25,7 +25,7 @@ from txcalc.planning.fitting import (
 )
 from txcalc.planning.formats.names import known_format
 from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, reserved, step_faults
-from txcalc.planning.serving.engine_memory import EngineMemory, gives_more, visible
+from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import offloading, personal_engine, profile as profile_of
 from txcalc.planning.serving.offload import parse_offload
 from txcalc.questions import options as o
@@ -46,7 +46,7 @@ class Cards(Answer):
     """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve.
 
     engine          whose reserve it is; "": of none, as some rows are of none
-    visible_bytes   of unified memory, what the system gives the GPU, and how it gives `more`
+    visible_bytes   what a process can use; how a system gives `more`
     """
 
     name: str
@@ -55,7 +55,7 @@ class Cards(Answer):
     reserve_bytes: int
     title: str
     engine: str = ""
-    visible_bytes: int | None = None
+    visible_bytes: int = 0
     more: str = ""
 
 
@@ -186,7 +186,7 @@ def fit(
     reserves = [
         max(
             (card.accelerator.memory - need - room for need, room in sizes if need and room),
-            default=reserved(given_reserve or reserve_of(each), each, card.accelerator),
+            default=reserved(given_reserve or reserve_of(each), card.accelerator),
         )
         for each, card, sizes in zip(engine_memory, cards, row_sizes, strict=True)
     ]
@@ -203,8 +203,8 @@ def fit(
                 reserve_bytes=size,
                 title=card.accelerator.title,
                 engine=str(each.profile) if each else "",
-                visible_bytes=visible(card.accelerator) if card.accelerator.unified else None,
-                more=gives_more(card.accelerator) if card.accelerator.unified else "",
+                visible_bytes=card.accelerator.visible,
+                more=card.accelerator.gives_more,
             )
             for card, size, each in zip(cards, reserves, engine_memory, strict=True)
         ),
@@ -235,7 +235,7 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
     except InputError as error:
         return replace(fit, refused=str(error))
     need = sum(ceil_div(number, 8) for number in bits)
-    room = card.accelerator.memory - reserved(request.reserve or Reserve(), None, card.accelerator) - need
+    room = card.accelerator.memory - reserved(request.reserve or Reserve(), card.accelerator) - need
     return replace(
         fit, layout="one GPU", fits=room >= 0, need_bytes=need, room_bytes=room, short_bytes=shortage(room, None)
     )

@@ -142,11 +142,12 @@ class Run(o.Options):
 
 
 class Accelerators(Answer):
-    """The accelerators, the memory of each, and how they are called in full."""
+    """The accelerators, the memory of each, of that what PyTorch can allocate, and how they are called in full."""
 
     name: str
     count: int
     memory_bytes: int
+    usable_bytes: int
     title: str
 
 
@@ -455,7 +456,9 @@ def answer_of(
     memory = Known("modelled", "parameters, gradients and optimizer as PyTorch shards them")
     return Train(
         model=ModelInfo.of(training.model),
-        gpu=Accelerators(accelerator.name, recipe.layout.gpus, training.capacity, accelerator.title),
+        gpu=Accelerators(
+            accelerator.name, recipe.layout.gpus, accelerator.memory, training.capacity, accelerator.title
+        ),
         layout=LayoutInfo.of(recipe.layout, recipe.zero),
         recipe=ResolvedRecipe(
             framework=recipe.framework,
@@ -621,7 +624,7 @@ def memory_panel(training: Training) -> Panel:
     ]
     if len(fullest) == 1:
         sizes = {kind_words(name): size for name, size in fullest[0].bytes.items() if size}
-        sizes |= {"total": fullest[0].allocated, "memory of the GPU": training.capacity}
+        sizes |= {"total": fullest[0].allocated, "usable memory of the GPU": training.capacity}
         bars = [Series("bytes", list(sizes), list(sizes.values()))]
         return Panel("Memory of the fullest GPU", PlotAxis(""), PlotAxis("memory", "bytes"), bars, kind="bars")
     xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
@@ -631,7 +634,7 @@ def memory_panel(training: Training) -> Panel:
         for i, name in enumerate(categories)
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")
-    marks = [Mark(f"memory: {iec(training.capacity)}", y=training.capacity)]
+    marks = [Mark(f"usable memory: {iec(training.capacity)}", y=training.capacity)]
     return Panel("Memory of the fullest GPU of each stage", x, y, series, marks, "stack")
 
 

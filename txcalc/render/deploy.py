@@ -48,7 +48,8 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
-    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each; {answer.layout}"
+    usable = f", {iec(gpu.visible_bytes)} usable" if gpu.visible_bytes < gpu.memory_bytes else ""
+    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each{usable}; {answer.layout}"
     plan = [
         f"{serving.sequences(work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
@@ -212,7 +213,9 @@ def _memory(answer: Deploy) -> Table:
     most = max(stage.activations, key=lambda name: stage.activations[name])
     rows.append((column("activations", "", f"activations (peak: {most})"), stage.activations_bytes))
     rows += [(f"engine: {name}", size) for name, size in stage.rest.items() if size]
-    rows.append(("reserve", answer.gpu.reserve_bytes))
+    system = memory - answer.gpu.visible_bytes
+    rows += [("driver or system", system)] * (system > 0)
+    rows.append(("reserve", answer.gpu.reserve_bytes - system))
     rows.append(("free" if stage.free_bytes >= 0 else "lacking", stage.free_bytes))
     rows.append(("memory", memory))
     cells = [(name, exact(size), TableCell(size, iec(size)), percent(size, memory)) for name, size in rows]

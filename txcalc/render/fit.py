@@ -76,11 +76,10 @@ def _cards(answer: Fit) -> list[str]:
     lines = []
     for card in answer.cards:
         times, each = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
-        kept = f"{iec(card.reserve_bytes)} reserved"
-        if card.visible_bytes is not None:
-            more = f" ({card.more})" if card.more else ""
-            kept = f"the system gives the GPU {iec(card.visible_bytes)}{more}"
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}, of which {kept}")
+        system, more = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
+        usable = f", {iec(card.visible_bytes)} usable{more}" if system or more else ""
+        kept = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{kept}")
         lines += _by_engine(answer, card)
     return lines
 

@@ -68,8 +68,8 @@ def report(answer: Train, form: str) -> Report:
 
 def _verdict(answer: Train) -> str:
     fits = "fits" if answer.fits else "does not fit"
-    reserved, memory = iec(answer.fullest.reserved_bytes), iec(answer.gpu.memory_bytes)
-    verdict = f"{fits}: peak {reserved} of {memory} reserved on the fullest GPU"
+    reserved, memory = iec(answer.fullest.reserved_bytes), iec(answer.gpu.usable_bytes)
+    verdict = f"{fits}: peak {reserved} of {memory} usable on the fullest GPU"
     if answer.tokens_per_s_per_gpu and answer.fits:
         verdict += f"; {answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU {_how(answer)}"
         if name := answer.mfu_headline:

@@ -282,7 +282,7 @@ def test_lengths_have_room_for_the_longest_request() -> None:
 
 def test_a_reserve_in_bytes_is_a_share_of_the_card() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100:1", "--context", "8k", "--reserve", "8GiB", "--emit", "vllm")
-    assert parsed("vllm", emit(*argv)[1]).gpu_memory_utilization == 0.899  # of 79.65 GiB; it was vLLM's own 0.9
+    assert parsed("vllm", emit(*argv)[1]).gpu_memory_utilization == 0.898  # of 79.15 GiB; it was vLLM's own 0.9
 
 
 @pytest.mark.slow

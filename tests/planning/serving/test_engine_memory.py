@@ -30,7 +30,6 @@ from txcalc.planning.serving.engine_memory import (
     EngineMemory,
     captured_sizes,
     step_elements,
-    visible,
 )
 from txcalc.planning.serving.engine_profiles import data, offloading, profile
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -380,10 +379,10 @@ def test_what_a_gpu_sees_by_its_vendor() -> None:
     unifies, else two thirds; never more than there is."""
     nvidia, apple, l4 = hardware.load("rtx-3060"), hardware.load("m3-max"), hardware.load("l4")
     for memory, seen in ((12 * GIB, 12 * GIB - GIB // 2), (GIB, GIB // 2), (800 * 2**20, 400 * 2**20)):
-        assert visible(replace(nvidia, memory=memory)) == seen
+        assert replace(nvidia, memory=memory).visible == seen
     for memory, seen in ((35 * 10**9, 70 * 10**9 // 3), (35 * 10**9 + 4, 105 * 10**9 // 4 + 3), (16, 10)):
-        assert visible(replace(apple, memory=memory)) == seen
-    assert visible(replace(l4, memory=5)) == 5 and visible(l4) == int(22.03 * GIB)
+        assert replace(apple, memory=memory).visible == seen
+    assert replace(l4, memory=5).visible == 5 and l4.visible == int(22.03 * GIB)
 
 
 def test_sglangs_fixed_part_by_hand() -> None:
@@ -455,7 +454,7 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
     for size, large in ((least - 1, False), (least, True)):
         card = replace(CARD, name="another", vendor="another", memory=size)
         one = EngineMemory(found, card, 8192)
-        assert one.large == large and visible(card) == size
+        assert one.large == large and card.visible == size
         assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
     outside = [
         EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0, 0)["outside torch"]

@@ -76,9 +76,10 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
 def test_what_takes_a_card_to_its_last_byte_fits(lacking: int, layers: int) -> None:
     model = load("D=64 L=4 h=4 F=96 V=50 untied")
     how = replace(engine(model, "bf16"), reserve=Reserve.none())
-    held = Planner(model, CARD, replace(how, offload=Offload(HOST, 2)))
-    memory = CARD.memory - held.fullest(Layout(), 512, 1).free - lacking
-    found = with_offload(OffloadRequest(HOST), model, replace(CARD, memory=memory), how, 1, 512, 1).offload
+    card = replace(CARD, name="another", vendor="")  # whose memory is all usable
+    held = Planner(model, card, replace(how, offload=Offload(HOST, 2)))
+    memory = card.memory - held.fullest(Layout(), 512, 1).free - lacking
+    found = with_offload(OffloadRequest(HOST), model, replace(card, memory=memory), how, 1, 512, 1).offload
     assert found and found.layers == layers
 
 

@@ -195,7 +195,7 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert rows[1]["times_cheapest"] == pytest.approx(costs[1] / costs[0]) and costs[1] > costs[0]
     # A kind without a price has no cost; an encoder has that of an hour.
     mixed = run("llama-3.1-8b", *cards[:-1], "h100:1", "--gpu", "a100-80gb:1@2", "--concurrency", "1")[1]
-    assert " 0.1000 " in mixed and " 2.00 " in mixed and re.search(r"yes +one GPU +56 +\S+ ms +\S+ ms +\d+\n", mixed)
+    assert " 0.1000 " in mixed and " 2.00 " in mixed and re.search(r"yes +one GPU +55 +\S+ ms +\S+ ms +\d+\n", mixed)
     passes = run("bert-base", "--gpu", "l4:1@1", "--gpu", "l40s:1@3")[1]
     assert re.search(r"cheapest .* 1\.00\n", passes) and re.search(r"yes .* 3\.00\n", passes)
 
@@ -206,12 +206,9 @@ def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     speed = run.data(*argv)["speed"]
     capacity = speed["capacity"]
     assert capacity["layout"]["ep"] == 16 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
-    assert (
-        capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
-        and capacity["sequences"] == 2064
-    )
+    assert capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
     out = run(*argv)[1]
-    assert "capacity of 16 × NVIDIA H200 SXM (dp=16 ep=16): 2,064 users" in out and "Loads, dp=16 ep=16: each" in out
+    assert "capacity of 16 × NVIDIA H200 SXM (dp=16 ep=16): 2,048 users" in out and "Loads, dp=16 ep=16: each" in out
     assert "--data-parallel-size 16 " in run(*argv, "--emit", "vllm")[1]
 
 
@@ -310,9 +307,8 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
         more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
         assert not any(steady.timed and limits.met_by(steady) for steady in more)
     code, out, _ = run(*argv)
-    assert code == 1 and "requests/s; largest load with known latencies: 4.33 requests/s on tp=2 dp=4, TTFT " in (
-        out.replace("\n", " ")
-    )
+    largest = "requests/s; largest load with known latencies: 4.32 requests/s on tp=2 dp=4, TTFT "
+    assert code == 1 and largest in out.replace("\n", " ")
     data = run.data(*argv, "--tpot", "12ms", code=1)
     assert data["largest"]["steady"]["tpot_s"]["mean"] <= 0.012 and data["largest"]["cost_per_million_output"] > 0
     assert run.data("llama-3.1-8b", "--gpu", "h100-sxm:8", "--rate", "1/s")["largest"] is None
@@ -335,15 +331,13 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
     code, out, _ = run(*argv)
     out = out.replace("\n", " ")
-    assert code == 1 and "largest load that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
-    assert (
-        out.startswith("fits 174 of 500 sequences at the full context: ")
-        and " users are served at once, limited by the cache, at " in out
-    )
+    assert code == 1 and "largest load that fits: 172 users on tp=8, TTFT " in out and " per 1M out" in out
+    assert out.startswith("fits 172 of 500 sequences at the full context: ")
+    assert " users are served at once, limited by the cache, at " in out
     data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
-    assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
-    assert not data["fits"] and 174 < speed["seats"] < 500
+    assert largest["sequences"] == 172 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
+    assert not data["fits"] and 172 < speed["seats"] < 500
     served, seated = steady["requests_per_s"], steady["e2e_s"]["mean"] - steady["line_s"]
     assert steady["line_s"] * served == pytest.approx(500 - speed["seats"])  # Little's law, of those in line
     assert seated * served == pytest.approx(speed["seats"], rel=1e-3)  # and of the others

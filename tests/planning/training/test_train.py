@@ -21,7 +21,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
-from txcalc.planning.machine import Floor, Kernels, Machine
+from txcalc.planning.machine import Floor, Kernels, Machine, allocatable
 from txcalc.planning.training import Layout, Recipe, memory, training_flops
 from txcalc.planning.training.activations import saved_activations
 from txcalc.planning.training.answer import train
@@ -234,7 +234,7 @@ def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
         tried.append(number)
         return searched(model, number, 4 * number, 4096, framework="fsdp2", recompute="blocks", micro_batch=1)
 
-    least = ceil(model.params * 16 * 1.04 / H100.accelerator.memory)
+    least = ceil(model.params * 16 * 1.04 / allocatable(H100.accelerator))
     assert of(1).least == least == 14
     found = fewest_gpus(of, 2)
     assert {number for number in tried if number < least} == {1, 2}
@@ -250,7 +250,7 @@ def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     for each in searched(llama, 8, 128, 8192).estimates():
         try:
             plan = memory(llama, each.recipe)
-            if plan.fullest.reserved <= H100.accelerator.memory:
+            if plan.fullest.reserved <= allocatable(H100.accelerator):
                 steps.append(StepTimer(llama, each.recipe, H100).step(plan).seconds)
         except InputError:
             continue
@@ -331,7 +331,7 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
     assert len(waited) > 100 and 0.9 < median(waited) < 1.1
     for each in verdicts:
         recipe = each.row.recipe
-        fits = each.plan.fullest.reserved <= H100.accelerator.memory
+        fits = each.plan.fullest.reserved <= allocatable(H100.accelerator)
         if fits and recipe.layout.gpus <= 256 and recipe.global_batch == 256:
             cell = cells.setdefault((each.row.model, recipe.layout.gpus), [])
             cell.append((each.step.seconds, each.row.seconds))

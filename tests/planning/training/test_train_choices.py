@@ -19,7 +19,7 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
-from txcalc.planning.machine import Machine
+from txcalc.planning.machine import CONTEXT, Machine
 from txcalc.planning.training import Layout, Recipe, in_flight, memory, order, timeline
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.exchange import StageWeights
@@ -339,7 +339,8 @@ def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
 
 @pytest.mark.parametrize(("reserved", "fits"), [(79, True), (80, True), (81, False)])
 def test_memory_that_is_just_enough_fits(reserved: int, fits: bool) -> None:
-    machine, plan = Machine.of(replace(card(), memory=80)), SimpleNamespace(fullest=SimpleNamespace(reserved=reserved))
+    machine, plan = Machine.of(replace(card(), memory=80 + CONTEXT)), SimpleNamespace()
+    plan.fullest = SimpleNamespace(reserved=reserved)
     asked: Any = (load(DECODER), Recipe(), machine, plan, None, "", None, False, (), None, 1, 1, None)
     assert Training(*asked).fits == fits
 
@@ -349,7 +350,7 @@ def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> No
     from txcalc.planning.training import answer
 
     cards = {"small": (70, 9.0), "large": (90, 1.0), "fast": (80, 2.0), "slow": (81, None), "least": (79, None)}
-    made = {name: replace(card(), name=name, memory=space) for name, (space, _) in cards.items()}
+    made = {name: replace(card(), name=name, vendor="", memory=space + CONTEXT) for name, (space, _) in cards.items()}
 
     def timer(model: Any, recipe: Any, machine: Machine) -> Any:
         speed = cards[machine.accelerator.name][1]

@@ -21,8 +21,7 @@ from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.engine import EngineConfig, multiplies, reserved
-from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.serving.engine import EngineConfig, multiplies, out_of_range, reserved
 from txcalc.planning.serving.offload import Offload, OffloadRequest
 from txcalc.planning.serving.rank_memory import RankBytes, towers_bytes
 from txcalc.units import iec
@@ -86,7 +85,7 @@ class Planner:
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
         self._drafts: dict[Layout, RankBytes] = {}
-        self.reserve = reserved(engine.reserve, engine.memory, accelerator)
+        self.reserve = reserved(engine.reserve, accelerator)
         self.timers: dict[tuple[Any, int], Any] = {}  # of `points.Timer.of`
         self._ranks: dict[Layout, list[RankBytes]] = {}
         self._refusals: dict[tuple[int, ...], InputError | None] = {}
@@ -197,22 +196,19 @@ class Planner:
         """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
 
         Together they hold at least the whole model's weights and every sequence's pages, which gives a lower bound;
-        from there every number is tried.
+        from there every number is tried, without layouts in which a replica has no sequence: fewer accelerators do the
+        same, except with experts.
         """
         (whole,) = self.ranks(Layout())
         needed = whole.weights_bytes + whole.cache_bytes(context, concurrency)
         if self.usable <= 0:
             return None
+        spare = self.sharding.has_experts or "dp" in (fixed or ())
         for n in range(max(1, ceil_div(needed, self.usable)), MOST_GPUS + 1):
-            if any(self.fits(layout, context, concurrency) for layout in self._useful(n, concurrency, fixed)):
+            layouts = (layout for layout in self.layouts(n, fixed) if spare or layout.dp <= concurrency)
+            if any(self.fits(layout, context, concurrency) for layout in layouts):
                 return n
         return None
-
-    def _useful(self, gpus: int, concurrency: int, fixed: Mapping[str, int] | None) -> Iterator[Layout]:
-        """Layouts without those in which a replica has no sequence: fewer accelerators do the same, except with
-        experts."""
-        spare = self.sharding.has_experts or "dp" in (fixed or ())
-        return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
 
 def with_offload(
@@ -229,14 +225,11 @@ def with_offload(
         raise InputError("--ram", [f"{accelerator.title} has no memory of its own: what it holds is in RAM already"])
     layout = Layout(pp=gpus)
 
-    def of(offload: Offload) -> Planner:
-        return Planner(model, accelerator, replace(engine, offload=offload))
-
     def fits(offload: Offload) -> bool:
-        planner = of(offload)
+        planner = Planner(model, accelerator, replace(engine, offload=offload))
         return not planner.sharding.faults(layout) and planner.fullest(layout, context, concurrency).free >= 0
 
-    return of(request.of(model, fits)).engine
+    return replace(engine, offload=request.of(model, fits))
 
 
 def bisect_max(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None:
@@ -343,17 +336,12 @@ def gpus_of(fixed: Mapping[str, int]) -> int:
 
 def check(context: int, concurrency: int, gpus: int | None, fixed: Mapping[str, int]) -> None:
     """Errors: `InputError` for invalid numbers."""
-    faults: list[Fault | str] = [
-        Fault(name, value, f"a whole number from 1 to {most:,}")
-        for name, value, most in (
-            ("context", context, MAX_TOKENS),
-            ("concurrency", concurrency, MOST_SEQUENCES),
-            ("gpus", 1 if gpus is None else gpus, MOST_GPUS),
-            *((name, value, MOST_GPUS) for name, value in fixed.items()),
-        )
-        if type(value) is not int or not 1 <= value <= most
-    ]
-    if faults:
+    if faults := out_of_range(
+        ("context", context, MAX_TOKENS),
+        ("concurrency", concurrency, MOST_SEQUENCES),
+        ("gpus", 1 if gpus is None else gpus, MOST_GPUS),
+        *((name, value, MOST_GPUS) for name, value in fixed.items()),
+    ):
         raise InputError("deploy", faults)
 
 
@@ -438,8 +426,8 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
         yield from engine.memory.notes(model, max(rank.graphs for rank in planner.ranks(layout)), layout)
-    elif planner.accelerator.unified and (seen := visible(planner.accelerator)) < planner.accelerator.memory:
-        yield f"the reserve is of {iec(seen)} that the system lets a GPU take of its memory, unless told otherwise"
+    if more := planner.accelerator.gives_more:
+        yield f"{planner.accelerator.title}: {more}"
     if engine.offload:
         yield from engine.offload.notes()
     yield from planner.sharding.notes(layout)

@@ -16,7 +16,7 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
-from txcalc.planning.serving.engine_memory import EngineMemory, visible
+from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
@@ -155,10 +155,10 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
 def step_faults(block: int, chunk: int) -> list[Fault | str]:
     """What is wrong with the tokens of a page and of a step."""
-    return _out_of_range(("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
+    return out_of_range(("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
 
 
-def _out_of_range(*numbers: tuple[str, int, int]) -> list[Fault | str]:
+def out_of_range(*numbers: tuple[str, int, int]) -> list[Fault | str]:
     """Numbers that are not from 1 to the largest that each may be."""
     return [
         Fault(name, value, f"a whole number from 1 to {most:,}")
@@ -182,7 +182,7 @@ def engine(
     gathers: bool = False,
 ) -> EngineConfig:
     """A checked engine for a model; `adapters`: how many, and their rank."""
-    faults = step_faults(block, chunk) + _out_of_range(("gather" if gathers else "poll", interval, 1000))
+    faults = step_faults(block, chunk) + out_of_range(("gather" if gathers else "poll", interval, 1000))
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
     faults += [
@@ -261,10 +261,9 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     return Reserve(memory.share, 0, source)
 
 
-def reserved(reserve: Reserve, memory: EngineMemory | None, accelerator: Accelerator) -> int:
-    """Bytes of an accelerator that the engine reserves, or that it or the GPU of a unified memory does not see."""
-    seen = visible(accelerator) if memory or accelerator.unified else accelerator.memory
-    return accelerator.memory - seen + reserve.of(seen)
+def reserved(reserve: Reserve, accelerator: Accelerator) -> int:
+    """Bytes of an accelerator that the driver or the system keeps, and those that are reserved of the rest."""
+    return accelerator.memory - accelerator.visible + reserve.of(accelerator.visible)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

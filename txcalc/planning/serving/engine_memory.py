@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -34,29 +34,6 @@ PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
 GIB = 2**30
 
 
-def visible(accelerator: Accelerator) -> int:
-    """Bytes of an accelerator that a CUDA process sees, or that Metal gives a GPU of unified memory; otherwise all."""
-    return _visible(accelerator.name, accelerator.vendor, accelerator.memory)
-
-
-def gives_more(accelerator: Accelerator) -> str:
-    """How a system gives the GPU more of a unified memory, or what it takes of it; "": nothing is known."""
-    of_vendor = data()["visible_else"].get(accelerator.vendor, {})
-    return str(data()["visible"].get(accelerator.name, of_vendor).get("more", ""))
-
-
-@cache
-def _visible(name: str, vendor: str, memory: int) -> int:
-    if row := data()["visible"].get(name):
-        return min(memory, int(row["value"] * GIB))
-    rule = data()["visible_else"].get(vendor, {})
-    for step in rule.get("shares", ()):
-        if memory > parse_bytes(step["above"], "above"):
-            times, of = step["share"]
-            return memory * int(times) // int(of)
-    return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
-
-
 class EngineMemory(Struct, frozen=True, dict=True):
     """An engine on an accelerator.
 
@@ -75,7 +52,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
     def large(self) -> bool:
         """Whether the card is one of those that the engine gives larger batches."""
         table = data()["large"]
-        return visible(self.accelerator) >= parse_bytes(table["least"], "least") and (
+        return self.accelerator.visible >= parse_bytes(table["least"], "least") and (
             self.accelerator.name not in table["without"]
         )
 
@@ -200,7 +177,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if graphs and numbers.get("graphs_within"):
             sizes["CUDA graphs"] = graphs
         if "free_share" in numbers:
-            left = max(0, visible(self.accelerator) - taken - sum(sizes.values()))
+            left = max(0, self.accelerator.visible - taken - sum(sizes.values()))
             sizes["left free"] = ceil(left * (1 - Fraction(str(numbers["free_share"]))))
         return sizes
 
@@ -237,10 +214,6 @@ class EngineMemory(Struct, frozen=True, dict=True):
         yield f"as {self.profile} keeps it (modelled{stands}): {batch}"
         if self._staged(layout):
             yield f"stages open no channels before {self.profile} sizes the cache: its logs of 2 and 4 stages"
-        seen = visible(self.accelerator)
-        if seen < self.accelerator.memory:
-            hidden = iec(self.accelerator.memory - seen)
-            yield f"the reserve is of {iec(seen)} that the engine sees; {hidden} more are the driver's"
         if outside:
             yield f"CUDA graphs take some {iec(outside)} of what the reserve leaves, more with many batch sizes"
 

@@ -24,7 +24,6 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
-from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
@@ -223,8 +222,7 @@ def _refuse(plan: Plan, engine: str) -> InputError:
 
 def _memory_utilization(plan: Plan) -> str:
     """The fraction of the memory that the engine sees and may use."""
-    planner, reserve = plan.planner, plan.planner.engine.reserve
-    seen = visible(planner.accelerator) if planner.engine.memory else planner.accelerator.memory
+    seen, reserve = plan.planner.accelerator.visible, plan.planner.engine.reserve
     share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
     return f"{share:g}"
 
@@ -314,7 +312,7 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
     flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
     gpu = plan.best.fullest
-    reserve = engine.reserve.of(gpu.memory)
+    reserve = engine.reserve.of(plan.planner.accelerator.visible)
     flags.append(("--mem-fraction-static", _share(gpu.weights + gpu.pool, reserve, gpu.rest, gpu.peak)))
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
@@ -346,7 +344,7 @@ def _trtllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     flags += _above_one(("--pp_size", layout.pp), ("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", running(plan, layout))]
     gpu = plan.best.fullest
-    reserve = engine.reserve.of(gpu.memory) + gpu.rank.rest.get("left free", 0)
+    reserve = engine.reserve.of(plan.planner.accelerator.visible) + gpu.rank.rest.get("left free", 0)
     flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(gpu.pool, reserve))]
     start = f"trtllm-serve {weights.checkpoint}"
     if options := _options(plan, weights, guess):

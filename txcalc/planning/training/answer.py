@@ -11,7 +11,7 @@ from txcalc.errors import InputError
 from txcalc.hardware import peak
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
-from txcalc.planning.machine import Machine
+from txcalc.planning.machine import Machine, allocatable
 from txcalc.planning.memory import has_frozen_weights
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
@@ -48,11 +48,11 @@ class Training(Struct, frozen=True):
 
     @property
     def capacity(self) -> int:
-        return self.machine.accelerator.memory
+        return allocatable(self.machine.accelerator)
 
     @property
     def fits(self) -> bool:
-        """Whether the fullest GPU's reserved bytes are at most the accelerator's memory."""
+        """Whether the fullest GPU's reserved bytes are at most what PyTorch can allocate."""
         return self.plan.fullest.reserved <= self.capacity
 
     @property
@@ -83,7 +83,7 @@ def on_every_accelerator(training: Training) -> list[OnAccelerator]:
             rate = StepTimer(training.model, training.recipe, machine).step(training.plan).tokens_s
         except InputError:
             pass
-        fits = training.plan.fullest.reserved <= accelerator.memory
+        fits = training.plan.fullest.reserved <= allocatable(accelerator)
         rows.append(OnAccelerator(accelerator.name, fits, rate, accelerator.memory))
     return sorted(rows, key=lambda row: (not row.fits, -(row.tokens_per_s_per_gpu or 0), -row.memory_bytes))
 
@@ -125,7 +125,7 @@ def train(
     whole_run = None
     if rate and (tokens := tokens or terms.tokens(rate)):
         whole_run = run(model, tokens, rate, gpus, recipe.layout.copies, terms, recipe.tokens)
-    space = machine.accelerator.memory
+    space = allocatable(machine.accelerator)
     limits = (
         largest(model, recipe, "micro_batch", space),
         largest(model, recipe, "tokens", space),

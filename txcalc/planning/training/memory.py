@@ -99,7 +99,8 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     Unit     bytes
     Counts   tensors that the allocator gives out: weights, gradients, optimizer state after the first step, what
              autograd keeps, gathered weights, buffers of collectives, logits and what the loss makes of them
-    Omits    the CUDA context (0.5 to 1 GB), the libraries' workspaces, fragmentation (see `RESERVED`)
+    Omits    the CUDA context (see `machine.CONTEXT`), NCCL's buffers, the libraries' workspaces, fragmentation (see
+             `RESERVED`)
     Errors   `InputError` with every reason why the model cannot be laid out so
     """
     ranks = memory_within(model, recipe, None)

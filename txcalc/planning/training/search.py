@@ -18,7 +18,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.machine import Machine
+from txcalc.planning.machine import Machine, allocatable
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.layer_tables import Estimate, LayerTables
 from txcalc.planning.training.memory import RESERVED, Ranks, memory_within
@@ -119,7 +119,9 @@ class Search:
                 return 1
             state = states([tensor for piece in pieces for tensor in tensors(piece, unsharded)], unsharded, 0)
             states_bytes.append(sum(state) - (state.optimizer if unsharded.offloads("optimizer") else 0))
-        return int(ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * self.machine.accelerator.memory))
+        return int(
+            ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * max(1, allocatable(self.machine.accelerator)))
+        )
 
     def run(
         self, tell: Callable[[str, float], None] | None = None, given: bool = True, enough: int = ENOUGH
@@ -130,7 +132,7 @@ class Search:
         Errors: `InputError` if the options leave no layout, `Refuted` if none can be computed.
         """
         estimates = self.estimated = self.estimated or list(self.estimates(tell))
-        capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
+        capacity = allocatable(self.machine.accelerator) * RESERVED[1] / RESERVED[0]
         likely = [estimate for estimate in estimates if estimate.fits(capacity * SLACK)]
         for done, estimate in enumerate(likely):
             if tell and estimate.seconds:
@@ -165,7 +167,7 @@ class Search:
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:
         """The first layouts that fit, at most `enough`. The memory of one that takes more than both the accelerator has
         and the smallest before it is not computed to the end."""
-        fitting, capacity = list[FoundLayout](), self.machine.accelerator.memory
+        fitting, capacity = list[FoundLayout](), allocatable(self.machine.accelerator)
         for estimate in estimates:
             limit = max(capacity, tried.least[0]) if tried.least else None
             try:

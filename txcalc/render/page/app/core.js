@@ -310,15 +310,15 @@ const VIEWS = [
   DATA.train.length > 0 && ["train", "Train"],
 ].filter(Boolean);
 const QUANTITIES = [
+  ["params", "parameters"],
+  ["active", "active parameters"],
   ["flops", "FLOPs of a forward pass, dense"],
   ["flops_masked", "FLOPs of a forward pass, masked"],
   ["per_token", "FLOPs per token, dense"],
   ["per_token_masked", "FLOPs per token, masked"],
   ["cache", "KV cache of one sequence"],
-  ["saved", "saved activations"],
-  ["params", "parameters"],
-  ["active", "active parameters"],
   ["cache_growth", "KV cache per token"],
+  ["saved", "saved activations"],
   ["training", "FLOPs of a training step"],
 ];
 const UNITS = {

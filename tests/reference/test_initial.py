@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from txcalc import load
 from txcalc.cli import app
-from txcalc.planning.initial import initial
+from txcalc.planning.initial import initial_values
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -20,17 +20,19 @@ from txcalc.sources.presets import names
 @pytest.mark.parametrize("name", names())
 def test_every_parameter_has_one_rule(name: str) -> None:
     model = load(name)
-    assert sum(each.params for each in initial(model)) == model.params
+    assert sum(each.params for each in initial_values(model)) == model.params
 
 
 def test_gpt2_begins_at_002_and_its_last_products_smaller() -> None:
     """Radford et al. 2019, section 2.3: 1/√N of N residual layers, two a block."""
-    by_rule = {each.rule: each for each in initial(load("gpt2"))}
+    by_rule = {each.rule: each for each in initial_values(load("gpt2"))}
     assert by_rule["N(0, σ²), σ = 0.02"].deviation == 0.02
     small = by_rule["N(0, σ²), σ = 0.02/√24"]
     assert small.deviation == pytest.approx(0.02 / math.sqrt(2 * 12), rel=1e-15)
     assert small.params == 12 * (768 * 768 + 3072 * 768)
-    assert {each.deviation for each in initial(load("bert-base"))} == {0.02, 0.0}, "post-norm: nothing is smaller"
+    assert {each.deviation for each in initial_values(load("bert-base"))} == {0.02, 0.0}, (
+        "post-norm: nothing is smaller"
+    )
 
 
 EXPERTS = {"n_experts": 2, "top_k": 1, "n_kv_heads": 4, "d_head": 64}
@@ -70,7 +72,7 @@ def test_the_reference_begins_so(source: Any, matrices: int, shrunk: int) -> Non
             assert abs(parameter.std().item() / deviation - 1) < 5 / math.sqrt(2 * parameter.numel()), name
             compared += 1
     assert compared == matrices
-    assert sum(each.params for each in initial(model) if "√6" in each.rule) == shrunk
+    assert sum(each.params for each in initial_values(model) if "√6" in each.rule) == shrunk
 
 
 def test_the_terminal_shows_them() -> None:
@@ -85,4 +87,4 @@ def test_the_terminal_shows_them() -> None:
 @pytest.mark.parametrize("name", ["albert", "deepseek-v3", "gemma3n", "jetmoe", "mixtral", "t5", "zamba2"])
 def test_every_parameter_begins_once(name: str) -> None:
     model = build(TINY[name], name)
-    assert sum(values.params for values in initial(model)) == model.params
+    assert sum(values.params for values in initial_values(model)) == model.params

@@ -8,7 +8,8 @@ so that the stream's variance does not grow with them.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from txcalc.ledger import Entry
 from txcalc.model import Model
@@ -16,7 +17,7 @@ from txcalc.model import Model
 STD = Fraction(2, 100)
 
 
-class InitialValues(NamedTuple):
+class InitialValues(Struct, frozen=True):
     """Parameters that begin alike: how many, the rule in words, and their standard deviation (0: all are one value;
     None: by a rule of the part's own)."""
 
@@ -26,7 +27,7 @@ class InitialValues(NamedTuple):
     deviation: float | None
 
 
-def initial(model: Model) -> list[InitialValues]:
+def initial_values(model: Model) -> tuple[InitialValues, ...]:
     """Every parameter once, by what it begins with."""
     by_rule: dict[tuple[str, float | None], tuple[dict[str, None], int]] = {}
     branches = _branches(model)
@@ -36,9 +37,9 @@ def initial(model: Model) -> list[InitialValues]:
             names, number = by_rule.get(rule, ({}, 0))
             names[entry.steps[-1].name] = None
             by_rule[rule] = names, number + weight.size * entry.times
-    return [
+    return tuple(
         InitialValues(tuple(names), rule, number, deviation) for (rule, deviation), (names, number) in by_rule.items()
-    ]
+    )
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from msgspec import Struct
 
 from txcalc.ledger import Ledger
 from txcalc.num import Num, ceil_div, total
 from txcalc.planning.formats.weights import Format
 
 
-class StateShare(NamedTuple):
-    """One component of the training state: bytes per parameter, and of all parameters."""
+class StateShare(Struct, frozen=True):
+    """A part of the training state: bytes per parameter (None for a training step's own), and of all parameters."""
 
     name: str
-    bytes_per_param: int
+    bytes_per_param: int | None
     bytes: int
 
 
@@ -29,12 +29,12 @@ ADAMW_MIXED = (
 )
 
 
-def training_state(params: int, learning: int | None = None) -> list[StateShare]:
+def training_state(params: int, learning: int | None = None) -> tuple[StateShare, ...]:
     """The training state, which does not depend on the batch. `learning`: the number of trained parameters; of frozen
     ones only the weights are held."""
     trained = params if learning is None else learning
     first, *rest = ADAMW_MIXED
-    return [StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in rest)]
+    return StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in rest)
 
 
 def learning(ledger: Ledger) -> int:

@@ -26,6 +26,15 @@ class ModelInfo(Answer):
         return cls(model.name, model.kind, model.context, source, model_type, model.params, model.outline())
 
 
+class SourceInfo(Answer):
+    """A source that no description was made of, whose kind is not known. `model_type`: a config.json's."""
+
+    name: str
+    kind: None
+    source: str
+    model_type: str | None
+
+
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
 PLACES = {"sandwich": "sandwich norms"}

@@ -15,7 +15,8 @@ from txcalc.num import ceil_div
 from txcalc.planning.formats.quantised import native
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.gradients import training_flops
-from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
+from txcalc.planning.initial import InitialValues, initial_values
+from txcalc.planning.memory import StateShare, cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Known, Result, json_key
@@ -105,14 +106,6 @@ class SavedBytes(Answer):
     attention_matrix_kept: int
 
 
-class StatePart(Answer):
-    """A part of the training state: bytes per parameter (None for a training step's own), and of all parameters."""
-
-    name: str
-    bytes_per_param: int | None
-    bytes: int
-
-
 class MemoryFigures(Answer):
     """Bytes of weights, training state and saved activations; `format` of the weights, `dtype` of activations. Of a
     format with scales: by which rule, and the bytes if every weight had its bits and no scale."""
@@ -123,7 +116,7 @@ class MemoryFigures(Answer):
     saved_bytes: SavedBytes
     format: str
     dtype: str
-    training_state: tuple[StatePart, ...]
+    training_state: tuple[StateShare, ...]
     trained_params: int
     format_rule: str = ""
     unscaled_bytes: int | None = None
@@ -194,15 +187,6 @@ class CountedByConvention(Answer):
     terms: tuple[ConventionTerm, ...]
 
 
-class InitialRow(Answer):
-    """Parameters with the same initialisation: their parts, the rule, their number and standard deviation."""
-
-    parts: tuple[str, ...]
-    rule: str
-    params: int
-    deviation: float | None
-
-
 class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     """What one model costs.
 
@@ -231,7 +215,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     towers: Mapping[str, Tower] = {}
     as_: CountedByConvention | None = json_key("as", None)
     conventions: tuple[CountedByConvention, ...] = ()
-    initial: tuple[InitialRow, ...] = ()
+    initial: tuple[InitialValues, ...] = ()
     training: TrainingStep | None = None
     architecture: str
     checkpoint_summary: str = ""
@@ -336,7 +320,7 @@ def show(
         towers={name: tower(model.towers[name], each) for name, each in towers.items()},
         as_=counted[0] if counted else None,
         conventions=counted,
-        initial=initial_rows(model) if initial else (),
+        initial=initial_values(model) if initial else (),
         training=step,
         architecture=architecture(model),
         changed=bool(model.changed),
@@ -411,12 +395,12 @@ def memory_figures(
     except InputError:  # unknown quantisation method
         published = None
     trained = learning(ledger)
-    state = tuple(StatePart(*part) for part in training_state(ledger.total("params"), trained))
+    state = training_state(ledger.total("params"), trained)
     if step:
         state = (
-            StatePart("training weights", None, step.parameters_bytes),
-            StatePart("gradients", None, step.gradients_bytes),
-            StatePart(f"optimizer state ({step.optimizer})", None, step.optimizer_bytes),
+            StateShare("training weights", None, step.parameters_bytes),
+            StateShare("gradients", None, step.gradients_bytes),
+            StateShare(f"optimizer state ({step.optimizer})", None, step.optimizer_bytes),
         )
     saved = SavedBytes(saved_bytes(ledger), saved_bytes(keeping_scores))
     whole = sum(part.bytes for part in state)
@@ -487,13 +471,6 @@ def counted_by(convention: PublishedConvention) -> CountedByConvention:
         convention.ours,
         terms,
     )
-
-
-def initial_rows(model: Model) -> tuple[InitialRow, ...]:
-    """The initialisation of every parameter in training from scratch."""
-    from txcalc.planning.initial import initial
-
-    return tuple(InitialRow(*row) for row in initial(model))
 
 
 def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[str]:

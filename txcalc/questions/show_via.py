@@ -9,20 +9,11 @@ from txcalc.errors import Fault, InputError, MissingExtra, TxcalcError
 from txcalc.notation import as_text
 from txcalc.num import ceil_div
 from txcalc.questions.answers import Answer, Known, Result, json_key
-from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.model_info import ModelInfo, SourceInfo
 from txcalc.questions.workload import Convention, WorkloadInfo
 from txcalc.units import bits_of
 
 CACHE_DTYPE = "bf16"  # whatever the weights' format
-
-
-class ViaModel(Answer):
-    """A config.json; its kind is known only from a description."""
-
-    name: str
-    kind: None
-    source: str
-    model_type: str
 
 
 class ViaParams(Answer):
@@ -106,7 +97,7 @@ class MeasuredClass(Answer, kw_only=True):
 class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     """What transformers' own module costs; what only a description gives (kinds, masked FLOPs) is None."""
 
-    model: ViaModel
+    model: SourceInfo
     workload: WorkloadInfo
     convention: Convention
     params: ViaParams
@@ -158,7 +149,7 @@ def show_via(
         rows=rows,
     )
     return ShowVia(
-        model=ViaModel(name or data["model_type"], None, where, data["model_type"]),
+        model=SourceInfo(name or data["model_type"], None, where, data["model_type"]),
         workload=WorkloadInfo(batch=batch, tokens=tokens, past=0, source=encoder_tokens),
         convention=Convention(flops_per_mac=2, attention="dense", logits="all", mla=None),
         params=ViaParams(module.params, None, None, None, module.total_params),

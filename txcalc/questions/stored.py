@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from txcalc.questions.answers import Answer, Result
+from txcalc.questions.model_info import SourceInfo
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup
@@ -73,19 +74,10 @@ class CheckpointInfo(Answer):
     check: CheckpointAgreement | None
 
 
-class StoredModel(Answer):
-    """A checkpoint without a config.json: a name, and no model."""
-
-    name: str
-    kind: None
-    source: str
-    model_type: None
-
-
 class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     """What a checkpoint without a config.json holds."""
 
-    model: StoredModel
+    model: SourceInfo
     checkpoint: CheckpointInfo
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
@@ -98,7 +90,7 @@ class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
 def show_stored(checkpoint: Checkpoint) -> ShowStored:
     """The answer for a checkpoint without a config.json."""
     missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
-    model = StoredModel(checkpoint.where, None, checkpoint.where, None)
+    model = SourceInfo(checkpoint.where, None, checkpoint.where, None)
     return ShowStored(model=model, checkpoint=checkpoint_info(checkpoint, None), assumptions=(), notes=(missing,))
 
 

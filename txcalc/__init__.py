@@ -142,7 +142,7 @@ def _class(name: str) -> Any:
 
 
 @cache
-def _command(name: str) -> Any:
+def _command(name: str) -> object:
     from txcalc.questions.arguments import checked, documentation
 
     function = getattr(import_module(f"txcalc.questions.{name}"), name)

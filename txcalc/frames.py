@@ -78,7 +78,7 @@ class Framed:
         """Arrow's PyCapsule protocol: `polars.DataFrame(x)`, `duckdb.sql("from x")`, `pyarrow.table(x)`."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
-    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> object:
         """The data frame interchange protocol: `pyarrow.interchange.from_dataframe(x)`, and what draws any frame. It
         has no decimals: a column of them is floats there."""
         import pyarrow

@@ -327,7 +327,7 @@ class Ledger(Framed):
         return hash(repr(self._content))
 
     @property
-    def _content(self) -> tuple[Any, ...]:
+    def _content(self) -> tuple[object, ...]:
         work = tuple(tuple(each(value, getattr(value, "shape", ()))) for value in self.work)
         return work, self.bits, self.rows()
 

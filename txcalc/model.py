@@ -476,7 +476,7 @@ class Model(Struct, frozen=True, dict=True):
         return any(leaf.kernels == "latent" for leaf in self.root.leaves())
 
 
-def asked_for(changes: object, sizes: Mapping[str, object]) -> dict[str, Any]:
+def asked_for(changes: object, sizes: Mapping[str, object]) -> dict[str, object]:
     """The keys to change, from a mapping and keywords. Errors: `InputError` for anything but a mapping, keys that are
     not texts, and arrays of values."""
     if changes is not None and not isinstance(changes, Mapping):

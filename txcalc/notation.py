@@ -145,7 +145,7 @@ def _by_layers(terms: _Terms) -> Sum:
     return result
 
 
-def _place(term: Term) -> tuple[Any, ...]:
+def _place(term: Term) -> tuple[object, ...]:
     """Where a term stands in a sum: what is added before what is taken away, letters in order, a bare number last."""
     powers = term.powers or (term.sums[0][0].powers if term.sums else ())
     return (term.coefficient < 0, *((*_rank(atom), -power) for atom, power in powers), (inf, "", 0))

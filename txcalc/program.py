@@ -70,7 +70,7 @@ class Tape:
     """Letters, and the steps that were taken with them; `conditions` as they were met."""
 
     def __init__(self, letters: Sequence[str]) -> None:
-        self._steps: dict[Any, Recorded] = {}
+        self._steps: dict[object, Recorded] = {}
         self.conditions: dict[Guard, None] = {}
         self.letters = {letter: Recorded(self, i, "letter", letter, None) for i, letter in enumerate(letters)}
 

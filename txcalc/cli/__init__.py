@@ -75,7 +75,7 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, text.partition(". ")[0].rstrip(".") + ".") for name, text in helps.items()])
 
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: Any) -> object:
         try:
             result = super().invoke(ctx)
             sys.stdout.flush()

@@ -52,7 +52,7 @@ def run(
     return call.ask(options.models([source], call.ignore, call.changes, weights=headers))
 
 
-def show_via(call: Call, headers: bool) -> Any:
+def show_via(call: Call, headers: bool) -> object:
     """Transformers' own module; options that do not apply are refused by name."""
     from txcalc.questions.show_via import show_via
 

@@ -75,7 +75,7 @@ def given(command: str, sources: list[str], everything: bool) -> list[str]:
     return names() if everything else sources
 
 
-def run_step(models: Sequence[Model], layout: str, recipe: str, processes: int, device: str) -> Any:
+def run_step(models: Sequence[Model], layout: str, recipe: str, processes: int, device: str) -> object:
     """Runs every model on real processes; rank 0 reports."""
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe

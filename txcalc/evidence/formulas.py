@@ -14,6 +14,7 @@ from txcalc.evidence.residues import ResidueTape, residue, value
 from txcalc.evidence.structures import FRAME, Unit, called, fingerprint
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
+from txcalc.num import Num
 from txcalc.parts.options import Raw, Table, numbered
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import step_flops
@@ -29,7 +30,7 @@ PROMPT, STEP = "a prompt", "a step after cached tokens"
 class Figure(NamedTuple):
     """A figure of a leaf, and the passes whose formulas its digest is of."""
 
-    of: Callable[[Entry], Any]
+    of: Callable[[Entry], Num]
     passes: tuple[str, ...] = (PROMPT,)
     form: Mapping[str, bool] = {}
 
@@ -39,28 +40,16 @@ def formed(figure: str, *forms: str) -> str:
     return ", ".join((figure, *forms))
 
 
-def _params(entry: Entry) -> Any:
-    return entry.params
-
-
-def _forward(entry: Entry) -> Any:
-    return entry.flops
-
-
-def _saved(entry: Entry) -> Any:
-    return entry.saved
-
-
 FIGURES: dict[str, Figure] = {
-    "params": Figure(_params),
+    "params": Figure(lambda entry: entry.params),
     "active": Figure(lambda entry: entry.active),
-    "flops": Figure(_forward),
+    "flops": Figure(lambda entry: entry.flops),
     "training flops": Figure(step_flops),
-    "flops with cache": Figure(_forward, (STEP,)),
+    "flops with cache": Figure(lambda entry: entry.flops, (STEP,)),
     "cache": Figure(lambda entry: entry.cache, (PROMPT, STEP)),
     "masked flops": Figure(lambda entry: entry.flops_masked, (PROMPT, STEP)),
-    FUSED: Figure(_saved),
-    KEPT: Figure(_saved, form={"keep_scores": True}),
+    FUSED: Figure(lambda entry: entry.saved),
+    KEPT: Figure(lambda entry: entry.saved, form={"keep_scores": True}),
 }
 FIGURES |= {
     formed(name, *forms): FIGURES[name]._replace(form={FORMS[form]: True for form in forms})

@@ -107,7 +107,7 @@ class TheoremFiles(Mapping[str, Theorem]):
         known = key in self.entries if self.lacked else self._look_up(key) is not None
         return self[key] if known else None
 
-    def _look_up(self, key: str) -> tuple[Path, Any] | None:
+    def _look_up(self, key: str) -> tuple[Path, object] | None:
         for path, text in self.texts.items():
             named = f'"{key}": '
             if (at := text.find(named + "{")) >= 0:
@@ -160,7 +160,7 @@ def _parsed(path: Path, parse: Callable[[], T]) -> T:
         raise InputError(str(path), message) from None
 
 
-def _decoded(text: str, at: int) -> Any:
+def _decoded(text: str, at: int) -> object:
     return json.JSONDecoder().raw_decode(text, at)[0]
 
 

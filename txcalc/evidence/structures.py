@@ -424,7 +424,7 @@ def _sizes(
     return sizes | {"scale": None} if section in ("attention", "latent") else sizes
 
 
-def _plain(key: str, value: object) -> Any:
+def _plain(key: str, value: object) -> object:
     """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
     if key in ANY:
         return ANY[key]
@@ -439,7 +439,7 @@ def _plain(key: str, value: object) -> Any:
     return value
 
 
-def _compact(value: object, section: str = "") -> Any:
+def _compact(value: object, section: str = "") -> object:
     """A description without what is off or absent; `Size`s as they are written."""
     if isinstance(value, Size):
         return str(value)

@@ -276,7 +276,7 @@ def _usual(words: list[str], values: tuple[object, object]) -> bool:
     return key == "parts" or (None in values and default in values and default is not None)
 
 
-def _structure(stack: StackSpec) -> Any:
+def _structure(stack: StackSpec) -> object:
     """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
     names = list(stack.layer)
     tables = [(layer.parts, sorted(layer.tables)) for layer in stack.layer.values()]

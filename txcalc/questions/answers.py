@@ -204,7 +204,7 @@ class Result(Answer, Framed, kw_only=True):
     def __hash__(self) -> int:
         return hash(self.to_json())
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(f"{type(self).__name__} is not pickled: its to_dict() is")
 
     def __str__(self) -> str:

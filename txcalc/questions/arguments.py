@@ -115,7 +115,7 @@ def _earlier(option: Option | Argument) -> list[str]:
 
 
 @cache
-def hint_of(function: object, name: str) -> Any:
+def hint_of(function: object, name: str) -> object:
     """The type of an argument; Any if only type checkers can resolve it."""
     return declared(function.__annotations__.get(name, Any), function.__module__)[0]
 

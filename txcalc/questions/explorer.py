@@ -160,7 +160,7 @@ def _work(model: Model) -> list[Slider]:
     return [Slider(letter, BY_LETTER[letter], (), start[letter]) for letter in letters]
 
 
-def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, Any]]:
+def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, object]]:
     for quantity in TOTALS:
         yield quantity, ledger.total(quantity)
     growth, constant, _ = ledger.cache_terms
@@ -244,7 +244,7 @@ def _homes(raw: Table) -> Iterator[tuple[str, Table]]:
                 yield f"{half}layer.{name}.", layer
 
 
-def _at(table: Table, section: str, key: str) -> Any:
+def _at(table: Table, section: str, key: str) -> object:
     options = table.get(section) if section else table
     return options.get(key) if isinstance(options, Mapping) else None
 
@@ -402,7 +402,7 @@ def _is(number: object, value: int) -> bool:
     return type(number) is int and number == value
 
 
-def _pairs(spec: object, traced: Any) -> Iterator[tuple[Any, Any]]:
+def _pairs(spec: object, traced: Any) -> Iterator[tuple[object, object]]:
     """The numbers at the same places of two descriptions of one structure."""
     if isinstance(spec, Mapping):
         for key, value in spec.items():

@@ -20,7 +20,7 @@ def report(answer: Compare, form: str) -> Report:
     """One table; ratios in columns of their own, or below the figures of many models."""
     models, rows = answer.models, answer.rows
     ratio_columns = len(models) <= WITH_RATIO_COLUMNS
-    headings: list[Any] = [TableCell("quantity", "")]
+    headings: list[object] = [TableCell("quantity", "")]
     columns: list[Sequence[Any]] = []
     for i, model in enumerate(models):
         cells = [_cell(row, i, _beyond(row, model)) for row in rows]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from txcalc.questions.crossover import CacheCrossing, ClassicCrossing, Crossing, Crossover
 from txcalc.render.report import Report, Table, TableCell, cell, column
@@ -97,7 +96,7 @@ def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:
         for how, which in hows.items()
     ]
     headings: tuple[str, ...] = ("rule", "closed form" if any(row.formula for row in rows) else "why")
-    shown: list[list[Any]] = [[*line] for line in lines]
+    shown: list[list[object]] = [[*line] for line in lines]
     title = f"{rows[0].model}: {headings[1]}"
     if form == "table" and any(len(how.text) > WIDEST for _, how in lines):
         headings, shown = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]

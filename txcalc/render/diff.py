@@ -56,7 +56,7 @@ def _costs(change: Change | Difference) -> Sequence[TableCell]:
     )
 
 
-def _values(row: Difference) -> list[Any]:
+def _values(row: Difference) -> list[object]:
     name = f"{row.letter} ({row.key})" if row.letter else row.key
     return [name, _value(row.from_), _value(row.to)]
 

@@ -265,7 +265,7 @@ def _columns(labels: Sequence[str], style: Style) -> int:
     return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shortened, labels)), default=0))))
 
 
-def _colour(line: Series, panel: Panel) -> Any:
+def _colour(line: Series, panel: Panel) -> object:
     if line.of < 0:
         return ("black", "#888888")[-1 - line.of]
     most = max(other.of for other in panel.series) + 1
@@ -313,7 +313,7 @@ Legend = tuple[list[Any], list[str]]  # handles and labels
 
 
 def _lines(axes: Any, panel: Panel) -> Legend:
-    handles: list[Any] = []
+    handles: list[object] = []
     for line in panel.series:
         ys = [math.nan if y is None else float(y) for y in line.ys]
         (drawn,) = axes.plot(
@@ -335,7 +335,7 @@ def _lines(axes: Any, panel: Panel) -> Legend:
 def _stack(axes: Any, panel: Panel) -> Legend:
     (first, *_) = panel.series
     layers = [[float(y) for y in line.ys] for line in panel.series]
-    colours: list[Any] = [PALETTE[line.of % len(PALETTE)] for line in panel.series]
+    colours: list[object] = [PALETTE[line.of % len(PALETTE)] for line in panel.series]
     if max(line.of for line in panel.series) >= len(PALETTE):  # neighbours must be told apart, as shades of one are not
         from matplotlib import colormaps
 

@@ -33,7 +33,7 @@ def report(answer: Fit, form: str) -> Report:
     best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
     timed = any(row.tokens_per_s for row in answer.rows)
     names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
-    headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
+    headings: list[object] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
     if one_format:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
     lines: list[Sequence[Any]] = []

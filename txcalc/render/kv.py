@@ -17,7 +17,7 @@ def report(answer: Kv, form: str) -> Report:
     if form == "table":
         tables = [_by_batch(answer.rows)]
     else:
-        headings: list[Any] = [
+        headings: list[object] = [
             "dtype",
             "context",
             "batch",
@@ -90,7 +90,7 @@ def _share(row: CacheRow) -> TableCell:
     return TableCell(float(share), text, "dim" if share == 1 else "green")
 
 
-def _line(row: CacheRow) -> list[Any]:
+def _line(row: CacheRow) -> list[object]:
     cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
     cells += [_size(row.dense_bytes), _share(row)]
     return cells if row.cross_bytes is None else [*cells, _size(row.cross_bytes)]

@@ -77,7 +77,7 @@ def _by_model(
     figures: Sequence[tuple[str, Figure]],
     row: Callable[[Any], list[Any]],
     below: Callable[[Any], str] = lambda figure: "",
-) -> list[list[Any]]:
+) -> list[list[object]]:
     """One row per figure, grouped by model: its work, with parts of a time indented under the whole, and an optional
     line `below` it."""
     rows: list[list[Any]] = []
@@ -179,11 +179,11 @@ def _milliseconds(seconds: float) -> str:
     return f"{1e3 * seconds:,.3f}"
 
 
-def _trained(figure: Figure) -> list[Any]:
+def _trained(figure: Figure) -> list[object]:
     return _shown(iec if figure.unit == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
 
 
-def _kernels(figure: Figure) -> list[Any]:
+def _kernels(figure: Figure) -> list[object]:
     named = ", ".join(f"{number:,.0f} {name}" for name, number in figure.beside.items())
     return [*(TableCell(number, f"{number:,.0f}") for number in (figure.predicted, figure.measured)), named]
 
@@ -261,7 +261,7 @@ def chosen_runs(answer: Ceilings | Calibrate) -> str:
     return "the median" if answer.clocks else "the fastest"
 
 
-def _rate(row: Rate) -> tuple[Any, ...]:
+def _rate(row: Rate) -> tuple[object, ...]:
     products = row.kind.startswith("matmul") or row.kind in ("attention, prefill", "attention, backward")
     unit = "GFLOP/s" if products else "GB/s"
     return row.kind, row.dtype, row.size, TableCell(row.rate, f"{row.rate / 1e9:,.1f} {unit}")

@@ -157,7 +157,7 @@ def _selected(table: Table, names: Sequence[str]) -> Table:
     return replace(table, rows=rows, total=table.total and bool(rows) and rows[-1] is table.rows[-1])
 
 
-def _in_digits(item: object, digits: int) -> Any:
+def _in_digits(item: object, digits: int) -> object:
     """A cell that is a number of at least a million, or bytes."""
     shown = cell(item)
     if isinstance(shown.value, int | Fraction) and shown.value >= 10**6:
@@ -193,7 +193,7 @@ def as_csv(report: Report) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def inert(value: object) -> Any:
+def inert(value: object) -> object:
     """A value of a CSV cell; a text that a spreadsheet would run as a formula begins with an apostrophe."""
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
@@ -224,7 +224,7 @@ def _apart(names: Iterable[str]) -> Iterator[str]:
         yield f"{name} ({copies})" if name and copies > 1 else name
 
 
-def _labelled(table: Table) -> Iterator[tuple[str, Sequence[Any]]]:
+def _labelled(table: Table) -> Iterator[tuple[str, Sequence[object]]]:
     """Labelled rows; subheadings are left out."""
     labels = (
         ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None) for row in table.rows
@@ -255,7 +255,7 @@ def values(table: Table, name: str) -> Iterator[Value]:
 KNOWN = "evidence"  # the heading of how a row's figures are known
 
 
-def _plain(value: object) -> Any:
+def _plain(value: object) -> object:
     """A cell's value as a number or text."""
     plain = cell(value).value
     if isinstance(plain, Fraction):

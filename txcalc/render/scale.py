@@ -14,7 +14,7 @@ LONG = 1e6  # a perplexity from here on is written with an exponent
 def report(answer: Scale, form: str) -> Report:
     """The predictions of each law for the given model and for the optimum, and the constants with their confidence."""
     header = [_verdict(answer), answer.counts]
-    headings: list[Any] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
+    headings: list[object] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
     headings += ["bits/byte"] if answer.bytes_per_token else []
     title = "Optimal model" if answer.optimal else "Given model"
     tables = [Table(title, headings, [_row(law.name, law.asked) for law in answer.laws])]

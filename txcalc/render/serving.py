@@ -532,7 +532,7 @@ def _parts(speed: Speed) -> Table:
     return Table("Time by part (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 
-def _part(time: PartTime | None) -> list[Any]:
+def _part(time: PartTime | None) -> list[object]:
     return [_time(time.achievable.time_s), TableCell(*[time.achievable.bound] * 2)] if time else [None, None]
 
 

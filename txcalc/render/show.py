@@ -193,7 +193,7 @@ def _flops(answer: Show, form: str) -> Table:
     return _with_evidence("FLOPs", ["quantity", TableCell("FLOPs", "exact"), SHORT], rows, form)
 
 
-def _figure(name: str, number: int | Fraction, known: Known) -> list[Any]:
+def _figure(name: str, number: int | Fraction, known: Known) -> list[object]:
     if isinstance(number, Fraction) and number.denominator == 1:
         number = number.numerator
     exact = cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")

@@ -49,7 +49,7 @@ class Facts:
         return next((window for window in windows if window), None)
 
     @property
-    def windowless(self) -> Any:
+    def windowless(self) -> object:
         """The attention of the first layer without a window."""
         tables = [layer["attention"] for layer in self.layer.values() if "attention" in layer]
         return next(table for table in tables if table.get("window") is None)
@@ -195,7 +195,7 @@ def _distances(f: Facts) -> Any:
     return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
 
 
-def _buckets(places: Any) -> Any:
+def _buckets(places: Any) -> object:
     return None if places["rows"] == 2 * places["distance"] else places["rows"] // 2
 
 

@@ -186,7 +186,7 @@ def _tables(raw: Table, everywhere: bool) -> list[Any]:
     return tables
 
 
-def _under(table: object, steps: list[str]) -> list[Any]:
+def _under(table: object, steps: list[str]) -> list[object]:
     for step in steps:
         if not isinstance(table, Mapping) or step not in table:
             return []

@@ -144,7 +144,7 @@ def pruned(raw: Table) -> Raw:
     return description
 
 
-def idle_paths(model: Built) -> Iterator[tuple[Path, Any]]:
+def idle_paths(model: Built) -> Iterator[tuple[Path, object]]:
     """The keys of a description that change nothing, with their values."""
     for path, value in leaves(model.raw):
         if path[0] not in IDENTITY and path not in model.use.counted and _is_idle(model, path, value):

@@ -247,7 +247,7 @@ def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int |
         yield f"lists {at:,} bytes of tensors and has room for {room:,}: truncated, or followed by something else"
 
 
-def _json(data: bytes, where: str) -> Any:
+def _json(data: bytes, where: str) -> object:
     """Parsed JSON of at most `MAX_TENSORS` entries. Errors: `InputError`, also for a key that stands twice."""
     if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
@@ -261,7 +261,7 @@ def _json(data: bytes, where: str) -> Any:
         ) from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)

@@ -36,7 +36,7 @@ class CheckedTable(Raw):
         self.written = written
         self.faulty = {*faulty}
 
-    def __missing__(self, key: str) -> Any:
+    def __missing__(self, key: str) -> object:
         raise Unsound(key) if key in self.faulty else KeyError(key)
 
 

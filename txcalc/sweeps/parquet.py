@@ -135,7 +135,7 @@ def chunk(sweep: Sweep, start: int, stop: int, wide: frozenset[str]) -> Any:
     return pa.record_batch(arrays, schema=_schema(sweep, wide))
 
 
-def _decimals(column: Any) -> Any:
+def _decimals(column: Any) -> object:
     """Whole numbers as decimals of 128 bits: their lower and upper halves side by side, as Arrow lays them out."""
     if column.dtype == object:
         lower = np.array([value & (2**64 - 1) for value in column.tolist()], dtype=np.uint64)
@@ -146,7 +146,7 @@ def _decimals(column: Any) -> Any:
     return pa.Array.from_buffers(pa.decimal128(38), len(column), [None, pa.py_buffer(halves.tobytes())])
 
 
-def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, workers: int) -> Iterator[Any]:
+def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, workers: int) -> Iterator[object]:
     """The chunks in their order, some of them computed ahead."""
     chunks = (sweep.points - 1) // CHUNK + 1
     ends = ((i * CHUNK, min((i + 1) * CHUNK, sweep.points)) for i in range(chunks))
@@ -159,7 +159,7 @@ def _computed(sweep: Sweep, wide: frozenset[str], executor: Executor | None, wor
         with processes(workers) as pool:
             yield from _computed(sweep, wide, pool, workers)
         return
-    waiting: deque[Future[Any]] = deque()
+    waiting: deque[Future[object]] = deque()
     ahead = AHEAD * max(workers, getattr(executor, "_max_workers", 1) or 1)
     try:
         for start, stop in ends:

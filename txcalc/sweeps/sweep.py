@@ -180,7 +180,7 @@ class Sweep:
         for one, other in pairwise(sorted(self.places)):
             if one == other:
                 raise InputError("sweep", [f"{one} is swept twice"])
-        self._last_model: tuple[Any, Model] | None = None
+        self._last_model: tuple[object, Model] | None = None
         self.first = self._end(0)
 
     def __iter__(self) -> Iterator[list[Any]]:
@@ -205,7 +205,7 @@ class Sweep:
         columns = self._followed(axes)
         return [*columns, *self._split(columns)]
 
-    def _followed(self, columns: list[Any]) -> list[Any]:
+    def _followed(self, columns: list[Any]) -> list[object]:
         """The axes' columns and, behind them, those of the sizes that follow."""
         for follower in self.followers:
             columns = [*columns, follower.take(columns)]
@@ -252,7 +252,7 @@ class Sweep:
             return path, "value"
         return path, "zero" if field.check is spec.count else ""
 
-    def _split(self, columns: list[Any]) -> list[Any]:
+    def _split(self, columns: list[Any]) -> list[object]:
         """Figures of a block, cut into parts of one structure each and put together again."""
         keys = [c if kind == "value" else c > 0 for c, (_, kind) in zip(columns, self._kinds, strict=True) if kind]
         if all((key == key[0]).all() for key in keys):
@@ -348,13 +348,13 @@ def _extremes(values: Sequence[int]) -> tuple[int, int]:
     return min(ends), max(ends)
 
 
-def _total(ledger: Ledger, quantity: str) -> Any:
+def _total(ledger: Ledger, quantity: str) -> object:
     """A quantity, or that of one kind of part: `params.attention`."""
     what, _, kind = quantity.partition(".")
     return ledger.by_kind(what).get(kind, 0) if kind else ledger.total(what)
 
 
-def _fitting_column(column: Any, dtype: Any) -> Any:
+def _fitting_column(column: Any, dtype: Any) -> object:
     return column.view(Residues) if dtype is np.int64 else column.astype(dtype)
 
 
@@ -364,7 +364,7 @@ def meaning(quantity: str) -> str:
     return f"{COLUMNS[what]}: of {kind.replace('_', ' ')}" if kind else COLUMNS[what]
 
 
-def _unwrapped(residue: Any, rough: Any) -> Any:
+def _unwrapped(residue: Any, rough: Any) -> object:
     """The numbers near `rough` that are `residue` modulo 2^64."""
     residue = residue.view(np.ndarray)
     missing = np.rint((rough - residue) / 2.0**64).astype(np.int64)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Shown, Unit
 from txcalc.ledger import Entry
+from txcalc.num import Num
 from txcalc.reference import modules
 from txcalc.verification.sizes import inputs, measured_at, refusing_symbols
 from txcalc.verification.symbolic import NotForAll
@@ -72,5 +73,5 @@ def _read_weights(unit: Unit, values: dict[str, int]) -> list[CheckedRow]:
     return list(compare(theorems.ledger(root, 1, 1, 1), _active, active_params, QUANTITY, ORACLE, where))
 
 
-def _active(entry: Entry) -> Any:
+def _active(entry: Entry) -> Num:
     return entry.active if entry.routed else 0

@@ -80,7 +80,7 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     return styles, [leaf for leaf in piece.leaves if leaf.branch in unstyled and not leaf.on_residual]
 
 
-def _style(leaf: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> Any:
+def _style(leaf: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> object:
     """torch's parallel style for a leaf; None where there is none, or nothing to split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel

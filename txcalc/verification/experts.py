@@ -34,7 +34,7 @@ def stack_experts(net: nn.Module) -> None:
 def _with_slices(owner: Any) -> Any:
     forward = owner.forward
 
-    def sliced(*given: object, **named: object) -> Any:
+    def sliced(*given: object, **named: object) -> object:
         try:
             _assign_slices(owner, owner._parameters)
             return forward(*given, **named)

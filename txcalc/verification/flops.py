@@ -44,7 +44,7 @@ class Count(FlopCounterMode):
         self.free: Counter[str] = Counter()
         self.uncounted: dict[str, Counter[str]] = {}
 
-    def _count_flops(self, func_packet: object, out: object, args: object, kwargs: object) -> Any:
+    def _count_flops(self, func_packet: object, out: object, args: object, kwargs: object) -> object:
         if func_packet not in self.flop_registry:
             name = str(func_packet).replace(".", "::", 1)
             ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())

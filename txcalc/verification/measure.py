@@ -376,8 +376,8 @@ def time_parts(
     """
     clock = Clock(device)
     runs: list[dict[str, float]] = []
-    marks: list[tuple[str, Any, Any]] = []
-    started: dict[int, Any] = {}
+    marks: list[tuple[str, object, object]] = []
+    started: dict[int, object] = {}
 
     def enter(module: nn.Module, _: object) -> None:
         started[id(module)] = clock.now()

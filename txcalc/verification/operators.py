@@ -55,7 +55,7 @@ class MovedElements(TorchDispatchMode):
         self.tables: set[str] = set()  # modules that read tensors shared by all sequences
         self.calls = Counter[str]()  # each is a kernel of its own
         self._producers: dict[int, tuple[str, int]] = {}
-        self._storages: dict[int, Any] = {}  # a freed storage could give its address to another
+        self._storages: dict[int, object] = {}  # a freed storage could give its address to another
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:

@@ -56,7 +56,7 @@ class SizeSymbols:
             self.letters[name], self.symbols[name] = formula, self.of(formula)
         self.letters |= dict.fromkeys(ones, 1)
 
-    def _create(self, name: str, hint: int) -> Any:
+    def _create(self, name: str, hint: int) -> object:
         return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
 
     def of(self, value: Expression) -> Any:
@@ -322,7 +322,7 @@ def cases(unit: Unit) -> list[Case]:
     every = [Case(ones) for ones in subsets(lengths_of(unit))]
     for rate in (name for name in unit.values if name.endswith(".rate")):
         letter, size = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
-        orders: list[dict[str, Any]] = [{rate: T + MORE - 1}]
+        orders: list[dict[str, object]] = [{rate: T + MORE - 1}]
         for groups in (1, N):
             orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: size, "T": groups * size + REST}]
         every = [Case(case.ones, order) for case in every for order in (orders if "T" not in case.ones else [{}])]

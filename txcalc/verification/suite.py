@@ -316,7 +316,7 @@ class Suite:
                 entry["steps"] = {name: steps[name] for name in names if name in steps}
                 self._write()
 
-    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, Any]:
+    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, object]:
         """The result of a step; `clocked`: with the device's clocks before and after it, which its times depend on."""
         start, clocks = time.monotonic(), [devices.clocks(self.device)] if clocked else []
         try:
@@ -397,17 +397,17 @@ def _fit_batch(subject: DeviceModel, load: Load) -> Load:
         batch //= 2
 
 
-def _size_note(load: Load, sized: Load) -> dict[str, Any]:
+def _size_note(load: Load, sized: Load) -> dict[str, object]:
     """A note that a smaller batch was measured."""
     return {} if load == sized else {"sized": f"B = {sized.batch:,}: {load.batch:,} would not fit"}
 
 
-def _measure_peak(subject: DeviceModel, load: Load) -> dict[str, Any]:
+def _measure_peak(subject: DeviceModel, load: Load) -> dict[str, object]:
     sized = _fit_batch(subject, load)
     return {**_figures([peak_memory(subject, sized)]), **_size_note(load, sized)}
 
 
-def _measure_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+def _measure_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, object]:
     """The times, and which attention ran for them."""
     sized = _fit_batch(subject, load)
     notes: list[str] = []
@@ -417,17 +417,17 @@ def _measure_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -
     return {**figures, **extra, **_size_note(load, sized), "ran": launches(subject, sized)[1]}
 
 
-def _measure_speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+def _measure_speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, object]:
     sized = _fit_batch(subject, load)
     return {**_figures(training_speed(subject, sized, accelerator)), **_size_note(load, sized)}
 
 
-def _measure_kernels(subject: DeviceModel, load: Load) -> dict[str, Any]:
+def _measure_kernels(subject: DeviceModel, load: Load) -> dict[str, object]:
     figures, kernels = launches(subject, load)
     return {**_figures(figures), "ran": kernels}
 
 
-def _verify_exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
+def _verify_exact(subject: DeviceModel, oracle: str) -> dict[str, object]:
     """How many figures were compared, all that differ, and the whole model's at every size."""
     verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
     keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")

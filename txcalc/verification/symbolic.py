@@ -53,7 +53,7 @@ class Environment(ShapeEnv):
         super().__init__(duck_shape=False)  # equal hints do not mean equal sizes
         self.lines: dict[Any, str] = {}
 
-    def evaluate_sym_node(self, *arguments: Any, **options: Any) -> Any:
+    def evaluate_sym_node(self, *arguments: Any, **options: Any) -> object:
         before = len(self.guards), len(self.replacements)
         answer = super().evaluate_sym_node(*arguments, **options)
         if before != (len(self.guards), len(self.replacements)):
@@ -121,7 +121,7 @@ class Fakes(FakeTensorMode):
 class _Folding(TorchFunctionMode):
     """Computes a user's products of many rows with one matrix as ours (`reference.linear.multiply_rows`)."""
 
-    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
             return multiply_rows(args[0], args[1].t())
         if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):

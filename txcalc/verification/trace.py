@@ -176,7 +176,7 @@ def accepted_inputs(net: nn.Module) -> list[Input]:
 
 def _symbolic(
     net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
-) -> tuple[flops.Count, dict[str, Any], str]:
+) -> tuple[flops.Count, dict[str, object], str]:
     """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where there are no
     formulas."""
     symbols = Symbols(tuple(tensors), tuple(tuple(_size(length) for length in spec.shape) for spec in specs))
@@ -260,7 +260,7 @@ def _copy(net: nn.Module, device: str) -> nn.Module:
     """A copy of a module; on meta without its values."""
     tables = [table for part in net.modules() for table in (vars(part), part._parameters, part._buffers)]
     values = [value for table in tables for value in table.values()] if device == "meta" else []
-    memo: dict[int, Any] = {}
+    memo: dict[int, object] = {}
     for tensor in (value for value in values if isinstance(value, Tensor)):
         empty = torch.empty_like(tensor, device="meta")
         memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
@@ -276,7 +276,7 @@ def _prepare(source: str, candidate: nn.Module, device: str) -> nn.Module:
     return net
 
 
-def _load_source(place: str) -> Any:
+def _load_source(place: str) -> object:
     """A Python file, or a module by name (also in the current folder)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))

@@ -210,7 +210,7 @@ def fold_copies(copies: list[CheckedRow]) -> Iterator[CheckedRow]:
     yield from (row for row in copies if row not in alike)
 
 
-def as_number(value: Any) -> Any:
+def as_number(value: Any) -> object:
     """A figure for JSON: an int, or the text of a formula."""
     return int(value) if whole(value) or getattr(value, "is_Integer", False) else str(value)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from txcalc.ledger import Entry
 from txcalc.num import Num, ceil_div, product, total
@@ -175,7 +175,7 @@ def _outward(leaf: RankLeaf) -> bool:
     return (axes[:1] == [1] and module.role != "table") or (module.row is not None and axes == [0])
 
 
-def without_tp_style(piece: StagePiece) -> set[tuple[Any, ...]]:
+def without_tp_style(piece: StagePiece) -> set[tuple[object, ...]]:
     """Branches for which torch has no tensor-parallel style: routed experts, and branches with both replicated and
     split weights. The gradients of their replicated weights are partial sums."""
     inside = [leaf for leaf in piece.leaves if _inside_a_branch(leaf)]

@@ -315,7 +315,7 @@ def parse_options(text: str) -> dict[str, Any]:
     Errors: `InputError` with every fault at once.
     """
     known, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
-    options: dict[str, Any] = {}
+    options: dict[str, object] = {}
     for pair in filter(None, re.split(r",(?!\s*\d)", text)):  # numbers of layers have commas too
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:

@@ -73,7 +73,7 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     return _with_quantiser_file(parsed(data, str(path)), path), str(path), name
 
 
-def _with_quantiser_file(data: object, path: Path) -> Any:
+def _with_quantiser_file(data: object, path: Path) -> object:
     """A config with the quantiser's settings from the file beside it, where the config itself has none."""
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
@@ -379,7 +379,7 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
             )
 
 
-def _quantization(c: Config, text: Config) -> Any:
+def _quantization(c: Config, text: Config) -> object:
     """The quantiser's settings, the same in each place that has them."""
     places = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
     for at, key in places:

@@ -251,7 +251,7 @@ def _number_or_flag(c: Config, key: str, default: float) -> Any:
     return c.flag(key, default=default) if isinstance(default, bool) else c.real(key, default=default)
 
 
-def _default(value: object) -> Any:
+def _default(value: object) -> object:
     return REQUIRED if value == MUST else value
 
 

@@ -373,7 +373,7 @@ RENAMED = {
 }
 
 
-def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
+def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[object]:
     """Kinds of layers by their present names, unless the class knows the older name."""
     known = []
     for item in value:
@@ -385,7 +385,7 @@ def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
     return known
 
 
-def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> Any:
+def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> object:
     """The stand-in of the second reading: a number with many divisors, the opposite flag."""
     if isinstance(stand_in, bool):
         return not stand_in

@@ -149,11 +149,6 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
     return Tower(width, raw | {"idle": count_params(back)} if decoder else raw)
 
 
-def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Two matrices with a norm between them."""
-    return Projection(({"linear": raw["d_model"]}, {"norm": "rms"}, {"linear": raw["d_model"]}))
-
-
 def diffusing(v: Config) -> Tower:
     """VibeVoice's diffusion head, all of which is of the text's width: see `diffusing_projector`."""
     return Tower(1, leaf_tower(1, []), why="how many steps it takes, who runs it says")

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.leaf_list import Leaves, attention_leaves, leaf, norm_leaf
-from txcalc.sources.huggingface.tower_types import Projection, Sizes, Tower, leaf_tower, mlp_width
+from txcalc.sources.huggingface.tower_types import Sizes, Tower, leaf_tower, mlp_width
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import size
 
@@ -26,11 +26,6 @@ def tower(v: Config) -> Tower:
     for _ in range(v.size("depth", default=2) - 1):
         steps += [{"activation": act}, {"linear": wide}]
     return Tower(d, stack(sizes, act, attention=biased, vision=square(v, 384, 16, class_token=False)), tuple(steps))
-
-
-def no_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """The tower's own layers end at the language model's width."""
-    return Projection(())
 
 
 def maker(q: Config) -> Tower:

@@ -1,10 +1,12 @@
 """Projectors of multimodal models: the whole's config, the tower's, the tower and the language model make the steps
-between the two.
+between the two. Most of them are steps in a row of `tower_registry.json` (`by_row`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isqrt
+from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.tower_types import (
@@ -17,6 +19,29 @@ from txcalc.sources.huggingface.tower_types import (
 )
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
+
+
+def by_row(
+    c: Config, v: Config, tower: Tower, raw: Raw, *, steps: Sequence[Raw | str], drops_first: bool = False
+) -> Projection:
+    """The steps of a row: "gelu", or a table whose values are "text" (the language model's width), "tower" (the
+    tower's), or a key, its default and the power to which it is taken; `tower.` begins keys of the tower's config.
+    With `drops_first` positions that stand for all of a picture are not handed on."""
+
+    widths = {"text": raw["d_model"], "tower": tower.width}
+
+    def value(given: Any) -> Any:
+        if not isinstance(given, list):
+            return widths.get(given, given)
+        key, default, *power = given
+        table = v if key.startswith("tower.") else c
+        key = key.removeprefix("tower.")
+        if isinstance(default, bool):
+            return table.flag(key, default=default)
+        return table.size(key, default=default) ** (power[0] if power else 1)
+
+    tables = (GELU if isinstance(step, str) else {name: value(item) for name, item in step.items()} for step in steps)
+    return Projection(tuple(tables), tower.first if drops_first else 0)
 
 
 def _layers_read(c: Config) -> int:
@@ -127,15 +152,6 @@ def paddleocr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
 
 
-def deepseek_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return Projection(_two(raw["d_model"]))
-
-
-def idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    merge: Raw = {"merge": c.size("scale_factor", default=2) ** 2}
-    return Projection((merge, {"linear": raw["d_model"], "bias": False}))
-
-
 def ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of visual words."""
     for key, name, default in (("hidden_size", "d_model", 1536), ("vocab_size", "vocab_size", 151643)):
@@ -192,44 +208,10 @@ def _as_wide_as(v: Config, tower: Tower, wide: int) -> Raw:
     return {"merge": MAX_SIZE if wide % tower.width else wide // tower.width, "to": wide}
 
 
-def audioflamingo3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """The mean of two frames, and two matrices; the times of Music Flamingo's frames are rotary positions."""
-    return Projection(({"pool": 2}, *_two(raw["d_model"], c.flag("projector_bias", default=True))))
-
-
-def qwen2_audio(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return Projection(({"pool": 2}, {"linear": raw["d_model"]}))
-
-
-def linear(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A matrix."""
-    return Projection(({"linear": raw["d_model"]},))
-
-
-def unbiased(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A matrix without a bias, of all but what stands for a whole picture."""
-    return Projection(({"linear": raw["d_model"], "bias": False},), tower.first)
-
-
-def moss(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Frames side by side, two matrices and a norm."""
-    merge: Raw = {"merge": c.size("audio_merge_size", default=4)}
-    return Projection((merge, *_two(raw["d_model"], c.flag("projector_bias", default=True)), {"norm": "layer"}))
-
-
 def glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """As many frames side by side as make the tower's feed-forward width, and two matrices."""
     frames, d = _as_wide_as(v, tower, v.size("intermediate_size", default=5120)), raw["d_model"]
     return Projection((frames, {"linear": 2 * d}, GELU, {"linear": d}))
-
-
-def qwen3_asr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return Projection(({"linear": tower.width}, GELU, {"linear": v.size("output_dim", default=3584)}))
-
-
-def cosmos3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    steps = merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw).steps
-    return Projection((*steps[:2], {"linear": c.size("projector_hidden_size", default=11520)}, *steps[3:]))
 
 
 def ernie(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -246,13 +228,3 @@ def muse(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     c.require_size("out_hidden_size", tower.width, 6144, "the width of merged patches")
     inner = c.size("projector_hidden_size", default=4096)
     return Projection((*_two(inner, False), GELU, {"linear": raw["d_model"], "bias": False}))
-
-
-def qwen2_5_omni(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """The mean of two frames, a norm, a matrix, and vectors that stand around a sound."""
-    out = v.size("output_dim", default=3584)
-    return Projection(({"pool": 2}, {"norm": "layer"}, {"linear": out}, {"vectors": 2}))
-
-
-def step3p7(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return Projection(({"linear": raw["d_model"], "bias": c.flag("projector_bias", default=False)},))

@@ -6,6 +6,7 @@ An unknown key of a tower or projector makes the figures of the whole unknown; t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from txcalc.parts.tower import Projector
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, check_stretch
 from txcalc.sources.huggingface.families import STANDALONE_TOWERS
+from txcalc.sources.huggingface.projectors import by_row
 from txcalc.sources.huggingface.tower_types import Projection, Tower
 from txcalc.sources.huggingface.transformers_metadata import part_of, table
 from txcalc.sources.spec import MAX_SIZE
@@ -186,15 +188,21 @@ def _function(name: str, module: str) -> Any:
 
 
 def _plan(
-    tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
-    ignore: str = "", sizes: Sequence[object] = (), absent: str = "", **more: object,
+    tower: str, projector: str | list[Raw], others: str = "", key: str = "vision_config", of: str = "vision",
+    ignore: str = "", sizes: Sequence[object] = (), absent: str = "", drops_first: bool = False, **more: object,
 ) -> TowerPlan:  # fmt: skip
-    """A row of `tower_registry.json`: the names of both functions, the model types that the tower's config may have
-    instead, and arguments of the tower's function: default sizes that are not its own, and more."""
+    """A row of `tower_registry.json`: the name of the tower's function, that of the projector's or its steps
+    (`by_row`), the model types that the tower's config may have instead, and arguments of the tower's function: default
+    sizes that are not its own, and more."""
     read_tower = _function(tower, "towers")
     read_row = (lambda v: read_tower(v, *sizes, **more)) if sizes or more else read_tower
     instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}
-    return TowerPlan(read_row, _function(projector, "projectors"), instead, key, of, ignore, absent)
+    read_projector = (
+        _function(projector, "projectors")
+        if isinstance(projector, str)
+        else partial(by_row, steps=projector, drops_first=drops_first)
+    )
+    return TowerPlan(read_row, read_projector, instead, key, of, ignore, absent)
 
 
 # Readers of towers that stand in the place of others.

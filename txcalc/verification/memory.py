@@ -8,7 +8,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 
-from txcalc.planning.training import reached
+from txcalc.planning.gradients import reached
 from txcalc.reference import build, inputs, mode
 from txcalc.verification.flops import learning, output_sum
 from txcalc.verification.saved import WEIGHTS, SavedElements, claims

@@ -22,6 +22,7 @@ from txcalc.ledger import FEED_FORWARD, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
+from txcalc.planning.gradients import reached
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import PipelineStage
@@ -29,8 +30,7 @@ from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.serving.rank_time import RankTime
-from txcalc.planning.training import Recipe, memory, reached
-from txcalc.planning.training.memory import Ranks
+from txcalc.planning.training import Ranks, Recipe, memory
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.reference import CacheTensors, build, inputs, mode
 from txcalc.units import iec

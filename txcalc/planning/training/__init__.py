@@ -7,36 +7,9 @@ largest(model, recipe, "micro_batch", capacity)        the largest that fits
 
 from __future__ import annotations
 
-from txcalc.planning.gradients import Recompute, reached, recomputed, step_flops, training_flops
-from txcalc.planning.layout import Layout
-from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
-from txcalc.planning.training.inverse import fewest, largest
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak, Ranks, memory, rank_of
-from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.schedules import Action, in_flight, order
-
-__all__ = [
-    "CATEGORIES",
-    "FRAMEWORKS",
-    "OPTIMIZERS",
-    "RESERVED",
-    "SCHEDULES",
-    "Action",
-    "Framework",
-    "Layout",
-    "RankPeak",
-    "Ranks",
-    "Recipe",
-    "Recompute",
-    "fewest",
-    "in_flight",
-    "largest",
-    "memory",
-    "order",
-    "rank_of",
-    "reached",
-    "recomputed",
-    "step_flops",
-    "training_flops",
-]
+from txcalc.planning.gradients import training_flops as training_flops
+from txcalc.planning.layout import Layout as Layout
+from txcalc.planning.training.inverse import fewest as fewest, largest as largest
+from txcalc.planning.training.memory import Ranks as Ranks, memory as memory, rank_of as rank_of
+from txcalc.planning.training.recipe import Recipe as Recipe
+from txcalc.planning.training.schedules import in_flight as in_flight, order as order

@@ -32,18 +32,20 @@ def bert_like(
     detecting: str | None = None,
     without: Sequence[str] = (),
     eps: float = 1e-12,
-    head_widths: Sequence[str] = (),
     twins: Sequence[str] = (),
+    theta: float | None = None,
+    bare_gates: bool = False,
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
 
-    `rows` and `types` are the class's defaults; None: no such table. `narrow` is the key of the width of a table that
-    a projection follows, and its default; of one as wide as the model, where it is `projected`. `deciding` is what
-    stands between the layers and a classifier of sequences: the pooler, or a layer with this activation; `choosing` the
-    same for a choice of several, None: nothing; `detecting` that of a layer before the scores of tokens that were
-    replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `head_widths` are names of
-    a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads`
-    there is no attention. `twins` are keys that may say the model's width again.
+    `rows` and `types` are the class's defaults; None: no such table. `theta` is the base of rotary positions in the
+    place of learned ones, of heads as wide as `head_dim` says, else D/h, rounded down. `bare_gates` is a gated feed-
+    forward where nothing in the layers has a bias. `narrow` is the key of the width of a table that a projection
+    follows, and its default; of one as wide as the model, where it is `projected`. `deciding` is what stands between
+    the layers and a classifier of sequences: the pooler, or a layer with this activation; `choosing` the same for a
+    choice of several, None: nothing; `detecting` that of a layer before the scores of tokens that were replaced,
+    ELECTRA's pretraining. `without` are tasks of which no class is read. `twins` are keys that may say the model's
+    width again.
     """
     causal = c.is_causal()
     c.require_value({}, "pruned_heads", why="pruned heads are not read")
@@ -52,11 +54,10 @@ def bert_like(
     c.ignore(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
     )
+    rotary = theta is not None
     raw = c.widths("decoder" if causal else "encoder", d_model=(*d_model,), n_layers=(*n_layers,))
-    attention: Raw = {}
-    if n_heads:
-        width = c.heads(raw, names=n_heads, whole=None if head_widths else False, kv_names=(), width_names=head_widths)
-        attention = {"attention": width | {"bias": True}}
+    widths = ("head_dim",) if rotary else ()
+    attention = c.heads(raw, names=n_heads, whole=None if rotary else False, kv_names=(), width_names=widths)
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
@@ -65,21 +66,20 @@ def bert_like(
         rank = c.size(narrow[0], default=narrow[1])
         table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}
     positions: Raw = {"form": "none"}
-    if rows:
+    if theta is not None:
+        positions = c.rotary(attention["d_head"], theta)
+    elif rows:
         positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=rows)}
-    return (
-        raw
-        | attention
-        | {
-            "feed_forward": c.mlp(*d_ff, act=act, act_names=act_names),
-            "norm": c.layer_norm("layer_norm_eps", eps=eps, place=place),
-            "positions": positions,
-            "embedding": table,
-            "head": masked_lm(
-                c, pooler, untied, {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, ""), detecting
-            ),
-        }
-    )
+    before = {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")
+    return raw | {
+        "attention": attention | {"bias": not bare_gates},
+        "feed_forward": c.mlp(*d_ff, act=act, act_names=act_names)
+        | ({"gated": True, "bias": False} if bare_gates else {}),
+        "norm": c.layer_norm("layer_norm_eps", eps=eps, place=place),
+        "positions": positions,
+        "embedding": table,
+        "head": masked_lm(c, pooler, untied, before, detecting),
+    }
 
 
 def masked_lm(
@@ -111,9 +111,10 @@ def masked_lm(
 
 
 def encoder(c: Config) -> Raw:
-    """A config by the row of its model type in `encoders.json`: arguments of `bert_like`, and `shared_layers` if all
-    layers have one set of weights."""
+    """A config by the row of its model type in `encoders.json`: arguments of `bert_like`, keys that must be false
+    (`off`), and `shared_layers` if all layers have one set of weights."""
     row = {**metadata.table("encoders.json")[c.model_type]}
+    c.require_value(False, *row.pop("off", "").split(), why="the models that were published are read")
     shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
     return bert_like(c, **row) | shared
 

@@ -20,8 +20,6 @@ def nomic_bert_own(c: Config) -> Raw:
 
     Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
     """
-    from txcalc.sources.huggingface.rotary_encoders import rotary_bert
-
     several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
     if act not in ("gelu", "swiglu"):
         c.fault("activation_function", act, "'gelu' or 'swiglu'")
@@ -32,8 +30,8 @@ def nomic_bert_own(c: Config) -> Raw:
     elif not c.class_ends("NomicBertModel"):
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
     declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
-    named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
-    raw = rotary_bert(c, 10000.0, **named, act=form, act_names=(), pooler=False)
+    named: Raw = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
+    raw = bert_like(c, theta=10000.0, **named, act=form, act_names=(), pooler=False)
     c.model_type = declared_type
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
     c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")

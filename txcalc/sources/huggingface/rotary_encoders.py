@@ -2,45 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like, masked_lm
 
 
-def rotary_bert(c: Config, theta: float, **more: Any) -> Raw:
-    """Rotary positions instead of learned ones."""
-    raw = bert_like(c, rows=None, head_widths=("head_dim",), **more)
-    return raw | {"positions": c.rotary(raw["attention"]["d_head"], theta)}
-
-
-def jina_embeddings_v3(c: Config) -> Raw:
-    return rotary_bert(c, 20000.0, types=1, deciding="tanh", without=("choice",), eps=1e-5)
-
-
-def nomic_bert(c: Config) -> Raw:
-    """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
-    off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
-    c.require_value(False, *off, why="the models that were published are read")
-    raw = rotary_bert(
-        c,
-        1000.0,
-        d_model=("hidden_size", "n_embd"),
-        n_layers=("num_hidden_layers", "n_layer"),
-        n_heads=("num_attention_heads", "n_head"),
-        d_ff=("intermediate_size", "n_inner"),
-        act="silu",
-        pooler=False,
-        without=("question", "choice"),
-    )
-    raw["attention"]["bias"] = False
-    raw["feed_forward"] |= {"gated": True, "bias": False}
-    return raw
-
-
 def gte(c: Config) -> Raw:
     """Gated, with a bias on the last matrix alone; the table of types may be missing."""
-    raw = rotary_bert(c, 160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
+    raw = bert_like(c, theta=160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
     raw["feed_forward"] |= {"gated": True, "bias": False, "down_bias": True}
     types = c.count("type_vocab_size", default=1)
     raw["embedding"] |= {"types": types} if types else {}

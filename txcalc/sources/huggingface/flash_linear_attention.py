@@ -128,12 +128,12 @@ def gla(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=0.5, several=4)
     c.ignore("clamp_min", "use_gk", "use_gv")  # its class reads the last two nowhere
-    leaves = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    leaves = [matrix("q", d, keys), matrix("k", d, keys // groups), matrix("v", d, values // groups)]
     leaves += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
     if c.data.get("feature_map") is not None:
         leaves.append(leaf("features", c.activation("feature_map", default="none"), 2 * keys))
     c.ignore("feature_map")
-    leaves += [_map("decay_down", d, 16), leaf("decay_up", "linear", 16, keys // groups)]
+    leaves += [matrix("decay_down", d, 16), leaf("decay_up", "linear", 16, keys // groups)]
     leaves.append(leaf("scan", "gated_scan", heads, keys // heads, values // heads))
     return _linear(c, [*leaves, *_gated(c, d, heads, values)])
 
@@ -144,8 +144,8 @@ def _gated(c: Config, d: int, heads: int, values: int) -> list[Raw]:
     if c.flag("elementwise_affine", default=True, null=False):
         leaves.append(norm_leaf("head", values // heads, "rms_norm", groups=heads))
     if c.flag("use_output_gate", default=True):
-        leaves += [_map("gate", d, values), leaf("gated", "silu_gate", values)]
-    return [*leaves, _map("o", values, d)]
+        leaves += [matrix("gate", d, values), leaf("gated", "silu_gate", values)]
+    return [*leaves, matrix("o", values, d)]
 
 
 def retnet(c: Config) -> Raw:
@@ -159,7 +159,7 @@ def retnet(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=8, value=2.0)
     k, v = keys // groups, values // groups
-    leaves = [_map("q", d, keys), _map("k", d, k), _map("v", d, v)]
+    leaves = [matrix("q", d, keys), matrix("k", d, k), matrix("v", d, v)]
     if c.flag("use_short_conv", default=False):
         c.note("use_short_conv is passed over: its code makes no short convolutions, whatever it says")
     if c.data.get("feature_map") is not None:
@@ -187,8 +187,8 @@ def _torchscale(c: Config) -> Raw:
     values = c.size("decoder_value_embed_dim", default=1280)
     c.divides(heads, d, "decoder_retention_heads", "decoder_embed_dim")
     c.divides(heads, values, "decoder_retention_heads", "decoder_value_embed_dim")
-    leaves = [_map("q", d, d), _map("k", d, d), _map("v", d, values), *_retained(heads, d, values, heads)]
-    leaves += [_map("gate", d, values), leaf("gated", "silu_gate", values), _map("o", values, d)]
+    leaves = [matrix("q", d, d), matrix("k", d, d), matrix("v", d, values), *_retained(heads, d, values, heads)]
+    leaves += [matrix("gate", d, values), leaf("gated", "silu_gate", values), matrix("o", values, d)]
     raw: Raw = {
         "kind": "decoder",
         "d_model": d,
@@ -237,8 +237,8 @@ def bailing_moe_linear(c: Config) -> Raw:
     leaves = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
     leaves += [norm_leaf(name, w, "rms_norm", groups=h) for name in "qk"] * normed
     leaves += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
-    leaves += [leaf("scan", "gated_scan", h, w, w), norm_leaf("head", d, "rms_norm"), _map("gate", d, d)]
-    leaves += [leaf("gated", "sigmoid", d), _map("o", d, d)]
+    leaves += [leaf("scan", "gated_scan", h, w, w), norm_leaf("head", d, "rms_norm"), matrix("gate", d, d)]
+    leaves += [leaf("gated", "sigmoid", d), matrix("o", d, d)]
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
     shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
     if shared != mixed["d_ff"] and c.data.get("num_shared_experts"):
@@ -282,14 +282,14 @@ def gsa(c: Config) -> Raw:
     if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
         c.fault("feature_map", form, "'swish' or 'relu'")
     slots = c.size("num_slots", default=64, null=keys // heads)
-    leaves = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    leaves = [matrix("q", d, keys), matrix("k", d, keys // groups), matrix("v", d, values // groups)]
     leaves += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
-    leaves += [_map("slots", d, heads // groups * slots)]
+    leaves += [matrix("slots", d, heads // groups * slots)]
     leaves += [leaf("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
     leaves += [leaf("activation", "silu", values // groups)]
     leaves += [leaf("scan", "slot_scan", heads, slots, keys // heads, values // heads), leaf("y", "silu", values)]
     leaves += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    return _linear(c, [*leaves, _map("o", values, d)])
+    return _linear(c, [*leaves, matrix("o", values, d)])
 
 
 def hgrn2(c: Config) -> Raw:
@@ -304,18 +304,14 @@ def hgrn2(c: Config) -> Raw:
     c.ignore("num_heads")
     rows = rows or max(1, d // heads)
     wide = heads * rows
-    leaves = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
+    leaves = [matrix("q", d, wide), matrix("f", d, wide), matrix("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
     leaves += [leaf("activation", "silu", wide), leaf("scan", "gated_scan", heads, rows, max(1, d // heads))]
     leaves += [leaf("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    raw = _linear(c, [*leaves, _map("o", d, d)])
+    raw = _linear(c, [*leaves, matrix("o", d, d)])
     if c.flag("use_lower_bound", default=True):
         c.note("the lower bounds of its forget gates are held; what raises the gates to them is not among the FLOPs")
         raw["around"] = [leaf("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
     return raw
-
-
-def _map(name: str, d_in: int, d_out: int) -> Raw:
-    return matrix(name, d_in, d_out)
 
 
 def _expanded(

@@ -16,10 +16,6 @@ def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: object
     return leaf(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
 
 
-def _norm(name: str, width: int, **more: object) -> Raw:
-    return leaf(name, "rms_norm", width, **{"kind": "norm", **more})
-
-
 def _core(attention: Raw, window: int | None) -> Raw:
     """Softmax attention to all keys, or to the latest."""
     n, width = attention["n_heads"], attention["d_head"]
@@ -58,7 +54,7 @@ def zaya(c: Config) -> Raw:
 
     def layer(kind: str, first: bool) -> Leaves:
         before = {"at": [1, taps[1] - 1, 1]}
-        leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        leaves = [norm_leaf("attention", d, "rms_norm"), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
         leaves += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
         leaves += [
             leaf("near", "convolution", mixing, mixing, taps[0], 1, groups=mixing, kind="attention", **before),
@@ -73,7 +69,7 @@ def zaya(c: Config) -> Raw:
         ]
         router = [_matrix("router_down", d, inner, True)]
         router += [] if first else [leaf("router_former", "scale", inner)]
-        router += [_norm("router_norm", inner), _matrix("router_up1", inner, inner, True)]
+        router += [norm_leaf("router", inner, "rms_norm"), _matrix("router_up1", inner, inner, True)]
         router += [leaf("router_gelu1", "gelu", inner), _matrix("router_up2", inner, inner, True)]
         router += [leaf("router_gelu2", "gelu", inner), _matrix("router", inner, mixed["n_experts"] + 1)]
         return leaves + [item | {"kind": "router"} for item in router] + scaled("experts")
@@ -119,7 +115,7 @@ def muse_spark_text(c: Config) -> Raw:
     q, kv = several * width, groups * width
 
     def layer(kind: str, base: float, sparse: bool) -> Leaves:
-        leaves = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        leaves = [norm_leaf("attention", d, "rms_norm"), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
         leaves += [
             _matrix("v", d, kv, bias),
             _matrix("gate", d, q),
@@ -129,8 +125,11 @@ def muse_spark_text(c: Config) -> Raw:
         leaves += [_core(attention, window if kind == LOCAL else None), _matrix("o", q, d, bias)]
         leaves += [leaf("attention_gate", "scale", d), leaf("attention_sum", "sum", d)]
         if sparse:
-            leaves += [_norm("experts_norm", latent), _norm("each_expert_norm", latent, runs=mixed["top_k"])]
-        return [*leaves, _norm("fed_norm", d), leaf("fed_gate", "scale", d)]
+            leaves += [
+                norm_leaf("experts", latent, "rms_norm"),
+                norm_leaf("each_expert", latent, "rms_norm", runs=mixed["top_k"]),
+            ]
+        return [*leaves, norm_leaf("fed", d, "rms_norm"), leaf("fed_gate", "scale", d)]
 
     names = [
         f"{kind}-{'turned' if base else 'still'}-{part}"
@@ -245,9 +244,9 @@ def inkling_text(c: Config) -> Raw:
         several, groups, width = sizes[kind]
         q, kv = several * width, groups * width
         attention = {"n_heads": several, "n_kv_heads": groups, "d_head": width}
-        leaves = [_norm("attention_norm", d), _matrix("q", d, q), _matrix("k", d, kv), _matrix("v", d, kv)]
+        leaves = [norm_leaf("attention", d, "rms_norm"), _matrix("q", d, q), _matrix("k", d, kv), _matrix("v", d, kv)]
         leaves += [*mixed_in("k", kv), *mixed_in("v", kv), _matrix("r", d, several * inner)]
-        leaves += [_norm("q_norm", width, runs=several), _norm("k_norm", width, runs=groups)]
+        leaves += [norm_leaf("q", width, "rms_norm", runs=several), norm_leaf("k", width, "rms_norm", runs=groups)]
         leaves += [_matrix("distances", inner, spans[kind], runs=several)]
         leaves += [_core(attention, window if kind == "near" else None), _matrix("o", q, d)]
         leaves += [*mixed_in("attention", d), leaf("attention_sum", "sum", d), *mixed_in("fed", d)]
@@ -262,7 +261,7 @@ def inkling_text(c: Config) -> Raw:
         "experts": mixed,
         "norm": c.rms(without=["pieces"]),
         "positions": {"form": "none"},
-        "around": [_norm("embedding_norm", d)],
+        "around": [norm_leaf("embedding", d, "rms_norm")],
         "head": head,
     }
     kinds = ["near" if kind == "hybrid_sliding" else "far" for kind in types]
@@ -289,7 +288,7 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
         if several < 2:
             return [leaf(f"{name}_held", "held", 2 * d)]
         times: Raw = {"runs": several}
-        leaves = [_norm(f"{name}_norm", d, **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
+        leaves = [norm_leaf(name, d, "rms_norm", **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
         return [*leaves, leaf(f"{name}_mix", "product", 1, several, d)]
 
     order, tables = [], dict[str, Raw]()
@@ -302,7 +301,7 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
         inside = before + (i % block == 0)
         leaves = mean("attention_blocks", before + 1) + mean("fed_blocks", inside + 1)
         if "experts" in kinds[name]["parts"]:
-            leaves.append(_norm("experts_norm", latent))
+            leaves.append(norm_leaf("experts", latent, "rms_norm"))
         order.append(f"{name}-{before}-{inside}")
         tables[order[-1]] = {**kinds[name], "parts": ["pieces", *kinds[name]["parts"]], "pieces": {"leaves": leaves}}
     raw["norm"]["without"] = ["pieces"]

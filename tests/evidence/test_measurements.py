@@ -265,13 +265,13 @@ def test_the_readme_says_what_was_found_on_the_gpus() -> None:
         crossings += [f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"]]
         said.add(
             f"An H100 and an H200 each ran {len(models)} models ({len(cut)} of them with fewer layers) and "
-            f"{len(sources - models)} small shapes: all {compared:,} figures are equal to PyTorch's. All {len(peaks)} "
-            f"peaks of memory are within {100 * over:.1f} % of a dry run of the same modules, {near} within 10 % of "
-            "the ledger."
+            f"{len(sources - models)} small shapes. On each, all {compared:,} figures equal PyTorch's, and all "
+            f"{len(peaks)} memory peaks are within {100 * over:.1f} % of a dry run of the same modules, {near} within "
+            "10 % of the ledger's sum."
         )
     h100, h200 = (f"{figure['measured']:,.0f}" for figure in crossings)
-    predicted = " and ".join(f"{figure['predicted']:,.0f}" for figure in crossings)
-    crossed = f"from {h100} tokens on (H100; H200: {h200}), as measured; {predicted} were predicted"
+    first, second = (f"(predicted: {figure['predicted']:,.0f})" for figure in crossings)
+    crossed = f"from {h100} tokens on the H100 {first} and {h200} on the H200 {second}"
     (sentence,) = said
     text = " ".join((folder().parents[1] / "README.md").read_text().split())
     assert sentence in text and crossed in text

@@ -91,10 +91,10 @@ def keys() -> str:
     sections = {"": {**IDENTITY, **SECTIONS[""]}, **{name: fields for name, fields in SECTIONS.items() if name}}
     found = []
     for section, fields in sections.items():
-        rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", "", "| key | is | may be | absent |"]
-        rows.append("| --- | --- | --- | --- |")
+        rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", ""]
+        rows += ["| key | meaning | allowed values | default |", "| --- | --- | --- | --- |"]
         for key, field in fields.items():
-            absent = "must be given" if field.default is REQUIRED else "follows" if callable(field.default) else ""
+            absent = "required" if field.default is REQUIRED else "derived" if callable(field.default) else ""
             shown = absent or f"`{json.dumps(field.default)}`"
             meaning = f"{field.meaning} ({field.when})" if field.when else field.meaning
             rows.append(f"| `{key}` | {meaning} | {_accepted(field.check)} | {shown} |")

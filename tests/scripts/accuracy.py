@@ -81,7 +81,7 @@ def serving() -> str:
         for group in order
         if len(found := groups[group]) >= FEWEST
     ]
-    return table("GPU|engine or rows|servers|TPOT|TTFT|tokens/s per GPU", rows, 2)
+    return table("GPU|engine or subset|servers|TPOT|TTFT|tokens/s per GPU", rows, 2)
 
 
 def laptops() -> str:

@@ -142,6 +142,17 @@ def test_a_change_that_other_tables_of_attention_have_not(name: str, key: str, f
     assert fault in refused(build, TINY[name], name, changes={key: 4})
 
 
+def test_a_change_to_latent_attention_replaces_the_heads_of_keys() -> None:
+    """With the query heads that there were."""
+    latent = {"latent.kv_rank": 512, "latent.d_nope": 128, "latent.d_rope": 64, "latent.d_v": 128}
+    assert load("llama-3.1-8b", latent).outline()[1] == "MLA 32 heads, latent 512 + 64; gated F = 14,336"
+    assert load("llama-3.1-8b", {**latent, "latent.n_heads": 16}).outline()[1].startswith("MLA 16 heads")
+    missing = refused(load, "llama-3.1-8b", {"latent.kv_rank": 512})
+    assert "3 faults" in missing and "latent.d_nope is missing" in missing
+    both = refused(load, "llama-3.1-8b", {"attention.window": 64, **latent})
+    assert "attention is a table that no layer uses" in both
+
+
 def test_no_shared_expert_is_none() -> None:
     """Its gate goes with it: a key that a change leaves without a part is no fault."""
     whole, without = load("qwen3-next-80b-a3b"), load("qwen3-next-80b-a3b", {"n_shared": 0})

@@ -113,7 +113,8 @@ def scalar(value: object) -> Any:
 
 def changed(raw: Table, changes: Table) -> Raw:
     """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
-    set for all where nobody does.
+    set for all where nobody does. Keys of an attention that the model does not have (`latent.kv_rank`) replace the one
+    that it has, whose number of heads they keep unless they say another.
 
     Errors: `InputError` for a model with leaves whose sizes are written out, which no other key reaches.
     """
@@ -132,7 +133,18 @@ def changed(raw: Table, changes: Table) -> Raw:
         steps = path.split(".")
         for table in [t for t in tables if sets(t, steps)] or [result]:
             _put(table, steps, value)
+    _replace_attention(result, raw)
     return result
+
+
+def _replace_attention(result: Raw, before: Table) -> None:
+    """Removes the attention in whose place changes put another."""
+    for added in [name for name in ATTENTIONS if name in result and name not in before]:
+        for name in ("attention", *ATTENTIONS):
+            if name in before and result.get(name) == before[name]:
+                replaced = result.pop(name)
+                heads = {"n_heads": replaced["n_heads"]} if "n_heads" in replaced else {}
+                result[added] = heads | result[added]
 
 
 def with_user_defaults(raw: Table, where: str, unchanged: Table | None = None) -> Raw:

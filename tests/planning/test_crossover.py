@@ -16,15 +16,7 @@ from strategies import decoders, encoder_decoders, encoders, share_of
 
 from txcalc.errors import InputError
 from txcalc.ledger import walk
-from txcalc.planning.crossover import (
-    RULES,
-    CrossoverRule,
-    Prefills,
-    balances,
-    crossovers,
-    first,
-    lengths,
-)
+from txcalc.planning.crossover import RULES, CrossoverRule, Prefills, balances, crossovers, first, lengths
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
 

@@ -25,15 +25,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserved
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
-from txcalc.planning.shapes import (
-    CLASSIC,
-    DesignBudget,
-    DesignFamily,
-    Likeness,
-    designs,
-    parse_ratio,
-    trainable,
-)
+from txcalc.planning.shapes import CLASSIC, DesignBudget, DesignFamily, Likeness, designs, parse_ratio, trainable
 
 FREE = Reserve.none()
 

@@ -15,15 +15,7 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.ledger import walk
-from txcalc.planning.layout import (
-    ORDER,
-    SERVING_ORDER,
-    Group,
-    Layout,
-    filled,
-    parse_layout,
-    standing,
-)
+from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, filled, parse_layout, standing
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 

@@ -31,12 +31,7 @@ SMALL = {
     "intermediate_size": 512,
     "vocab_size": 999,
 }
-BLOCK = {
-    "d_model": 512,
-    "n_layers": 6,
-    "attention": {"n_heads": 8},
-    "feed_forward": {"d_ff": 2048, "gated": False},
-}
+BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048, "gated": False}}
 PACKAGE = Path(txcalc.__file__).parent
 QUESTIONS = sorted(path.stem for path in (PACKAGE / "questions").glob("*.py") if ">>>" in path.read_text("utf-8"))
 EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))

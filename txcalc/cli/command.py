@@ -59,6 +59,8 @@ class Command(TyperCommand):
                 message = f"No such option: {typed} ({self.name} has {' and '.join(suggestions)})"
             if typed == "--via":
                 message = f"No such option: --via ({self.name} needs formulas; show, kv and fit take it)"
+            if typed:
+                raise InputError(self.name or "", [f"{message}; txcalc {self.name} -h lists them"]) from None
             text = wrap_stderr("Error: ", f"{message}\nExample: {example}").removeprefix("Error: ")
             raise UsageError(text, ctx) from None
 

@@ -82,6 +82,21 @@ class Accelerator(Struct, frozen=True):
         return str(_memory_rule(self.name, self.vendor).get("more", ""))
 
     @property
+    def measured_elsewhere(self) -> str:
+        """The accelerators on which its kernels were measured; "": on itself."""
+        cards = self.efficiency.cards
+        return "" if self.calibration or self.name in cards else ", ".join(cards)
+
+    @property
+    def cautions(self) -> list[str]:
+        """That kernels were measured on others only, and that a chip is sold with less memory too."""
+        others, smaller = self.measured_elsewhere, f"{self.name}-{self.memory >> 31}gb"
+        notes = [f"kernels were measured on {others}, not on {self.name}: its speed is less certain"] if others else []
+        if self.unified and self.vendor != "NVIDIA" and not self.name.endswith("gb"):
+            notes.append(f"{self.name} is the largest, of {self.memory >> 30} GB: one with less memory is {smaller}")
+        return notes
+
+    @property
     def efficiency(self) -> Efficiency:
         """Its own calibration, or what is assumed of its generation."""
         return self.calibration or (assumed(self.kernels) if self.kernels else assumed())

@@ -148,6 +148,7 @@ class Efficiency(Struct, frozen=True, dict=True):
                 eager code takes the longer of the two. 0: captured once and replayed, as servers do, or not measured
     spread      how unevenly tokens choose experts (`curves.untouched`)
     cited       where each was read or measured, by its key; a link's is `link.all_reduce`
+    cards       presets of the accelerators on which kernels were measured
     """
 
     curves: Mapping[str, Curve]
@@ -157,6 +158,7 @@ class Efficiency(Struct, frozen=True, dict=True):
     spread: float
     cited: Mapping[str, str]
     host_s: float = 0.0
+    cards: tuple[str, ...] = ()
 
     @cached_property
     def _nearest(self) -> dict[tuple[str, str, str], Curve]:

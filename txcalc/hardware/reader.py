@@ -93,7 +93,7 @@ class Reader:
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""
-        self.keys(("calibration", "sources"))
+        self.keys(("calibration", "sources", "cards"))
         wanted = () if base else (*(f"{key}.value" for key in ("memory", "launch_s", "spread")), *NEEDED)
         result = self.over(base or Efficiency({}, {}, 1.0, 0.0, inf, {}))
         given = {*result.curves, *(f"link.{key}" for key in result.links), *result.cited}
@@ -104,7 +104,7 @@ class Reader:
         ]
         if self.faults:
             raise InputError(self.where, self.faults)
-        return result
+        return replace(result, cards=tuple(self.raw.get("cards", ())))
 
     def over(self, base: Efficiency) -> Efficiency:
         """What `[calibration]` says, over what is assumed: single figures for all of a kind first, then curves."""

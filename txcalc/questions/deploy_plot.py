@@ -20,6 +20,7 @@ from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import Slo
 from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving
+from txcalc.questions.deployment import limit_checks
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.units import iec, seconds, short, si_bytes
 
@@ -163,13 +164,9 @@ def _load_by_gpus(serving: Serving) -> Panel:
         Series("TPOT", xs, [state.tpot for state in states.values()], 1, marked=frozenset(xs)),
     ]
     marks = [Mark(f"this plan: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
-    for name, limit, percent in (
-        ("TTFT", limits.ttft, limits.ttft_percentile),
-        ("TPOT", limits.tpot, limits.tpot_percentile),
-    ):
-        if limit is not None:
-            bounded = name if percent is None else f"p{percent:g} {name}"
-            marks.append(Mark(f"limit of {bounded}: {seconds(limit)}", y=limit))
+    for check in limit_checks(serving):
+        bounded = f"{check.statistic} {check.latency}".removeprefix("mean ")
+        marks.append(Mark(f"limit of {bounded}: {seconds(check.limit_s)}", y=check.limit_s))
     return Panel(
         "Latency at the load against the number of GPUs, each in its best layout",
         PlotAxis("GPUs", "sizes", 2),

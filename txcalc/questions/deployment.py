@@ -428,20 +428,7 @@ class KernelShare(Answer):
     source: str
 
 
-class _SpeedFirst(Point):
-    """The keys of `speed` that stand before those of a point."""
-
-    floor: Latency
-    achievable: Latency
-    prompt: int
-    prefix_cached: int
-    answer: int
-    rate: float | None
-    seats: int
-    ttft_last_s: float | None
-
-
-class Speed(_SpeedFirst, kw_only=True):
+class Speed(Point, kw_only=True):
     """The chosen point and its neighbourhood.
 
     prompt          tokens, or positions of a pass; `prefix_cached` of them are in the prefix cache
@@ -462,6 +449,14 @@ class Speed(_SpeedFirst, kw_only=True):
     capacity        if no load is given: as many users as fit within the limits; `below_capacity`: one user, and half
     """
 
+    floor: Latency
+    achievable: Latency
+    prompt: int
+    prefix_cached: int
+    answer: int
+    rate: float | None
+    seats: int
+    ttft_last_s: float | None
     disaggregated: Disaggregated | None
     simulation: Simulation | None
     ridge: RidgeBatch | None
@@ -521,7 +516,11 @@ def workload(plan: Plan, request: Request) -> Workload:
 
 
 def engine_info(plan: Plan) -> EngineInfo:
-    engine = plan.planner.engine
+    engine, memory, profile = plan.planner.engine, plan.planner.engine.memory, None
+    if memory:
+        name, version, source = memory.profile.engine, memory.profile.version, memory.profile.source
+        graphs, steps = plan.best.fullest.rank.graphs, (memory.most_sequences, memory.most_tokens)
+        profile = MemoryProfile(name, version, source, memory.accelerator.visible, graphs, *steps)
     return EngineInfo(
         weights=engine.weights.name,
         weights_source=engine.weights.source,
@@ -530,19 +529,10 @@ def engine_info(plan: Plan) -> EngineInfo:
         chunk=engine.chunk,
         poll=None if engine.gathers else engine.interval,
         gather=engine.interval if engine.gathers else None,
-        profile=_profile(plan),
+        profile=profile,
         ram=_offloaded(plan),
         compute_dtype=engine.weights.dtype,
     )
-
-
-def _profile(plan: Plan) -> MemoryProfile | None:
-    memory = plan.planner.engine.memory
-    if memory is None:
-        return None
-    name, version, source = memory.profile.engine, memory.profile.version, memory.profile.source
-    graphs, steps = plan.best.fullest.rank.graphs, (memory.most_sequences, memory.most_tokens)
-    return MemoryProfile(name, version, source, memory.accelerator.visible, graphs, *steps)
 
 
 def _offloaded(plan: Plan) -> Offloaded | None:
@@ -610,7 +600,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
             "cost_per_million_output": at.cost_per_million_output(price) if decodes else None,
             "cost_per_request": price / 3600 * at.gpu_seconds,
             "cost_per_hour": price * gpus,
-            "cost_per_month": _month(price, gpus),
+            "cost_per_month": MONTH_HOURS * price * gpus,
             "cost_per_thousand_requests": price / 3.6 * at.gpu_seconds,
         }
     return {
@@ -639,7 +629,8 @@ def _within_limits(serving: Serving, at: OperatingPoint) -> bool | None:
     return limits.met_by(at.steady) if limits else None
 
 
-def _limit_checks(serving: Serving) -> Iterator[LimitCheck]:
+def limit_checks(serving: Serving) -> Iterator[LimitCheck]:
+    """The limits, each with the latency that it bounds."""
     limits, steady = serving.limits, serving.bounded
     floors = serving.floors if serving.unmet else Slo()
     for name, limit, percent, value, floor in (
@@ -692,7 +683,8 @@ def _stats(mean: float | None, simulated: LatencyStats | None) -> LatencyStats:
 
 def speed(serving: Serving, with_capacity: bool = False) -> Speed:
     """The speed of a plan and its neighbourhood; `with_capacity`: no load is given."""
-    chosen, limits, watts = serving.chosen, serving.limits, serving.plan.planner.accelerator.power
+    chosen, limits, accelerator = serving.chosen, serving.limits, serving.plan.planner.accelerator
+    watts, kernels = accelerator.power, accelerator.efficiency
     most, floors = serving.busiest, serving.floors if limits and serving.unmet else None
     cheapest = Deferred(lambda: point(serving, serving.cheapest) if serving.cheapest else None)
     loads = [point(serving, at) for at in serving.capacity] if with_capacity else []
@@ -718,7 +710,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         limits=LatencyLimits(_limit(limits.ttft, limits.ttft_percentile), _limit(limits.tpot, limits.tpot_percentile)),
         deferred_cheapest=cheapest,
         watts_at_most=None if watts is None else watts * chosen.gpus,
-        efficiency=_efficiency(serving),
+        efficiency={key: KernelShare(value, kernels.sources[key]) for key, value in kernels.figures().items()},
         definitions=DEFINITIONS,
         seats_limit=_seats_limit(serving),
         running=chosen.running,
@@ -729,7 +721,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         libraries=serving.layout_time.libraries,
         notes=serving.notes,
         single_request=_single_request(serving),
-        checks=tuple(_limit_checks(serving)),
+        checks=tuple(limit_checks(serving)),
         capacity=loads[-1] if loads else None,
         below_capacity=tuple(loads[:-1]),
     )
@@ -743,11 +735,6 @@ def _single_request(serving: Serving) -> SingleRequest:
     return SingleRequest(steady.ttft, steady.tpot, steady.e2e, rate, prompt.floor, floor, bound)
 
 
-def _month(price: float, gpus: int) -> float:
-    """The cost of a month of GPUs at a price per hour of each."""
-    return MONTH_HOURS * price * gpus
-
-
 def api_comparison(
     serving: Serving, point: Point, prices: tuple[float, float], utilisation: float | None
 ) -> ApiComparison | None:
@@ -757,7 +744,7 @@ def api_comparison(
     if not (pools or serving.chosen).steady.lasts:
         return None
     rate = pools.rate if pools else point.steady.requests_per_s
-    plan_cost = _month(serving.price, pools.gpus) if pools else point.cost_per_month
+    plan_cost = MONTH_HOURS * serving.price * pools.gpus if pools else point.cost_per_month
     assert plan_cost is not None
     answer = serving.request.answer if serving.layout_time.caching else 0
     requests = MONTH_HOURS * 3600 * rate
@@ -807,11 +794,6 @@ def _speculation(serving: Serving) -> SpeculationInfo | None:
         step.achievable * guess.expected if step else None,
         plain.tpot if plain.timed else None,
     )
-
-
-def _efficiency(serving: Serving) -> dict[str, KernelShare]:
-    efficiency = serving.plan.planner.accelerator.efficiency
-    return {key: KernelShare(value, efficiency.sources[key]) for key, value in efficiency.figures().items()}
 
 
 def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:

@@ -172,6 +172,7 @@ def fit(
         left_out += [(model.name, note) for note in model.left_out]
     listed = {row.model for row in chain(*rows) if row.fits or sources or every}
     notes = [f"memory is as {profile} keeps it ({profile.newest})"] if profile and profile.newest else []
+    notes += [caution for card in cards if not card.bare for caution in card.accelerator.cautions]
     if memory is not None:
         size = f"--memory {memory} is {iec(cards[0].accelerator.memory)}, all of it for the model"
         notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")

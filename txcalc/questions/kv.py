@@ -160,8 +160,10 @@ def measured(
     constant = elements - contexts[-1] * per_token
     in_bytes = (ceil_div(number * cache_bits_of(dtypes[0]), 8) for number in (per_token, constant))
     growth = CacheGrowth(per_token, constant, None, *in_bytes)
+    scaled = [dtype for dtype in dtypes if cache_bits_of(dtype) % 1]
+    notes = [*module.notes, *(f"{dtype}: that its blocks divide the heads is not checked" for dtype in scaled)]
     return Kv(
-        model=module.model, source=source_tokens, cache=growth, holds=(), rows=tuple(rows), notes=tuple(module.notes),
+        model=module.model, source=source_tokens, cache=growth, holds=(), rows=tuple(rows), notes=tuple(notes),
         known=module.known,
     )  # fmt: skip
 

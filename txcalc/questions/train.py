@@ -305,6 +305,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     known: dict[str, Known]
     utilisation: tuple[Utilisation, ...]
     trained_params: int  # all, or the adapters'
+    adapted: tuple[str, ...] = ()  # linear layers with adapters
     search: SearchSummary | None = None
     fits_on: tuple[OnAccelerator, ...] | None = None
     libraries: dict[str, LibrarySource] = field(default_factory=dict)
@@ -487,6 +488,7 @@ def answer_of(
         tokens_per_s_per_gpu=training.rate,
         measured=training.measured,
         trained_params=learning(training.model.entries),
+        adapted=tuple(lora.modules) if (lora := training.model.description.last.lora) else (),
         mfu={each.name: each.mfu for each in training.used},
         mfu_headline=training.headline.name if training.headline else None,
         hfu={each.name: each.hfu for each in training.used},
@@ -534,7 +536,7 @@ def time_notes(training: Training, rates: str) -> list[str]:
     if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
-    others = " of other cards" if accelerator.calibration is None else ""
+    others = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
     source = rates if accelerator.efficiency.has(PYTORCH) else others
     libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
     notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]

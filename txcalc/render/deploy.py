@@ -53,8 +53,9 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     plan = [
         f"{serving.sequences(work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
-        *_in_ram(answer),
     ]
+    if (ram := answer.engine.ram) and ram.host and ram.free_bytes is not None:
+        plan.append(f"in RAM: {ram.summary}, {iec(ram.host.memory - ram.free_bytes)} of {iec(ram.host.memory)}")
     lines = [*verdicts, *(serving.headline(answer, speed) if speed else ())]
     if not detail:
         cost = serving.cost(speed) if speed and speed.price_per_gpu_hour is not None else ()
@@ -78,14 +79,6 @@ def _memory_lines(answer: Deploy) -> list[str]:
         f"(limited by {answer.limit})",
         f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
     ]
-
-
-def _in_ram(answer: Deploy) -> list[str]:
-    """What is offloaded to RAM, and its size."""
-    ram = answer.engine.ram
-    if ram is None or ram.host is None or ram.free_bytes is None:
-        return []
-    return [f"in RAM: {ram.summary}, {iec(ram.host.memory - ram.free_bytes)} of {iec(ram.host.memory)}"]
 
 
 def verdict(answer: Deploy) -> str:

@@ -13,7 +13,8 @@ LONG = 1e6  # a perplexity from here on is written with an exponent
 
 def report(answer: Scale, form: str) -> Report:
     """The predictions of each law for the given model and for the optimum, and the constants with their confidence."""
-    header = [_verdict(answer), answer.counts]
+    cautions = answer.laws[0].warnings  # on the headline
+    header = [*cautions, _verdict(answer), answer.counts]
     headings: list[object] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
     headings += ["bits/byte"] if answer.bytes_per_token else []
     title = "Optimal model" if answer.optimal else "Given model"
@@ -30,7 +31,7 @@ def report(answer: Scale, form: str) -> Report:
     if constants:
         title = f"95 % confidence of the constants of {' and '.join(law.name for law in laws)}"
         tables.append(Table(title, ("constant", "value", "low", "high"), constants))
-    return Report(tables, header, answer.notes)
+    return Report(tables, header, [note for note in answer.notes if note not in cautions])
 
 
 def _verdict(answer: Scale) -> str:

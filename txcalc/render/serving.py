@@ -35,12 +35,14 @@ COST_HEADINGS = TableCell("cost per hour", "cost per\nhour"), TableCell("cost of
 def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     """What the GPUs carry where no load is given."""
     steady, gpus = point.steady, f"{point.layout.gpus} × {answer.gpu.title}"
-    where = "within the limits" if limits else f"of {answer.workload.context:,} tokens"
-    cost = point.cost_per_million_output
+    work, cost = answer.workload, point.cost_per_million_output
+    within = " within the limits" if limits else ""
+    answers = "" if point.tpot_s is None else f" and answers of {work.answer:,}"
     price = "" if cost is None else f", {money(cost).text} per 1M output tokens"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
     gpus += f" ({point.layout})" if point.layout != answer.layout else ""
-    return f"capacity of {gpus}: {_users(point.sequences)} {where}, {rates}{price}"
+    users = f"{_users(point.sequences)} in flight{within}, prompts of {work.prompt:,}{answers} tokens"
+    return f"capacity of {gpus}: {users}; {rates}{price}"
 
 
 def headline(answer: Deploy, speed: Speed) -> list[str]:
@@ -102,7 +104,7 @@ def _load(speed: Speed) -> str:
     rate, users = speed.rate, speed.sequences
     if rate is not None:
         return f"at {three(rate) if rate >= 1000 else format(rate, 'g')} requests/s"
-    return _users(users)
+    return _users(users) + " in flight" * (speed.capacity is None)
 
 
 def _users(number: int) -> str:
@@ -216,7 +218,7 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
         f"weights {engine.weights}, cache {engine.kv}",
         *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        "achievable figures, with the best layout of each (floors: --json)",
+        f"max users: most in flight{within} at full context; achievable, best layout of each",
     ]
 
 

@@ -38,7 +38,10 @@ def report(answer: Train, form: str) -> Report:
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
-        header.append(f"trains {trained:,} of {params:,} parameters ({100 * trained / params:.2g} %)")
+        every = "every linear layer"
+        layers = every if "all" in answer.adapted else f"{' and '.join(answer.adapted)} (targets=all: {every})"
+        share = f"{100 * trained / params:.2g} %"
+        header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters of {layers}")
     if search and not search.refused:
         header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
         if search.too_few:

@@ -25,12 +25,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine, parse_reserve
-from txcalc.planning.serving.engine_memory import (
-    PCIE,
-    EngineMemory,
-    captured_sizes,
-    step_elements,
-)
+from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, captured_sizes, step_elements
 from txcalc.planning.serving.engine_profiles import data, offloading, profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets

@@ -63,8 +63,8 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     ):
         ranks = list(deployed(name, offload).ranks(Layout(pp=stages)))
         weights = sum(rank.stage.copies * (rank.weights_bytes + rank.ram(4096, 0)) for rank in ranks)
-        pages = sum(rank.stage.copies * (rank.pages_bytes(4096) + rank.ram_pages(4096)) for rank in ranks)
-        found.append((weights, pages))
+        whole = sum(r.stage.copies * (r.weights_bytes + r.pages_bytes(4096) + r.ram(4096, 1)) for r in ranks)
+        found.append((weights, whole))
     assert len(set(found)) == 1
     model = load(name)
     whole = sum(engine(model, "Q4_K_M").stored(entry) for entry in model.ledger() if entry.leaf.params)
@@ -146,8 +146,7 @@ def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: s
     layer = experts + 4 * 64 * 64 + 4 * 64 + 2 * 64
     elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * asked.head
     assert rank.ram(1000, 0) == 2 * elements and rank.weights_bytes == 2 * (model.params - elements)
-    assert rank.ram_pages(1000) == 2 * 2 * 64 * 1000 * int(bytes_.real)
-    assert rank.ram(1000, 3) == 2 * elements + 3 * rank.ram_pages(1000)
+    assert rank.ram(1000, 3) == 2 * elements + 3 * 2 * 2 * 64 * 1000 * int(bytes_.real)
     assert rank.pages_bytes(1000) == 2 * 2 * 64 * 1000 * (4 - int(bytes_.real))
     notes = list(asked.notes())
     assert bool(notes) == bool(cuts) and all(" at 25 GB/s " in note for note in notes[:1])

@@ -136,10 +136,7 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and speed["steady"]["ttft_s"]["mean"] == speed["simulation"]["ttft_s"]["mean"] > 0.5
 
 
-@pytest.mark.parametrize(
-    ("clients", "seats", "interval"),
-    [(64, 16, 1), (32, 64, 30), (128, 128, 30), (64, 16, 30)],
-)
+@pytest.mark.parametrize(("clients", "seats", "interval"), [(64, 16, 1), (32, 64, 30), (128, 128, 30), (64, 16, 30)])
 def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval: int) -> None:
     """Of more clients than seats the others wait in line; prompts wait for the next look, and for those found with
     them."""

@@ -208,7 +208,7 @@ def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     assert capacity["layout"]["ep"] == 16 != speed["layout"]["ep"] and speed["below_capacity"][0]["sequences"] == 1
     assert capacity["steady"]["requests_per_s"] > 4 * speed["batches"][-1]["steady"]["requests_per_s"]
     out = run(*argv)[1]
-    assert "capacity of 16 × NVIDIA H200 SXM (dp=16 ep=16): 2,048 users" in out and "Loads, dp=16 ep=16: each" in out
+    assert "H200 SXM (dp=16 ep=16): 2,048 users in flight" in out and "Loads, dp=16 ep=16: each" in out
     assert "--data-parallel-size 16 " in run(*argv, "--emit", "vllm")[1]
 
 

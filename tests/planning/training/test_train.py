@@ -417,7 +417,7 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert data["run"]["compute"] == step * 10**7 // 2048
     assert data["trained_params"] == 32 * 16 * ((4096 + 4096) + (4096 + 1024))  # of q and v
     shown = run(*plan, "--layout", "tp=1")[1]
-    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %)\n" in shown
+    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters of q and v (targets=all:" in shown
     code, _, err = run(*plan, "--as", "palm")
     assert code == 2 and "counts gradients of frozen weights" in err
 

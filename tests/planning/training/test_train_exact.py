@@ -31,13 +31,7 @@ from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE, PassSizes, WeightGroups
 from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import (
-    RankTensor,
-    State,
-    rank_weights,
-    states,
-    tensors,
-)
+from txcalc.planning.training.states import RankTensor, State, rank_weights, states, tensors
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 
@@ -628,11 +622,7 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
     [
         ({}, 3 * (PRODUCTS + DENSE), 9 * WIDE // 2 + CORES + 4 * INNER),
         ({"recompute": "core"}, 3 * PRODUCTS + 4 * DENSE, 9 * WIDE // 2 + CORES + 4 * INNER),
-        (
-            {"recompute": "core", "keep_scores": True},
-            3 * PRODUCTS + 4 * DENSE,
-            9 * WIDE // 2 + CORES + 4 * INNER,
-        ),
+        ({"recompute": "core", "keep_scores": True}, 3 * PRODUCTS + 4 * DENSE, 9 * WIDE // 2 + CORES + 4 * INNER),
         ({"recompute": "blocks"}, 4 * (PRODUCTS + DENSE) - 2 * ROWS * HEAD, WIDE + WIDE // 2),
     ],
 )

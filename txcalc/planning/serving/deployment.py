@@ -123,7 +123,11 @@ class Planner:
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """The layouts that the model and the engine allow and whose tensors the weights' format can store."""
         if self.engine.memory and self.engine.memory.profile.rules.stages:
-            fixed = {"tp": 1, "ep": 1, **(fixed or {})}
+            given, title = fixed or {}, self.engine.memory.profile.rules.title
+            if split := [axis for axis in ("tp", "ep") if given.get(axis, 1) > 1]:
+                expected = f"1: {title} splits a model over GPUs by layers"
+                raise InputError("layout", [Fault(f"--{axis}", given[axis], expected, "--pp N") for axis in split])
+            fixed = {**given, "tp": 1, "ep": 1}
         return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
 
     def refusal(self, layout: Layout) -> InputError | None:
@@ -413,7 +417,7 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
-        yield f"max context is what memory allows; {model.name} supports {model.context:,}"
+        yield f"{model.name} supports {model.context:,} tokens: a longer context is what memory alone allows"
     if model.fixed_length:
         yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
     if model.checkpoint and engine.weights != native(model):
@@ -426,6 +430,7 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
         yield from engine.memory.notes(model, max(rank.graphs for rank in planner.ranks(layout)), layout)
+    yield from planner.accelerator.cautions
     if more := planner.accelerator.gives_more:
         yield f"{planner.accelerator.title}: {more}"
     if engine.offload:

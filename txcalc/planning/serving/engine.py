@@ -207,6 +207,8 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
     format that the engine does not support there."""
     if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
+    # llama.cpp keeps the embedding table in RAM, unless the memory is unified
+    tables_in_ram = memory.profile.rules.offloads and not memory.accelerator.unified and divides(model)
     return replace(
         plain,
         chunk=memory.most_tokens,
@@ -214,7 +216,7 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),
         reserve=reserve or reserve_of(memory),
-        offload=plain.offload or default_offload(model, memory),
+        offload=plain.offload or (Offload() if tables_in_ram else None),
     )
 
 
@@ -243,13 +245,6 @@ def on_accelerator(
     if not (gguf or preferred) or unsupported(memory.profile, form, accelerator, "bf16" if gguf else plain.kv):
         return plain
     return with_engine(plain, model, memory, reserve)
-
-
-def default_offload(model: Model, memory: EngineMemory) -> Offload | None:
-    """What an engine keeps in RAM by default: llama.cpp the embedding table, unless the memory is unified."""
-    if not memory.profile.rules.offloads or memory.accelerator.unified or not divides(model):
-        return None
-    return Offload()
 
 
 def reserve_of(memory: EngineMemory | None) -> Reserve:

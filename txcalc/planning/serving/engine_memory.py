@@ -116,7 +116,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
         if rules.batch_logits:
             peaks = {"batch": tokens * 4 * (vocab + stack.d_model)}
             if self.score_bytes:
-                peaks["scores"] = 4 * tokens * (_heads(stack) * self.context + self.context + 4 * stack.d_model)
+                heads = max((int(core.heads) for leaf in stack.leaves() if (core := leaf.attended)), default=0)
+                peaks["scores"] = 4 * tokens * (heads * self.context + self.context + 4 * stack.d_model)
             return peaks
         step = 2 * tokens * step_elements(stack)
         hidden = 2 * tokens * stack.d_model
@@ -265,11 +266,6 @@ def rotary_table(model: Model) -> int:
     angles_of_leaves = (leaf.angles for leaf in model.root.leaves())
     sizes = {(angles[0], str(angles[1])) for angles in angles_of_leaves if angles}
     return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
-
-
-def _heads(stack: Stack) -> int:
-    """Query heads of the widest attention of a stack."""
-    return max((int(core.heads) for leaf in stack.leaves() if (core := leaf.attended)), default=0)
 
 
 def step_elements(stack: Stack) -> int:

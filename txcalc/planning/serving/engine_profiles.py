@@ -94,7 +94,8 @@ class EngineProfile(NamedTuple):
         return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
 
     def __str__(self) -> str:
-        return f"{self.rules.title} {self.version}"
+        rows = data()[self.engine.replace(".", "")]
+        return f"{self.rules.title} {self.version}{'+' * (self.version == rows[-1]['version'])}"
 
 
 @cache

@@ -81,6 +81,11 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
             "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
         )
     start, flags = style.write(plan, weights, guess)
+    if style.gguf:
+        slots = min(running(plan, layout), plan.best.max_concurrency // layout.dp)
+        comments.append(
+            f"# {slots} at once, {plan.context:,} tokens each (--concurrency and --context say other numbers)"
+        )
     if style.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
@@ -220,13 +225,6 @@ def _refuse(plan: Plan, engine: str) -> InputError:
     return InputError("--emit", [f"{engine}'s flags do not say the layout {plan.best.layout}"])
 
 
-def _memory_utilization(plan: Plan) -> str:
-    """The fraction of the memory that the engine sees and may use."""
-    seen, reserve = plan.planner.accelerator.visible, plan.planner.engine.reserve
-    share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
-    return f"{share:g}"
-
-
 def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
     """The engine's word for the dtype of the cache; nothing where it is that of the activations. Errors: `InputError`
     where the engine has none."""
@@ -273,7 +271,9 @@ def _vllm_flags(
         flags.append(("--enable-expert-parallel", None))
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
     flags += [("--max-num-batched-tokens", engine.chunk), ("--block-size", engine.block)]
-    flags.append(("--gpu-memory-utilization", _memory_utilization(plan)))
+    seen, reserve = plan.planner.accelerator.visible, engine.reserve
+    share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
+    flags.append(("--gpu-memory-utilization", f"{share:g}"))
     if plan.planner.model.text_only:
         flags.append(("--language-model-only", None))
     flags += [

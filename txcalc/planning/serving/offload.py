@@ -104,7 +104,7 @@ class OffloadRequest(NamedTuple):
     def of(self, model: Model, fits: Callable[[Offload], bool]) -> Offload:
         """What goes to RAM; `fits` tells whether the rest fits on the accelerator. Errors: `InputError` for a model
         without such layers."""
-        layers, sparse = count(model), _sparse(model)
+        layers, sparse = count(model), any(layer.experts for layer in model.description.layers)
         if self.gpu_layers is None and self.cpu_moe is None:
             return least(self.host, layers, sparse, fits)
         if self.cpu_moe is not None and not sparse:
@@ -156,10 +156,6 @@ def count(model: Model) -> int:
 def divides(model: Model) -> bool:
     """Whether a model is a single stack of layers that decodes."""
     return model.root.cuttable and model.decodes and not model.has_encoder_apart
-
-
-def _sparse(model: Model) -> bool:
-    return any(layer.experts for layer in model.description.layers)
 
 
 def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:

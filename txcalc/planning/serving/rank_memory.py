@@ -117,13 +117,10 @@ class RankBytes:
         work, engine = self.model.workload(1, context), self.engine
         return [(cache, _bytes(cache.paged(work, engine.block, engine.chunk) * self._bits(cache))) for cache in caches]
 
-    def ram_pages(self, context: int) -> int:
-        """Bytes of one sequence's pages in host RAM."""
-        return sum(size for _, size in self._paged(self.ram_caches, context)) if self.ram_caches else 0
-
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the stage's weights and caches in host RAM."""
-        return sum(size for _, size in self.ram_weights) + sequences * self.ram_pages(context)
+        pages = self._paged(self.ram_caches, context) if self.ram_caches else ()
+        return sum(size for _, size in self.ram_weights) + sequences * sum(size for _, size in pages)
 
     def pages_bytes(self, context: int) -> int:
         """Bytes of one sequence's pages, with those of its draft."""

@@ -176,7 +176,8 @@ class _Sizing:
             if in_memory is None:
                 return None
             number = in_memory[0] * in_memory[1]
-        return self._of(number) or self.ranked(number)
+        layouts = self.ranked(number)
+        return [choice for choice in layouts or () if unit(choice.layout) in self.units] or layouts
 
     def unsuited(self) -> Unsuited | None:
         """The replica that comes closest to the limits with the fewest users that are worth one, if none is within
@@ -289,10 +290,6 @@ class _Sizing:
             return True
         each = self.planner.max_concurrency(layout, self.context) // layout.dp
         return layout.dp <= ceil_div(self.concurrency, max(1, min(users, each)))
-
-    def _of(self, number: int) -> list[LayoutCapacity]:
-        """The layouts of a number whose replicas can be rented, best first."""
-        return [choice for choice in self.ranked(number) or () if unit(choice.layout) in self.units]
 
     def ranked(self, number: int) -> list[LayoutCapacity] | None:
         """The layouts of a number of accelerators, best first; None: there are none."""

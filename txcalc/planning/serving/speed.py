@@ -20,6 +20,7 @@ from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, bisect_max
 from txcalc.planning.serving.durations import total
+from txcalc.planning.serving.engine_memory import PCIE
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import OperatingPoint, Request, Slo, Timer
 from txcalc.planning.serving.traffic import ALIKE
@@ -359,8 +360,13 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
     accelerator = plan.planner.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"communication is timed as if all {chosen.layout.gpus} GPUs were in one node"
-    if chosen.layout.gpus > chosen.layout.dp and "slot" in accelerator.sources.get("link", ""):
-        yield f"GPUs are linked by PCIe slots, {accelerator.needed('link') / 1e9:g} GB/s one way (--link changes it)"
+    ring = accelerator.efficiency.transfer("all_reduce")
+    if chosen.layout.gpus > chosen.layout.dp and (link := accelerator.link) and link <= PCIE:
+        shared = ""
+        if chosen.layout.tp > 2 and ring.crowd:
+            reached = ring.reached(1 << 26, chosen.layout.tp) * link / 1e9  # of a long prompt
+            shared = f"; {chosen.layout.tp} of them reach {reached:.2g} GB/s each on the one server that was measured"
+        yield f"GPUs are linked by PCIe, {link / 1e9:g} GB/s one way (--link changes it){shared}"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known (--link)"
     if len(plan.choices) > MOST_LAYOUTS:

@@ -1,4 +1,4 @@
-"""What `export` does beyond asking: it prints the description where no file is given."""
+"""`export` on the command line: it prints the description if no file is given."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `formula` does beyond asking: a LaTeX document."""
+"""`formula` on the command line: it can write a LaTeX document."""
 
 from __future__ import annotations
 

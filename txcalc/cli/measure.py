@@ -1,4 +1,4 @@
-"""What `measure` does beyond asking: its file says by which command it was made."""
+"""`measure` on the command line: its file records the command that made it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `prove` does beyond asking: every preset."""
+"""`prove` on the command line: it can prove every preset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `show` does beyond asking: checkpoints without a config.json, headers of the hub, transformers' own module."""
+"""`show` on the command line: checkpoints without a config.json, headers of the hub, transformers' own module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `sweep` does beyond asking: CSV and Parquet are streamed."""
+"""`sweep` on the command line: it streams CSV and Parquet."""
 
 from __future__ import annotations
 

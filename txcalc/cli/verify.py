@@ -1,4 +1,4 @@
-"""What `verify` does beyond asking: every preset, a real run of a layout, one process per core."""
+"""`verify` on the command line: every preset, a real run of a layout, one process per core."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ MEANING = {
     "measured": "equal to the module at the sizes where it was run",
     "listed": "each leaf proved, the list of leaves transcribed",
     "by convention": "a stated rule, as the bytes of a format are",
-    "published": "a citation reproduces it",
+    "published": "a cited source prints it",
     "modelled": "none of these",
 }
 

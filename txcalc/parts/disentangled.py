@@ -1,4 +1,4 @@
-"""Disentangled attention (DeBERTa): content and relative position meet in products of their own.
+"""Disentangled attention (DeBERTa): separate products for content and relative position.
 
 A table of relative positions, shared by all layers, is projected per head to keys (content to position, c2p) and
 queries (position to content, p2c), once per layer whatever the batch.

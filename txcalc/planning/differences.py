@@ -1,4 +1,4 @@
-"""Which hyperparameters of two models differ, and what each of them alone changes in the first.
+"""Which hyperparameters of two models differ, and what each changes by itself in the first.
 
 A difference is a key that one of the two descriptions sets otherwise. It is applied alone to the first model: every
 other key stays as it is, and what follows from the changed one (h_kv where it is h, a Mamba's channels) follows. Layer

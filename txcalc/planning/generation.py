@@ -1,4 +1,4 @@
-"""What writing a text costs, token after token, with the cache and without it.
+"""The cost of generating a text token by token, with and without the cache.
 
 A generation holds `context` tokens at its end: one pass over a prompt, then one for each further token. With the cache
 a pass works on its one token; without it on all of them, and computes again the keys and values of those before.

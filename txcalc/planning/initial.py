@@ -1,4 +1,4 @@
-"""First values of the parameters, where a model is to be trained: which spread each kind has.
+"""Initial values of the parameters for training: the standard deviation of each kind.
 
 Matrices and tables from N(0, 0.02²), biases and sinks 0, norms 1 (GPT-2, Radford et al. 2019; BERT, Llama, most since).
 What a pre-norm block adds to the residual stream is smaller by 1/√(its stack's branches): GPT-2's 1/√(2·N) of N layers,

@@ -1,4 +1,4 @@
-"""Equal budgets: the size of one key at which a model spends what another one does, solved in whole numbers.
+"""Equal budgets: the value of one key at which two models cost the same, solved in whole numbers.
 
 Every candidate is built and counted. A budget that no whole number meets lies between two neighbours, which are both
 given; sizes that the description refuses (heads that do not divide a width) are passed over.

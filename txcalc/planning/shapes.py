@@ -1,4 +1,4 @@
-"""The other inverse question: which shapes spend a budget of parameters, of memory or of training.
+"""Shapes that spend a budget of parameters, memory or training FLOPs.
 
 The size of a decoder whose layers repeat is a + b·L, exactly, in parameters and in bytes. a and b come from the ledgers
 of one round of layers and of two, L is solved in whole numbers, and every shape shown is built and checked: L fits, one

@@ -1,4 +1,4 @@
-"""What published counts of FLOPs are made of: terms beside txcalc's own, over the leaves of a ledger."""
+"""The terms of published FLOPs counts, each beside txcalc's own, over the leaves of a ledger."""
 
 from __future__ import annotations
 

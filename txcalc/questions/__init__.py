@@ -1,1 +1,1 @@
-"""Every command as a function: what it found, as a typed result. The command line only calls these and prints."""
+"""Every command as a function that returns a typed answer. The command line only calls these and prints."""

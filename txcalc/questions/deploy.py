@@ -65,7 +65,7 @@ DRAFT = o.Option(
 )
 ACCEPTANCE = o.Option("Probability that a proposed token is accepted.", "80%|0.8")
 API = o.Option(
-    "Price of a million prompt and answer tokens of an API: from which load per month serving is cheaper.",
+    "API prices per million prompt and answer tokens: find the load per month above which serving is cheaper.",
     "IN/OUT",
     "Money",
 )

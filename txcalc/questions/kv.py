@@ -95,8 +95,8 @@ def kv(
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
     via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Kv:
-    """The KV cache in bytes over contexts, batches and dtypes. A window caches at most its width, a recurrent layer its
-    state; --without-cache adds the cost of generating without a cache.
+    """The KV cache in bytes over contexts, batches and dtypes. A sliding window caches at most its width, a
+    recurrent layer only its state; --without-cache adds the cost of generating without a cache.
 
     Errors: `InputError` (an encoder has no cache), `UnknownName`.
 

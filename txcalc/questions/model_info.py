@@ -1,4 +1,4 @@
-"""What every answer says of its model."""
+"""The model, as every answer describes it."""
 
 from __future__ import annotations
 

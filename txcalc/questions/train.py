@@ -59,7 +59,7 @@ HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (de
 OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
 MEASURED = o.Option("Compute the MFU of your measured speed: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
-BUDGET = o.Option("How many tokens this much money trains: 1M. Alone: the run has so many.", "N", parse=parse_count)
+BUDGET = o.Option("How many tokens this much money trains: 1M. Alone: plan a run of that many.", "N", parse=parse_count)
 
 
 class RecipeOptions(o.Options):
@@ -386,7 +386,7 @@ def train(
     mfu: Mfu = Mfu(),
     run: Run = Run(),
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
-    fits_on: Annotated[bool, o.Option("Also list the accelerators that it fits on.", None, "Engine")] = False,
+    fits_on: Annotated[bool, o.Option("Also list the accelerators that the plan fits on.", None, "Engine")] = False,
     detail: Annotated[bool, o.DETAIL] = False,
     tell: Callable[[str, float], None] | None = None,
     **options: object,

@@ -1,4 +1,4 @@
-"""What every answer says of its workload and its conventions."""
+"""The workload and the conventions, as every answer describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The inverse of `resolve.resolve`: a description in which nothing is left to a default, and its values by path."""
+"""The inverse of `resolve.resolve`: a description with every default written out, and its values by path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What no single key of a layer shows: which of them fit together. One small rule a mechanism."""
+"""Rules over several keys of a layer: which of them fit together. One small rule per mechanism."""
 
 from __future__ import annotations
 

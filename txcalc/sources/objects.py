@@ -1,4 +1,4 @@
-"""A model from what Python holds: a description or a config as a dict, a config object or a module of transformers.
+"""A model from a Python object: a description or a config as a dict, a config object or a module of transformers.
 
 Neither torch nor transformers is imported: an object of theirs exists only where they are.
 """

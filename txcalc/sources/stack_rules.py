@@ -1,4 +1,4 @@
-"""What no single key of a stack shows, and no single layer: which of them fit together. One small rule a mechanism."""
+"""Rules over several keys or layers of a stack: which of them fit together. One small rule per mechanism."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How rules over several keys of a description are asked.
+"""Checks of rules over several keys of a description.
 
 A rule gets tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so that
 no fault is reported that follows from another one.

@@ -1,1 +1,1 @@
-"""Mixers in a file of their own, which has the name of their table."""
+"""Mixers, one file each, named after the description's table."""

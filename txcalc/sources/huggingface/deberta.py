@@ -1,4 +1,4 @@
-"""DeBERTa: encoders whose tokens and distances meet in products of their own."""
+"""DeBERTa: encoders with separate attention products for tokens and distances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders in the line of Llama: one reader; a row of `decoders.json` says what a family's class has otherwise."""
+"""Decoders in the line of Llama: one reader; a row of `decoders.json` gives a family's differences."""
 
 from __future__ import annotations
 

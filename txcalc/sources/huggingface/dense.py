@@ -1,4 +1,4 @@
-"""Dense decoders in the lines of Llama and of GPT that have more to them than a row of `decoders.json` says."""
+"""Dense decoders in the lines of Llama and of GPT that a row of `decoders.json` cannot describe."""
 
 from __future__ import annotations
 

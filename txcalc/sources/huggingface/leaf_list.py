@@ -1,4 +1,4 @@
-"""Families whose layers no part makes: they are listed leaf by leaf, each where it works (`parts.mixers.pieces`)."""
+"""Families whose layers no part describes: they are listed leaf by leaf (`parts.mixers.pieces`)."""
 
 from __future__ import annotations
 

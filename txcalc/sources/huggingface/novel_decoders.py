@@ -1,4 +1,4 @@
-"""Decoders of 2026 whose attention no part says: it is listed leaf by leaf, beside parts where they have them."""
+"""Decoders of 2026 with attention that no part describes: it is listed leaf by leaf, beside their other parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decoders with experts that have more to them than a row of `decoders.json` says."""
+"""Decoders with experts that a row of `decoders.json` cannot describe."""
 
 from __future__ import annotations
 

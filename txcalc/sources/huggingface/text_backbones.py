@@ -1,4 +1,4 @@
-"""Language models that only multimodal classes of transformers have, as the models that they are built like."""
+"""Language models that transformers has only inside multimodal classes, read as the models that they resemble."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ const BADGES = {
   measured: "equal to the module at the sizes where it was run",
   listed: "each leaf proved, the list of leaves transcribed",
   "by convention": "elements in a stated format",
-  published: "a citation reproduces it",
+  published: "a cited source prints it",
   modelled: "none of these: the formula alone",
 };
 const Badge = ({ how }) => html`<span class=${`badge ${how}`} title=${BADGES[how]}>${how}</span>`;

@@ -1,10 +1,11 @@
-"""Training frameworks' defaults, each rule read from the framework's own code."""
+"""Training frameworks' defaults, as `presets/frameworks.toml` has them."""
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from txcalc.planning.layout import Layout
+from txcalc.sources.presets import folder, read
 
 SPLITS = ("tp", "cp", "ep")
 
@@ -63,7 +64,7 @@ class Framework(Struct, frozen=True, kw_only=True):
 
     name: str
     parameter: str
-    gradient: str | None
+    gradient: str | None = None
     master: bool
     gradient_buffers: bool
     zeros: tuple[int, ...]
@@ -110,131 +111,7 @@ class Framework(Struct, frozen=True, kw_only=True):
         return schedule in self.schedules or (stages == 1 and not self.schedules)
 
 
-# torch.nn.functional.cross_entropy: log-softmax (2), its gradient made (1) and taken through (3).
-CROSS_ENTROPY = 6
-# On split logits, Megatron-LM's, Megatron-DeepSpeed's and nanotron's (core/tensor_parallel/cross_entropy.py;
-# functional.py, _ShardedCrossEntropy): largest (1), less that (2), exponential (2), summed (1), divided (2); backward
-# times the loss's gradient (2).
-SPLIT_CROSS_ENTROPY = 10
-# DTensor's (distributed/tensor/parallel/loss.py): largest (1), less that (2), exponential (2), summed (1), less its
-# logarithm (2); backward zeros (1), exponential (2), their sum (3), times the loss's gradient (2).
-DTENSOR_CROSS_ENTROPY = 16
-# LinearWithGradAccumulationAndAsyncCommunication (Megatron-LM, Megatron-DeepSpeed: core/tensor_parallel/layers.py).
-ASYNC = ("all_gather", "all_reduce")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
-DDP_BUCKET = 25 << 20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb
 FRAMEWORKS = {
-    f.name: f
-    for f in (
-        Framework(
-            name="fsdp2",
-            parameter="fp32",
-            gradient=None,
-            master=False,
-            gradient_buffers=False,
-            zeros=(0,),
-            logits=12,
-            loss=(CROSS_ENTROPY, DTENSOR_CROSS_ENTROPY),
-            bucket=DDP_BUCKET,  # with fsdp a block at a time
-            source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
-            schedules=SCHEDULES,
-            min_microbatch_gap=0,  # Schedule1F1B.__init__
-            dtensor=True,
-            stacks=True,  # torchtitan, models/common/moe.py, GroupedExperts; transformers 5, such as MixtralExperts
-            ddp=True,
-            gathers_beside=True,
-        ),
-        Framework(
-            name="megatron",
-            parameter="bf16",
-            gradient="fp32",
-            master=True,
-            gradient_buffers=True,
-            zeros=(0, 1),
-            logits=6,
-            loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
-            bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
-            source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
-            schedules=("1f1b", "interleaved"),  # core/pipeline_parallel/schedules.py
-            pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
-            packs=False,
-            resave_inputs=True,
-            hidden_backward=ASYNC,
-            fused=True,
-            sweeps=4,  # param_and_grad_buffer.py, reset; what it clips is sharded, or rarely multiplied
-            fuses_gradients=True,
-            gathers_beside=True,
-            relays=True,  # --moe-token-dispatcher-type flex (DeepEP, HybridEP), as Megatron-Bridge's recipes have it
-        ),
-        Framework(
-            name="nanotron",
-            parameter="bf16",
-            gradient="fp32",
-            master=True,
-            gradient_buffers=True,
-            zeros=(0, 1),
-            logits=8,
-            loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
-            bucket=2 * DDP_BUCKET,  # of fp32 sums, as of gradients in 16 bits; optim/zero.py gathers after the step
-            source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
-            "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
-            "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
-            schedules=("gpipe", "1f1b"),  # parallel/pipeline_parallel/engine.py: two PipelineEngines
-            min_microbatch_gap=1,
-            caution="nanotron: activations and buffers are modelled; of 463 runs of 1B and 3B whose step took at most "
-            "twice the prediction the median error of what is reserved is 4 %, and a tenth are over 13 % off (where a "
-            "stage ends was chosen with them); runs whose hosts wait for messages reserve up to half less",
-            by_tensor=True,
-            packs=False,
-            balanced=True,
-            resave_inputs=True,
-            hidden_backward=ASYNC[:1],  # tp_linear_async_communication, which is refused beside all-reduce (nn.py)
-            overlaps_gather=True,
-            gather_buffers=True,
-            fused_qkv=True,
-            attention="flash2",
-            sweeps=4 + 4 + 8,  # optim/gradient_accumulator.py, zero_grad; optim/clip_grads.py, which always multiplies
-            reduces_after=True,  # trainer.py, training_step: reduce_scatter=False
-            record_stream=45,  # 29 kernels; four collectives that wait for an event and record one, and are waited for
-            ddp=True,
-            makes_gradients=True,
-        ),
-        Framework(
-            name="deepspeed",
-            parameter="bf16",
-            gradient="bf16",
-            master=True,
-            gradient_buffers=True,
-            zeros=(0, 1, 2, 3),
-            logits=12,
-            loss=(CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
-            bucket=10**9,  # zero_bucket, of 16 bits
-            source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py; tp with "
-            "sequence parallel: Megatron-DeepSpeed 1de4f542",
-            caution="deepspeed: activations and buffers are modelled, and were compared with no run",
-            schedules=("1f1b",),  # runtime/pipe/schedule.py: TrainSchedule
-            resave_inputs=True,
-            hidden_backward=ASYNC,
-            zero_bucket=500_000_000,  # runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters
-            zero_live=1_000_000_000,
-        ),
-        Framework(
-            name="litgpt",
-            parameter="bf16",
-            gradient="bf16",
-            master=False,
-            gradient_buffers=False,
-            zeros=(0,),
-            logits=6,
-            loss=(CROSS_ENTROPY, CROSS_ENTROPY),
-            widens=False,  # utils.py, chunked_cross_entropy
-            bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
-            source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
-            "--precision bf16-true",
-            pads=64,  # config.py: the least padding_multiple of its configs, 64 to 512
-            splits=(),  # tensor parallelism is of its generation alone: generate/tp.py
-            eager=True,
-            gathers_beside=True,
-        ),
-    )
+    name: convert({"name": name, **row}, Framework) for name, row in read(folder() / "frameworks.toml")[0].items()
 }

@@ -21,6 +21,7 @@ like llava     those whose code follows LLaVA's, by the type of their language m
                projector and a head without a bias; `hidden` are beginnings of keys of the whole, `absent` what the code
                of a type that they follow did where a config lacks a key
 aliases        types whose published code has the layers of another (`aliases`)
+heads, activations  what a class has by the ending of its name, and transformers' names of activations
 refused        model types that are known and not read, by the reason
 """
 

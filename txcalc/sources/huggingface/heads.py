@@ -9,32 +9,8 @@ from txcalc.parts.options import Raw, Table
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import Keys, bare
 
-HEADS = {
-    "ForCausalLM": "lm",
-    "LMHeadModel": "lm",
-    "LMHead": "lm",
-    "ForMaskedLM": "masked-lm",
-    "ForConditionalGeneration": "lm",
-    "ForImageClassification": "classifier",
-    "ForSequenceClassification": "sequence",
-    "ForTokenClassification": "token",
-    "ForQuestionAnswering": "question",
-    "ForQuestionAnsweringSimple": "question",
-    "ForMultipleChoice": "choice",
-    "ForPreTraining": "pretraining",
-    "ForCTC": "ctc",
-    "ForAudioFrameClassification": "frames",
-    "ForAudioClassification": "sequence",
-    "ForXVector": "speaker",
-    "ForNextSentencePrediction": "pairs",
-    "MTModel": "lm",
-    "EncoderModel": "encoder",
-    "GenerationDecoder": "lm",
-    "GenerationEncoder": "encoder",
-    "DoubleHeadsModel": "two heads",
-    "WithProjection": "projected",
-    "Model": "none",
-}
+# Heads by the ending of a class, the first that fits.
+HEADS: dict[str, str] = metadata.table("families.json")["heads"]
 
 WRITING = ("ForCausalLM", "LMHeadModel")
 # Heads of classifiers: of sequences, of tokens, of the ends of an answer, of one out of several sequences.

@@ -21,32 +21,23 @@ from txcalc.sources.huggingface.size_neutral_keys import (
     is_neutral,
     needs_value,
 )
-from txcalc.sources.huggingface.transformers_metadata import kinds_of, knows, names, part_of, size_of, unnamed, words_of
+from txcalc.sources.huggingface.transformers_metadata import (
+    kinds_of,
+    knows,
+    names,
+    part_of,
+    size_of,
+    table,
+    unnamed,
+    words_of,
+)
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object
 
 
 # Activations by the names of transformers' table, as those of `parts.COST`.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_10": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-    "relu6": "relu6",
-    "hardswish": "hard_swish",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-}
+ACTIVATIONS: dict[str, str] = table("families.json")["activations"]
 
 
 class Keys:

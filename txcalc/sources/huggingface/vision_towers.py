@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
@@ -32,6 +33,7 @@ from txcalc.sources.huggingface.tower_types import (
     side_of,
 )
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
+from txcalc.sources.huggingface.transformers_metadata import table
 from txcalc.sources.spec import MAX_LAYERS, count, flag, size
 
 
@@ -253,20 +255,7 @@ def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, 
 
 # Perception Encoders: width, layers, heads, the feed-forward's width, sides of a patch and a picture; and whether they
 # have a class token, a norm after the layers, a scale on each branch.
-PERCEPTION = {
-    "vit_pe_core_tiny_patch16_384": (192, 12, 3, 768, 16, 384, True, True, False),
-    "vit_pe_core_small_patch16_384": (384, 12, 6, 1536, 16, 384, True, True, False),
-    "vit_pe_core_base_patch16_224": (768, 12, 12, 3072, 16, 224, True, True, False),
-    "vit_pe_core_large_patch14_336": (1024, 24, 16, 4096, 14, 336, True, True, False),
-    "vit_pe_core_gigantic_patch14_448": (1536, 50, 16, 8960, 14, 448, False, True, False),
-    "vit_pe_lang_large_patch14_448": (1024, 23, 16, 4096, 14, 448, True, False, True),
-    "vit_pe_lang_gigantic_patch14_448": (1536, 47, 16, 8960, 14, 448, False, False, True),
-    "vit_pe_spatial_tiny_patch16_512": (192, 12, 3, 768, 16, 512, True, False, False),
-    "vit_pe_spatial_small_patch16_512": (384, 12, 6, 1536, 16, 512, True, False, False),
-    "vit_pe_spatial_base_patch16_512": (768, 12, 12, 3072, 16, 512, True, False, False),
-    "vit_pe_spatial_large_patch14_448": (1024, 24, 16, 4096, 14, 448, True, False, False),
-    "vit_pe_spatial_gigantic_patch14_448": (1536, 50, 16, 8960, 14, 448, False, False, True),
-}
+PERCEPTION: dict[str, list[Any]] = table("perception_encoders.json")
 _CHANGES = (
     "embed_dim",
     "depth",

@@ -1,4 +1,4 @@
-"""The description of a GGUF file's model, from its keys and tensor names; `FAMILIES` has one line per family.
+"""The description of a GGUF file's model, from its keys and tensor names; `gguf_families.json` has one line per family.
 
 Biases, gates and norms are seen from the tensors that are there; windows and what is done between tensors are the
 family's. `sources.load` refuses a file whose tensors are not exactly those of the description.
@@ -7,7 +7,10 @@ family's. `sources.load` refuses a file whose tensors are not exactly those of t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, json
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.parts.options import Raw, Table
@@ -16,64 +19,23 @@ from txcalc.sources.spec import Wrong, count, flag, layers, real, size
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class GgufFamily(NamedTuple):
+class GgufFamily(Struct, frozen=True):
     """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
     None: as stored. `delta`: a cycle of layers with a delta rule, whose last attends, with gates of elements."""
 
     model_type: str
     activation: str = "silu"
-    norm: Raw = {}  # noqa: RUF012 - read, never changed
+    norm: Raw = {}
     parallel: bool = False
     positions: str = "rotary"
     windows: tuple[str, ...] = ()
     tied: bool | None = None
     scaled: bool = False  # the embedding, by √D
-    experts: Raw = {}  # noqa: RUF012
+    experts: Raw = {}
     delta: bool = False
 
 
-LAYER = {"form": "layer"}
-GEMMA = {"offset": True}
-SANDWICH = {"offset": True, "place": "sandwich"}
-FAMILIES = {
-    "llama": GgufFamily("llama"),
-    "qwen2": GgufFamily("qwen2"),
-    "qwen2moe": GgufFamily("qwen2_moe", experts={"shared_gate": True}),
-    "qwen3": GgufFamily("qwen3"),
-    "qwen3moe": GgufFamily("qwen3_moe"),
-    "gemma": GgufFamily("gemma", "gelu_tanh", GEMMA, scaled=True),
-    "gemma2": GgufFamily("gemma2", "gelu_tanh", SANDWICH, windows=("local", "global"), scaled=True),
-    "gemma3": GgufFamily("gemma3_text", "gelu_tanh", SANDWICH, windows=("5*local", "global"), scaled=True),
-    "gpt2": GgufFamily("gpt2", "gelu_tanh", LAYER, positions="learned", tied=True),
-    "gptneox": GgufFamily("gpt_neox", "gelu", LAYER, parallel=True),
-    "phi2": GgufFamily("phi", "gelu_tanh", LAYER, parallel=True),
-    "phi3": GgufFamily("phi3", windows=("local",)),
-    "falcon": GgufFamily("falcon", "gelu", LAYER, parallel=True, tied=True),
-    "bloom": GgufFamily("bloom", "gelu_tanh", LAYER, positions="alibi", tied=True),
-    "starcoder2": GgufFamily("starcoder2", "gelu_tanh", LAYER, windows=("local",)),
-    "command-r": GgufFamily("cohere", norm=LAYER, parallel=True, tied=True),
-    "olmo2": GgufFamily("olmo2", norm={"place": "after"}),
-    "gpt-oss": GgufFamily("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
-    "deepseek2": GgufFamily("deepseek_v3"),
-    "arcee": GgufFamily("arcee", "relu2"),
-    "dots1": GgufFamily("dots1"),
-    "ernie4_5": GgufFamily("ernie4_5"),
-    "glm4moe": GgufFamily("glm4_moe"),
-    "granite": GgufFamily("granite"),
-    "hunyuan-dense": GgufFamily("hunyuan_v1_dense"),
-    "minimax-m2": GgufFamily("minimax_m2"),
-    "mistral3": GgufFamily("ministral3"),
-    "olmoe": GgufFamily("olmoe"),
-    "qwen2vl": GgufFamily("qwen2_vl"),
-    "qwen3vl": GgufFamily("qwen3_vl"),
-    "qwen3vlmoe": GgufFamily("qwen3_vl_moe"),
-    "seed_oss": GgufFamily("seed_oss"),
-    "qwen3next": GgufFamily("qwen3_next", norm=GEMMA, experts={"shared_gate": True}, delta=True),
-    "qwen35": GgufFamily("qwen3_5", norm=GEMMA, delta=True),
-    "qwen35moe": GgufFamily("qwen3_5_moe", norm=GEMMA, experts={"shared_gate": True}, delta=True),
-    "mamba": GgufFamily("mamba", positions="none"),
-    "mamba2": GgufFamily("mamba2", positions="none"),
-}
+FAMILIES = json.decode(Path(__file__).with_name("gguf_families.json").read_bytes(), type=dict[str, GgufFamily])
 
 # Keys of an architecture that change no size, or repeat what the tensors say.
 NEUTRAL = (

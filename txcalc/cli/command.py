@@ -27,6 +27,7 @@ SUGGESTIONS = {
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
+    **dict.fromkeys(("--latex", "--csv", "--markdown", "--html"), ("--format",)),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
 _spelling: dict[str, str] = {}  # options as the user spelled them

@@ -24,6 +24,7 @@ SUGGESTIONS = {
     "--dtype": ("--weights", "--kv"),
     "--out": ("--plot", "--format"),
     "--gpus": ("--gpu",),
+    "--budget": ("--price",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),

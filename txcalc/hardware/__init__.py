@@ -192,7 +192,8 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
             number = several["n"] or several["times"]
             raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{one}")])
         names = [*sorted(files), *instances.names()]
-        raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them")
+        numbers = "; another is given by its memory and bandwidth: 16GB@500GB/s" if flag == "--gpu" else ""
+        raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them", numbers)
     path = files[known]
     return parse(read(path)[0], path.stem, str(path))
 

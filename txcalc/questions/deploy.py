@@ -397,7 +397,7 @@ def deploy(
     speculation: Speculation = Speculation(),
     load: Load = Load(),
     limits: Limits = Limits(),
-    price: Annotated[float | None, o.Option("Price per GPU-hour, for the cost of tokens.", "X", "Money")] = None,
+    price: Annotated[float | None, o.Option("Price per GPU-hour: costs per hour, month, token.", "X", "Money")] = None,
     api: Annotated[str | None, API] = None,
     utilisation: Annotated[float | str | None, UTILISATION] = None,
     detail: Annotated[
@@ -612,7 +612,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         plan = self._plan(planner, context, gpus)
         serving, fewer, unknown = None, None, ""
         try:
-            fewer = None if plan.best.fits else self._fewer_users(plan, price)
+            if smaller := None if plan.best.fits else fewer_users(plan, self.request, self.fixed, self.limits):
+                fewer = serve(smaller, replace(self.request, rate=None), price, self.limits)
             if plan.best.serves and (plan.best.fits or not self.disaggregated):
                 serving = self._serve(plan, gpus, price)
         except InputError as error:
@@ -658,11 +659,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
             disaggregated = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
             serving = replace(serving, pools=disaggregated)
         return serving.with_simulation() if self.simulate else serving
-
-    def _fewer_users(self, plan: Plan, price: float | None) -> Serving | None:
-        """The largest load that fits; None: not even one sequence."""
-        smaller = fewer_users(plan, self.request, self.fixed, self.limits)
-        return serve(smaller, replace(self.request, rate=None), price, self.limits) if smaller else None
 
     def _drafter(self, model: Model) -> Model | None:
         """The draft model, if any. Errors: `InputError` if the model lacks its own."""

@@ -157,8 +157,9 @@ def _advice(answer: DeployComparison) -> list[str]:
         speed, name = each.speed, f"{each.layout.gpus} × {each.gpu.name}"
         if speed and each.times_cheapest == 1:
             serves = "at capacity" if speed.capacity else "for this load"
-            hour = serving.money((speed.capacity or speed).cost_per_hour).text
-            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {each.layout} ({hour} per hour)")
+            at = speed.capacity or speed
+            cost = f"{serving.money(at.cost_per_hour).text}/h, {at.cost_per_month:,.0f}/month"
+            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {each.layout} ({cost})")
         elif each.times_cheapest and each.times_cheapest >= EXPENSIVE:
             per = "per million tokens" if speed and speed.capacity else "per hour"
             lines.append(f"{each.model.name} on {name} costs {each.times_cheapest:.1f} × as much {per}")

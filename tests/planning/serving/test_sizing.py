@@ -184,7 +184,7 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert [row["speed"]["cost_per_hour"] for row in rows] == pytest.approx([7.5, 12, 30])
     out = run(*argv)[1]
     first, dear = out.splitlines()[:2]
-    assert first == "cheapest for this load: llama-3.1-8b on 3 × h100-sxm, dp=3 (7.50 per hour)"
+    assert first == "cheapest for this load: llama-3.1-8b on 3 × h100-sxm, dp=3 (7.50/h, 5,475/month)"
     assert dear == "llama-3.1-8b on 20 × l40s costs 4.0 × as much per hour"
     assert re.search(r"cheapest +dp=3 .* 7\.50 +0\.2595", out) and out.count("cheapest") == 2
     # Without a load each is at its capacity, and compared by the cost of its tokens; what does not serve is last.

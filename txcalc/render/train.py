@@ -9,7 +9,7 @@ from txcalc.planning.training.answer import OnAccelerator
 from txcalc.planning.training.inverse import MOST_GPUS
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.planning.training.run import TrainingRun
-from txcalc.questions.train import RankMemory, SearchSummary, Train
+from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes
 
@@ -49,9 +49,9 @@ def report(answer: Train, form: str) -> Report:
     if not full:
         header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
     best = [_search(search, None if full else SHOWN_LAYOUTS)] if search else []
-    tables = [*best, _memory(answer.fullest, "the fullest GPU")]
+    tables = [*best, _memory(answer.fullest, "the fullest GPU", answer.gpu)]
     if answer.rank:
-        tables.append(_memory(answer.rank, "the requested rank"))
+        tables.append(_memory(answer.rank, "the requested rank", answer.gpu))
     if full or len(answer.ranks) > 1:
         tables.append(_ranks(answer.ranks))
     if full:
@@ -120,11 +120,8 @@ def _limit_line(answer: Train) -> str:
     fewest = answer.min_gpus
     gpus = "any number of GPUs is too few" if fewest is None else f"at least {fewest.gpus:,} GPUs ({fewest.layout})"
     gpus = "one GPU is enough" if fewest and fewest.gpus == 1 else gpus
-    micro, tokens = (
-        f"micro-batches of at most {answer.max_micro_batch:,}",
-        f"sequences of at most {answer.max_tokens:,}",
-    )
-    return f"this layout fits {micro}, or {tokens} tokens; {gpus} (--detail: every table)"
+    most = f"micro-batches of at most {answer.max_micro_batch:,}, or sequences of at most {answer.max_tokens:,} tokens"
+    return f"this layout fits {most}; {gpus} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:
@@ -152,7 +149,7 @@ def _search(search: SearchSummary, most: int | None) -> Table:
     return Table(f"{which} (tokens/s per GPU)", headings, rows)
 
 
-def _memory(rank: RankMemory, which: str) -> Table:
+def _memory(rank: RankMemory, which: str, gpu: Accelerators) -> Table:
     rows: list[list[Any]] = [
         [NAMES.get(name, name), exact(size), iec(size), percent(size, rank.allocated_bytes)]
         for name in CATEGORIES
@@ -163,6 +160,9 @@ def _memory(rank: RankMemory, which: str) -> Table:
         rows.append(_sum("collective buffers", rank.collective_bytes))
     reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
     rows.append(_sum(reserved, rank.reserved_bytes))
+    rows.append(_sum("driver and CUDA context", gpu.memory_bytes - gpu.usable_bytes))
+    free = gpu.usable_bytes - rank.reserved_bytes
+    rows.append(_sum("free" if free >= 0 else "lacking", free))
     if rank.host_bytes:
         rows.append(_sum("offloaded to the host", rank.host_bytes))
     where = f"rank {rank.rank:,}, stage {rank.stage}, {MOMENTS[rank.moment]}"

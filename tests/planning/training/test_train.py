@@ -21,7 +21,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
-from txcalc.planning.machine import Floor, Kernels, Machine, allocatable
+from txcalc.planning.machine import CONTEXT, Floor, Kernels, Machine, allocatable
 from txcalc.planning.training import Layout, Recipe, memory, training_flops
 from txcalc.planning.training.activations import saved_activations
 from txcalc.planning.training.answer import train
@@ -417,7 +417,9 @@ def test_adapters_count_the_flops_that_the_step_computes() -> None:
     assert data["run"]["compute"] == step * 10**7 // 2048
     assert data["trained_params"] == 32 * 16 * ((4096 + 4096) + (4096 + 1024))  # of q and v
     shown = run(*plan, "--layout", "tp=1")[1]
-    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters of q and v (targets=all:" in shown
+    assert "\ntrains 6,815,744 of 8,037,076,992 parameters (0.085 %): adapters of q and v\n(targets=all:" in shown
+    kept = data["gpu"]["memory_bytes"] - data["gpu"]["usable_bytes"]
+    assert re.search(rf"\ndriver and CUDA context +{kept:,} .*\nfree ", shown) and kept > CONTEXT
     code, _, err = run(*plan, "--as", "palm")
     assert code == 2 and "counts gradients of frozen weights" in err
 

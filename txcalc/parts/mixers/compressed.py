@@ -125,9 +125,6 @@ class Pool(Leaf):
         elements = self.width * entries + pending + before * minimum(1, entries)
         return Cache(ceil_div(self.width, self.rate), before, elements)
 
-    def dense(self, work: Workload) -> Num:
-        return self.cache(work).elements
-
     def cache_read(self, work: Workload) -> Num:
         """Tokens not yet pooled; the attention core reads the entries."""
         return self.cache(work).elements - self.width * Entries(rate=self.rate).number(work.keys)

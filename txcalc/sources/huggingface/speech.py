@@ -6,6 +6,7 @@ from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaf_list import (
+    Leaves,
     attention_leaves,
     conformer_leaves,
     leaf,
@@ -45,35 +46,38 @@ def wav2vec2_conformer(c: Config) -> Raw:
     """wav2vec 2.0's convolutions and heads around Conformer layers, whose queries meet every distance too; the
     convolution in place of positions is held, and not run."""
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    d, ff, act = raw["d_model"], c.size("intermediate_size"), c.activation("hidden_act", default="gelu")
-    attention = c.mha(raw, whole=True)
-    heads, width, taps = attention["n_heads"], attention["d_head"], c.size("conv_depthwise_kernel_size", default=31)
-    form = c.text("position_embeddings_type", default="relative", null=None)
-    if not taps % 2:
-        c.fault("conv_depthwise_kernel_size", taps, "an odd number")
-    placed, distances = list[Raw](), [2, -1, 1]
-    if form == "relative":
-        c.multiple("hidden_size", d, 2)
-        placed = [
-            matrix("distances", d, d, at=distances, shared=True),
-            leaf("offsets", "held", 2 * d),
-        ]
-        placed.append(leaf("distance_scores", "scores", heads, width, keys=distances))
-    elif form == "rotary":
-        c.multiple("hidden_size", d, 2 * heads)
-        placed = [leaf("rotary", "rotary", heads, width)]
-    elif form is not None:
-        c.fault("position_embeddings_type", form, "'relative', 'rotary' or null")
-    mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
+    d, attention, distances = raw["d_model"], c.mha(raw, whole=True), [2, -1, 1]
+    heads, width = attention["n_heads"], attention["d_head"]
+    relative = [matrix("distances", d, d, at=distances, shared=True), leaf("offsets", "held", 2 * d)]
+    relative.append(leaf("distance_scores", "scores", heads, width, keys=distances))
     inner = [leaf("conv_inner_scale", "scale", d), leaf("conv_inner_shift", "shift", d)]
+    form, layer = _conformer_layer(c, d, attention, "gelu", "relative", relative, inner)
+    if form in ("relative", "rotary"):
+        c.multiple("hidden_size", d, 2 if form == "relative" else 2 * heads)
     last, around = _samples(c, raw)
     around += [item | {"runs": 0} for item in _in_place(c, raw) if item["form"] in ("held", "convolution")]
     head_leaves, head = _heads(c, raw, last, REQUIRED)
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     around = [*around, leaf("norm", "layer_norm", d, kind="norm"), *head_leaves]
-    return leaf_stack(
-        raw | {"around": around, "head": head}, {"layer": conformer_leaves(d, ff, act, mixed, taps, inner)}, []
-    )
+    return leaf_stack(raw | {"around": around, "head": head}, {"layer": layer}, [])
+
+
+def _conformer_layer(
+    c: Config, d: int, attention: Raw, act: str, usual: str, distances: Leaves, inner: Leaves
+) -> tuple[str | None, Leaves]:
+    """The form of positions and a layer: `distances` are the leaves of the form `usual`, the class's default; `act` is
+    that of the activation, `inner` the norm within the convolution."""
+    form = c.text("position_embeddings_type", default=usual, null=None)
+    if form not in (usual, "rotary", None):
+        c.fault("position_embeddings_type", form, f"'{usual}', 'rotary' or null")
+    taps = c.size("conv_depthwise_kernel_size", default=31)
+    if not taps % 2:
+        c.fault("conv_depthwise_kernel_size", taps, "an odd number")
+    heads, width = attention["n_heads"], attention["d_head"]
+    placed = distances if form == usual else [leaf("rotary", "rotary", heads, width)] if form == "rotary" else []
+    mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
+    ff, activation = c.size("intermediate_size"), c.activation("hidden_act", default=act)
+    return form, conformer_leaves(d, ff, activation, mixed, taps, inner)
 
 
 def whisper(c: Config) -> Raw:
@@ -243,39 +247,20 @@ def wav2vec2_bert(c: Config) -> Raw:
     """Conformer layers on a spectrum's frames, two of which are one: half a feed-forward before and after attention,
     whose queries meet a table of distances too, and a convolution over the past."""
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    d, ff, bands = raw["d_model"], c.size("intermediate_size"), c.size("feature_projection_input_dim", default=160)
-    attention = c.mha(raw)
+    d, bands, attention = raw["d_model"], c.size("feature_projection_input_dim", default=160), c.mha(raw)
     c.require_value(d, "output_hidden_size", why="an adapter alone makes another width")
     c.require_value(None, "adapter_attn_dim", why="these layers have no adapters")
-    heads, width, act = attention["n_heads"], attention["d_head"], c.activation("hidden_act", default="silu")
-    form = c.text("position_embeddings_type", default="relative_key", null=None)
-    before, after = (
-        c.count("left_max_position_embeddings", default=64),
-        c.count("right_max_position_embeddings", default=8),
-    )
-    if form not in ("relative_key", "rotary", None):
-        c.fault("position_embeddings_type", form, "'relative_key' or 'rotary'")
-    taps = c.size("conv_depthwise_kernel_size", default=31)
-    if not taps % 2:
-        c.fault("conv_depthwise_kernel_size", taps, "an odd number")
-
-    placed: list[Raw] = []
-    if form == "relative_key":
-        placed = [leaf("distances", "held", (before + after + 1) * width)]
-        placed += [leaf("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
-    elif form == "rotary":
-        placed = [leaf("rotary", "rotary", heads, width)]
-    mixed = [norm_leaf("attention", d), *attention_leaves("", d, heads, width, before=placed)]
+    rows = 1 + c.count("left_max_position_embeddings", default=64)
+    rows += c.count("right_max_position_embeddings", default=8)
+    distances = [leaf("distances", "held", rows * attention["d_head"])]
+    distances.append(leaf("distance_scores", "scores", attention["n_heads"], attention["d_head"], keys=[1, 0, 1]))
+    _, layer = _conformer_layer(c, d, attention, "silu", "relative_key", distances, [norm_leaf("conv_inner", d)])
     around = [norm_leaf("frames", bands), leaf("frames", "linear", bands, d, kind="embedding")]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         around.append(leaf("mask_token", "held", d))
     head_leaves, head = _heads(c, raw, d, REQUIRED, 768)
     c.note("tokens are frames: two of a spectrum's, one after the other")
-    return leaf_stack(
-        raw | {"around": around + head_leaves, "head": head},
-        {"layer": conformer_leaves(d, ff, act, mixed, taps, [norm_leaf("conv_inner", d)])},
-        [],
-    )
+    return leaf_stack(raw | {"around": around + head_leaves, "head": head}, {"layer": layer}, [])
 
 
 def speech_to_text(c: Config) -> Raw:

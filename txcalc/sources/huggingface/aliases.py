@@ -53,7 +53,6 @@ def codet5p(c: Config) -> Raw:
     """
     if c.data.get("architectures") and not c.class_ends("CodeT5pEncoderDecoderModel"):
         c.fault("architectures[0]", c.data["architectures"], "CodeT5pEncoderDecoderModel", "both stacks are read")
-    c.require_value(False, "tie_encoder_decoder", why="each has weights of its own")
     c.ignore("architectures", "is_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id")
     halves = {}
     for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):

@@ -102,7 +102,6 @@ def qwen4_exp_text(c: Config) -> Raw:
     gates = c.text("output_gate_type", default=None) or "silu"
     if gates not in ("silu", "sigmoid"):
         c.fault("output_gate_type", gates, "'silu' or 'sigmoid'")
-    c.ignore("number_of_conv_states")
     c.flag("norm_topk_prob", default=True)
     for key, usual_size in _NGRAMS.items():
         c.size(key, default=usual_size)  # null is no number here
@@ -142,7 +141,6 @@ def qwen4_exp_text(c: Config) -> Raw:
             break
         names[layer - 1] = f"delta-{layer}"
         tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, primes, d, several)}}
-    c.ignore("ple_embed_dim")
     norm: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
     return layered(raw | {"norm": raw["norm"] | norm, "around": mixed("output_mix", False)}, (names, tables))
 

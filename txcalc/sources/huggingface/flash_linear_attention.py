@@ -69,7 +69,6 @@ def transformer(c: Config) -> Raw:
     attention = c.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if c.flag("qkv_bias", default=False) else False
     attention["qk_norm"] = "head" if c.flag("qk_norm", default=False, null=False) else "none"
-    c.require_value(False, "attention_bias", why="qkv_bias is what its code reads")
     raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
     return layered(raw, c.same_window(raw, c.size("window_size", default=None, null=None)))
 
@@ -102,7 +101,6 @@ def samba(c: Config) -> Raw:
     c.require_value(
         inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba"
     )
-    c.require_value(True, "use_conv_bias", why="its class reads it nowhere")
     names = "state_size conv_kernel use_bias use_conv_bias"
     raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), names)
     return _mixed(c, raw, "mamba")
@@ -114,8 +112,6 @@ def delta_net(c: Config) -> Raw:
     heads, keys, values, _ = _expanded(c, raw["d_model"], key=1.0, several=16, grouped=False)
     for key in ("use_beta", "use_short_conv"):
         _on(c, key, "rates and short convolutions are read")
-    c.require_value("silu", "qk_activation", why="it is that of values too")
-    c.require_value("l2", "qk_norm", why="keys of length 1 are read")
     c.ignore("use_output_norm")  # its class reads it nowhere
     delta = {"n_heads": heads, "d_key": keys // heads, "d_value": values // heads, "decay": "none",
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False),
@@ -219,12 +215,8 @@ def bailing_moe_linear(c: Config) -> Raw:
     raw = c.stack()
     d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
     bias, normed = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
-    c.require_value(False, "use_bias", "linear_silu", why="it is not read")
     flags = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
     c.require_value(True, *flags, why="the published models do so")
-    c.require_value("sigmoid", "score_function", why="its router's scores are sigmoids")
-    c.require_value(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
-    c.require_value(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
     attention = c.heads(raw, whole=True) | {
         "bias": [*"qkv"] if bias else False,
         "qk_norm": "head" if normed else "none",
@@ -277,8 +269,6 @@ def gsa(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=4)
     c.require_value(values, "hidden_size", why="its norm is hidden_size wide")
-    c.ignore("clamp_min", "use_output_gate")
-    c.ignore("share_conv_kernel")
     if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
         c.fault("feature_map", form, "'swish' or 'relu'")
     slots = c.size("num_slots", default=64, null=keys // heads)

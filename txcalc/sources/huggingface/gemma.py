@@ -110,12 +110,6 @@ def diffusion_gemma_text(c: Config) -> Raw:
     was before passes a feed-forward first."""
     raw = c.stack()
     c.size("num_key_value_heads", default=4)  # null is no number here
-    c.require_value(
-        False, "attention_bias", why="the biases of its two stacks, which share their weights, are not read"
-    )
-    c.require_value("vision", "use_bidirectional_attention", why="a text that is read once, in order, is read")
-    c.require_value(0, "num_kv_shared_layers", why="its layers lend no keys and values")
-    c.require_value(False, "use_double_wide_mlp", why="its layers lend no keys and values")
     raw = _gemma4(c, raw, 512, mixed=True, tied=True)
     d, ffn = raw["d_model"], raw["feed_forward"]
     around = [norm_leaf("canvas", d, "rms_norm")]

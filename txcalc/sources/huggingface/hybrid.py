@@ -152,7 +152,6 @@ def kimi_linear(c: Config) -> Raw:
     if "attn_res_block_size" not in c:
         return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
     c.override(hidden_act="silu")
-    c.ignore("activation_situ_beta", "activation_situ_linear_beta")
     delta |= {"bound": inner.real("gate_lower_bound"), "whole_gate": inner.flag("use_full_rank_gate", default=False)}
     return kimi_k3(c, _kimi_decoder(c, latent | {"gate": "element"}, delta, types, first, 1e-5, form="none"))
 

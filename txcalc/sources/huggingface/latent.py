@@ -146,7 +146,6 @@ def mistral_large4_text(c: Config) -> Raw:
     nothing."""
     raw = c.stack()
     n = raw["n_layers"]
-    c.require_value(None, "q_lora_rank")
     latent = c.mla(None, 512, 64, 64, 128)
     d_nope, d_rope = latent.pop("d_nope"), latent.pop("d_rope")
     raw = _latent_decoder(c, raw, latent | {"d_rope": d_rope}, eps=1e-5)
@@ -190,7 +189,6 @@ def dots3_note_text(c: Config) -> Raw:
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 256, 8), groups=(1, 1))
     raw["experts"] |= {"d_ff_shared": shared * width, "n_shared": 1, "scoring": "sigmoid"}
     tables: dict[str, Raw] = {"full": {}}
-    c.ignore("index_n_heads", "index_head_dim", "index_topk")
     if INDEXED in types:
         index = _indexed(c, 64, latent)
         tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
@@ -304,8 +302,6 @@ def deepseek_v4(c: Config) -> Raw:
     every layer, in the first ones chosen by the token."""
     raw = c.stack()
     n = raw["n_layers"]
-    c.require_value(1, "num_key_value_heads", "n_shared_experts")
-    c.require_value(False, "attention_bias", "mlp_bias")
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:

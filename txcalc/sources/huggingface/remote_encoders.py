@@ -203,11 +203,7 @@ def nomic_vision(c: Config) -> Raw:
     without = ["causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class"]
     without += ["parallel_block", "sinusoidal_pos_embedding", "use_rms_norm"]
     c.require_value(False, *without, why="the published model is read")
-    c.require_value(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
-    c.require_value(True, "use_pos_embed", why="the published model is read")
     c.ignore("architectures", "vocab_size")
-    c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor")
-    c.require_value(None, "global_pool", why="the query attends to all positions")
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
     c.divides(heads, d, "n_head", "n_embd")
     c.divides(patch, side, "patch_size", "img_size")

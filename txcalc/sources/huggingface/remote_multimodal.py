@@ -102,7 +102,6 @@ def inside(
 def ultravox(c: Config) -> Raw:
     """Ultravox: a language model behind a sound's tower. Its class takes the one that `text_model_id` names, if any,
     and wraps it in adapters where their rank is not 0."""
-    c.require_value(None, "text_model_id", why="it names another file, which says what the language model is")
     adapted = c.data.get("text_model_lora_config")
     if isinstance(adapted, Mapping) and adapted.get("r") != 0:
         c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not read")

@@ -45,9 +45,6 @@ def stripedhyena(c: Config) -> Raw:
     c.require_published_class("stripedhyenamodel")
     raw = c.stack(n_layers=("num_layers",))
     n = raw["n_layers"]
-    c.require_value(1, "hyena_filter_groups", why="a filter for each channel is read")
-    c.require_value(True, "short_filter_bias", "final_norm", why="the published models have it")
-    c.require_value(False, "smeared_gqa", why="it is not read")
     c.ignore("hyena_layer_idxs", "attn_layer_idxs")
     bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
     attention, shared = c.mha(raw), c.size("proj_groups", default=4)

@@ -252,7 +252,6 @@ def trocr(c: Config) -> Raw:
 def trocr_alone(c: Config) -> Raw:
     """TrOCR's decoder without a picture: it holds cross-attentions that nothing runs."""
     c.head_of("lm")
-    c.ignore("is_decoder", "add_cross_attention", "use_cache")
     raw = trocr(c)
     d, d_source = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
     idle = raw["n_layers"] * crossing(d, d if d_source is None else d_source)

@@ -48,7 +48,6 @@ def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128, qk_norm="width")
     c.require_value([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
-    c.ignore("rotary_dim", "mlp_intermediate_size")
     uncounted(c)
     return c.decoder(raw, attention, mixed=c.experts(NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
@@ -382,7 +381,6 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     first = sparse.index(1) if 1 in sparse else n
     c.require_value(first, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
-    c.require_value(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
     c.ignore("num_nextn_predict_layers")  # how often its modules run
     uncounted(c)
     activation: Raw = {"activation": "clamped_silu"}

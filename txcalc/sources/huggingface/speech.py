@@ -249,7 +249,6 @@ def wav2vec2_bert(c: Config) -> Raw:
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, bands, attention = raw["d_model"], c.size("feature_projection_input_dim", default=160), c.mha(raw)
     c.require_value(d, "output_hidden_size", why="an adapter alone makes another width")
-    c.require_value(None, "adapter_attn_dim", why="these layers have no adapters")
     rows = 1 + c.count("left_max_position_embeddings", default=64)
     rows += c.count("right_max_position_embeddings", default=8)
     distances = [leaf("distances", "held", rows * attention["d_head"])]

@@ -69,7 +69,6 @@ def _patches(c: Config) -> list[int]:
     """Positions of patches for T bytes, as `at` of a piece: ⌈(T − 1)/p⌉ of p bytes each behind one of the first."""
     length = c.size("patch_size", default=4, null=None)
     longest = c.size("max_patch_length", default=None, null=None)
-    c.require_value("entropy", "patching_mode", why="a patcher that is not run is not read")
     if not c.flag("patch_in_forward", default=True, null=False):
         c.note("no entropy is looked at: every byte is a patch, and one more is empty")
         return [1, 1, 1]

@@ -115,7 +115,6 @@ def _gated_bert(c: Config, name: str, activation: str) -> Raw:
 def mosaic_bert(c: Config) -> Raw:
     """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
     c.require_published_class("bert")
-    c.ignore("alibi_starting_size")
     c.drop("hidden_act", "position_embedding_type")
     return _gated_bert(c, "Bert", "gelu")
 

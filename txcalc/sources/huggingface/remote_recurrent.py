@@ -14,9 +14,6 @@ def hyenadna(c: Config) -> Raw:
     """
     c.require_published_class("hyenadna")
     raw = c.stack(("d_model",), ("n_layer",))
-    c.require_value(2, "hyena_order", why="a recurrence of another order is not read")
-    c.require_value(True, "train_freq", why="the frequencies of its sines are learned")
-    c.ignore("activation_freq", "use_bias")
     several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
     if features % 2 == 0 or features < 3:
         c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")

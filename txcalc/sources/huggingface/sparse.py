@@ -230,8 +230,6 @@ def mimo_v2_flash(c: Config) -> Raw:
     c.require_value(attention["d_head"], "swa_head_dim")
     c.require_value(attention["d_v"], "swa_v_head_dim")
     c.require_value(twice, "swa_num_key_value_heads")
-    c.require_value(True, "add_swa_attention_sink_bias")
-    c.require_value(False, "add_full_attention_sink_bias")
     c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern")
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}

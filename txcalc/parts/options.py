@@ -151,20 +151,9 @@ activation = one_of(*ACTIVATIONS)
 
 # Kinds of leaves, except collectives (`ledger.KINDS`).
 LEAF_KINDS = (
-    "embedding",
-    "attention",
-    "attention_core",
-    "feed_forward",
-    "experts",
-    "shared_experts",
-    "router",
-    "recurrent",
-    "norm",
-    "adapters",
-    "head",
-    "projector",
-    "other",
-)
+    "embedding", "attention", "attention_core", "feed_forward", "experts", "shared_experts", "router", "recurrent",
+    "norm", "adapters", "head", "projector", "other",
+)  # fmt: skip
 
 
 class FreeSize(NamedTuple):

@@ -177,10 +177,8 @@ def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) ->
     pieces, width = pipeline.of_stage(rank.stage), model.d_model
     values = Counter(rank.state._asdict())
     saved = [saved_activations(piece, recipe, width) for piece in pieces]
-    values["saved"], values["saved again"] = (
-        sum(piece.saved for piece in saved),
-        max(piece.recomputed for piece in saved),
-    )
+    values["saved"] = sum(piece.saved for piece in saved)
+    values["saved again"] = max(piece.recomputed for piece in saved)
     values["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
     for kind, sent in collectives(pieces, recipe, rank.column).items():
         values[kind], values[f"{kind} bytes"] = sent

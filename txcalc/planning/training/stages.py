@@ -285,10 +285,8 @@ class Pipeline:
         sends, last = layout.exchanges, self._total - 1
         for i, (whole, rank) in enumerate(pairs):
             leaves = tuple(_rank_leaves(whole, rank, work, sends, sequence))
-            joins, towers = (
-                tuple(_collectives(rank, work, leaves, layout)),
-                () if i else tuple(self._tower_leaves(work)),
-            )
+            joins = tuple(_collectives(rank, work, leaves, layout))
+            towers = () if i else tuple(self._tower_leaves(work))
             yield StagePiece(i, i == 0, i == last, leaves, work, joins, towers)
 
     def _tower_leaves(self, work: Workload) -> Iterator[RankLeaf]:

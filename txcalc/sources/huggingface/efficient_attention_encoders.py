@@ -75,13 +75,9 @@ ROWS = {"encoder": 16384, "decoder": 1024}
 
 def longt5(c: Config) -> Raw:
     """T5 whose encoder attends to `local_radius` positions to either side."""
-    if c.text("encoder_attention_type", default="local") != "local":
-        c.fault(
-            "encoder_attention_type",
-            c.data["encoder_attention_type"],
-            "'local'",
-            "global tokens that sum up blocks are not supported yet",
-        )
+    if (form := c.text("encoder_attention_type", default="local")) != "local":
+        why = "global tokens that sum up blocks are not supported yet"
+        c.fault("encoder_attention_type", form, "'local'", why)
     window = c.size("local_radius", default=127) + 1
     c.note(f"its code fills a text up to whole blocks of {window:,} and multiplies three blocks for each")
     raw = t5(c, deciding=0)

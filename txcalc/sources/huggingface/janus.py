@@ -31,11 +31,8 @@ def tower(v: Config) -> Tower:
 def maker(q: Config) -> Tower:
     """What makes pictures and runs by itself: the codec; the table of its codes, the matrices after it, and the head
     that says the next."""
-    codes, code, wide = (
-        q.size("num_embeddings", default=16384),
-        q.size("embed_dim", default=8),
-        q.size("projection_dim", default=2048),
-    )
+    codes, code = q.size("num_embeddings", default=16384), q.size("embed_dim", default=8)
+    wide = q.size("projection_dim", default=2048)
     embed_dim, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
     leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, wide)]
     leaves += [leaf("aligners", "linear", wide, wide, times=more)] * (more > 0)

@@ -121,10 +121,8 @@ def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches merged, two matrices."""
     has_keys = c.has_key("multimodal_projector_bias")  # LightOnOCR's has not
-    merge, bias = (
-        c.size("spatial_merge_size", default=2) ** 2,
-        has_keys and c.flag("multimodal_projector_bias", default=False),
-    )
+    merge = c.size("spatial_merge_size", default=2) ** 2
+    bias = has_keys and c.flag("multimodal_projector_bias", default=False)
     layers = _layers_read(c) if has_keys else 1
     merged: Steps = ({"merge": merge}, {"linear": tower.width, "bias": False}, {"merge": 1, "to": tower.width * layers})
     return Projection(({"norm": "rms"}, *merged, *_two(raw["d_model"], bias)))

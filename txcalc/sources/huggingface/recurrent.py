@@ -224,11 +224,8 @@ def _branches(c: Config) -> list[str]:
     if pattern is not None:
         c.ignore("hybrid_override_pattern")
         if not isinstance(pattern, str) or not pattern or len(pattern) > 10**5 or set(pattern) - set(LETTERS):
-            c.fault(
-                "hybrid_override_pattern",
-                pattern,
-                "a text of M (Mamba-2), * (attention), - (feed-forward), E (experts)",
-            )
+            letters = "a text of M (Mamba-2), * (attention), - (feed-forward), E (experts)"
+            c.fault("hybrid_override_pattern", pattern, letters)
             return ["attention"]
         return [LETTERS[letter] for letter in pattern]
     words = c.items("layers_block_type", "layer_types", of=any_of(*WORDS), length=None, default=None)

@@ -84,10 +84,8 @@ def muse_glimmer_text(c: Config) -> Raw:
     factor = c.real("qk_scale_factor", default=3.87)
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
     attention |= {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5}
-    cap, scale = (
-        c.real("final_logit_softcapping", default=20.0),
-        c.real("output_multiplier", default=0.19611613513818404),
-    )
+    cap = c.real("final_logit_softcapping", default=20.0)
+    scale = c.real("output_multiplier", default=0.19611613513818404)
     norm, head = c.rms(eps=1e-5, place="sandwich", offset=True), c.lm_head(False, softcap=cap, scale=scale)
     raw = c.decoder(raw, attention, norm=norm, head=head)
     full = [(n - 1 - i) % 4 == 0 for i in range(n)]

@@ -256,20 +256,12 @@ def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, 
 # Perception Encoders: width, layers, heads, the feed-forward's width, sides of a patch and a picture; and whether they
 # have a class token, a norm after the layers, a scale on each branch.
 PERCEPTION: dict[str, list[Any]] = table("perception_encoders.json")
-_CHANGES = (
-    "embed_dim",
-    "depth",
-    "img_size",
-    "global_pool",
-    "use_post_transformer_norm",
-    "init_values",
-    "ref_feat_shape",
-)
+_CHANGES = "embed_dim depth img_size global_pool use_post_transformer_norm init_values ref_feat_shape"
 
 
 def perception(v: Config) -> Tower:
     """CLIP's layers with rotary positions beside its table, without a pool."""
-    name, args = _named(v, PERCEPTION, *_CHANGES)
+    name, args = _named(v, PERCEPTION, *_CHANGES.split())
     width, layers, heads, wide, patch, side, first, last, scaled = PERCEPTION[name]
     d, last = args.size("embed_dim", default=width), args.flag("use_post_transformer_norm", default=last)
     if "embed_dim" not in args:

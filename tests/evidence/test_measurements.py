@@ -113,7 +113,7 @@ def test_it_has_the_whole_list(path: Path) -> None:
     from txcalc.verification import suite
 
     found = read(path)
-    listed = {item.name: item for item in (suite.CPU_LIST if found["device"]["kind"] == "cpu" else suite.CUDA_LIST)}
+    listed = {item.name: item for item in suite.LISTS[found["device"]["kind"]]}
     assert found["items"].keys() == listed.keys()
     for name, item in found["items"].items():
         if "refused" in item:  # by a card too small for one layer, with its reason

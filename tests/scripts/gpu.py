@@ -93,7 +93,7 @@ def predict_again(found: dict[str, Any]) -> int:
 
     kind, seen = found["device"]["kind"], 0
     accelerator = hardware.parse(found["ceilings"]["accelerator"], "this-machine", "ceilings")
-    for item in suite.CPU_LIST if kind == "cpu" else suite.CUDA_LIST:
+    for item in suite.LISTS[kind]:
         entry = found["items"][item.name]
         model = load(item.source, dict(item.changes))
         model = model if entry["layers"] == entry["of_layers"] else reference.truncate(model, entry["layers"])

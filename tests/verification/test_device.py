@@ -56,7 +56,7 @@ from txcalc.verification.measure import (  # noqa: E402
     time_parts,
     trace_peak,
 )
-from txcalc.verification.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
+from txcalc.verification.suite import LISTS, Item, Suite  # noqa: E402
 from txcalc.verification.verdict import Measurement  # noqa: E402
 from txcalc.verification.workloads import DeviceModel, Load, common_loads, crossing, peak_memory, times  # noqa: E402
 
@@ -664,7 +664,7 @@ def test_a_step_that_fails_is_told_and_tried_again(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("items", [CPU_LIST, CUDA_LIST], ids=["cpu", "cuda"])
+@pytest.mark.parametrize("items", LISTS.values(), ids=LISTS)
 def test_the_list_can_be_made(items: tuple[Item, ...]) -> None:
     """Every model is known, every step a workload of it, every name said once."""
     assert len({item.name for item in items}) == len(items)

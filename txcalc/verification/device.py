@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -115,11 +114,6 @@ def describe(device: str) -> dict[str, str | int | None]:
 
 # Facts that are equal on every host of one kind, so that measurements can continue on another host.
 KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
-
-
-def same_kind(first: Mapping[str, object], second: Mapping[str, object]) -> bool:
-    """Whether two devices, described by `describe`, may share a file of measurements."""
-    return all(first.get(key) == second.get(key) for key in KIND)
 
 
 def nvidia_settings(device: str) -> dict[str, str | int | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,8 +39,6 @@ from txcalc.verification.workloads import (
 )
 
 SCHEMA = "txcalc/measurements/1"
-EXACT = ("parameters", "bytes", "fvcore", "flops", "training")
-FORWARD = ("parameters", "bytes", "fvcore", "flops")  # where backward would not fit
 CEILINGS = "ceilings"
 
 
@@ -51,125 +49,29 @@ class Item(NamedTuple):
     source: str
     layers: int | None = None
     dtype: str = "bf16"
-    exact: tuple[str, ...] = EXACT
+    exact: tuple[str, ...] = ()
     peaks: tuple[Load, ...] = ()
     times: tuple[Load, ...] = ()
     overtaking: tuple[int, ...] = ()  # lengths around the one at which attention outweighs the feed-forward
     launches: tuple[Load, ...] = ()  # whose kernels are counted
     speed: tuple[Load, ...] = ()  # training steps beside `train`
     first: bool = False
-    changes: tuple[tuple[str, int], ...] = ()  # of sizes, to what a small machine holds
+    changes: Mapping[str, int] = {}  # of sizes, to what a small machine holds
 
 
-def _prefills(batch: int, *tokens: int) -> tuple[Load, ...]:
-    return tuple(Load("prefill", batch, t) for t in tokens)
+def _item(row: Mapping[str, Any]) -> Item:
+    """The item of a row of the list, whose loads are lists."""
+    fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
+    fields |= {name: tuple(Load(*load) for load in row.get(name, ())) for name in LOADS}
+    return Item(**fields)
 
 
-def _decodes(past: int, *batches: int) -> tuple[Load, ...]:
-    return tuple(Load("decode", batch, 1, past) for batch in batches)
-
-
-def _training(batch: int, tokens: int) -> tuple[Load, ...]:
-    return (Load("training", batch, tokens), Load("training", batch, tokens, checkpoint=True))
-
-
-def _latent(past: int, batch: int = 1) -> tuple[Load, ...]:
-    """The same step in both forms of MLA."""
-    return tuple(Load("decode", batch, 1, past, absorbed=absorbed) for absorbed in (False, True))
-
-
-def _grouped(heads: int, *groups: int, width: int, layers: int, past: int, batch: int, dtype: str) -> tuple[Item, ...]:
-    """Equal models that share keys and values among more and more heads."""
-    step = _decodes(past, batch)
-    shape = f"D={heads * width} L={layers} h={heads} F={4 * heads * width} gated V=1024"
-    exact = ("parameters", "bytes")
-    return tuple(
-        Item(f"{heads} heads, {g} for keys and values", f"{shape} h_kv={g}", None, dtype, exact, step, step, first=True)
-        for g in groups
-    )
-
-
-def _growing(
-    source: str, layers: int | None, dtype: str, *pasts: int, changes: tuple[tuple[str, int], ...] = ()
-) -> Item:
-    """A decode step of one sequence at growing lengths."""
-    steps = tuple(Load("decode", 1, 1, past) for past in pasts)
-    return Item(
-        "the cache grows", source, layers, dtype, ("parameters", "bytes"), steps, steps, first=True, changes=changes
-    )
-
-
-def _counted(source: str, layers: int | None, dtype: str, batch: int, tokens: int, **more: Any) -> Item:
-    """A prefill, a decode step and a training step whose kernels are counted before anything else is measured."""
-    loads = Load("prefill", 1, tokens), Load("decode", batch, 1, tokens), Load("training", 1, tokens)
-    return Item("which kernels run", source, layers, dtype, ("parameters",), launches=loads, first=True, **more)
-
-
-FEW = (("vocab_size", 4096),)
-CPU_LIST = (
-    _counted("llama-3.2-1b", 1, "bf16", 2, 64, changes=FEW),
-    Item("attention overtakes the feed-forward", "D=256 L=1 h=4 F=768 V=512 plain", None, "fp32", ("parameters",),
-         overtaking=(512, 1024, 2048, 3072), first=True),
-    *_grouped(16, 16, 4, 1, width=64, layers=1, past=4096, batch=2, dtype="fp32"),
-    _growing("llama-3.2-1b", 1, "bf16", 1024, 4096, 16384, 65536, changes=FEW),
-    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(1, 128), *_decodes(256, 1), Load("training", 1, 64)),
-         (*_prefills(1, 64, 192), *_decodes(256, 1))),
-    Item("blocks computed again", "D=256 L=8 h=4 F=1024 gated V=512", None, "fp32", ("parameters", "training"),
-         _training(4, 128)),
-    Item("a large vocabulary", "D=64 L=2 h=2 F=128 V=20000", None, "bf16", ("parameters", "training"),
-         _training(4, 256), speed=(Load("training", 4, 256),)),
-    Item("llama-3.2-1b", "llama-3.2-1b", 2, "bf16", EXACT, (*_prefills(1, 128), *_decodes(512, 4)), _prefills(1, 128),
-         speed=(Load("training", 1, 64),), changes=FEW),
-    Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, (*_prefills(1, 256), *_latent(256)), _latent(256),
-         changes=FEW),
-    Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, (*_prefills(2, 64), *_training(1, 64)), _decodes(256, 1),
-         changes=FEW),
-    Item("gemma-3-12b", "gemma-3-12b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
-         changes=(*FEW, ("F", 2048))),
-    Item("bert-base", "bert-base", None, "fp32", FORWARD, _prefills(2, 64), _prefills(1, 128)),
-    Item("vit-b", "vit-b", None, "fp32", FORWARD, _prefills(1, 1), _prefills(1, 1)),
-    Item("t5-small", "t5-small", None, "fp32", EXACT, _prefills(2, 64), _prefills(1, 128)),
-    Item("mamba2-130m", "mamba2-130m", 4, "fp32", FORWARD, (*_prefills(1, 16), *_decodes(16, 1)), _decodes(16, 1)),
-    Item("mixtral-8x7b", "mixtral-8x7b", 1, "bf16", FORWARD, _prefills(1, 32), _prefills(1, 32),
-         changes=(*FEW, ("F_e", 512))),
-)  # fmt: skip
-CUDA_LIST = (
-    _counted("llama-3.2-1b", None, "bf16", 8, 1024),
-    Item("attention overtakes the feed-forward", "D=4096 L=2 h=32 F=11008 V=1024", None, "bf16", ("parameters",),
-         overtaking=(4096, 8192, 16384, 32768, 65536), first=True),
-    *_grouped(32, 32, 8, 1, width=128, layers=2, past=32768, batch=16, dtype="bf16"),
-    _growing("llama-3.1-8b", None, "bf16", 8191, 32767, 65535, 131071),
-    Item("llama-3.1-8b", "llama-3.1-8b", None, "bf16", EXACT, (*_prefills(1, 2048, 32768), *_decodes(8192, 32)),
-         (*_prefills(1, 512, 2048, 8192, 32768), *_decodes(2048, 1, 8, 64, 256))),
-    Item("deepseek-v3", "deepseek-v3", 4, "bf16", FORWARD, (*_prefills(1, 512), *_latent(8192)), _latent(8192, 8)),
-    Item("mixtral-8x7b", "mixtral-8x7b", 16, "bf16", FORWARD, (*_prefills(1, 2048), *_decodes(4096, 8)),
-         _prefills(1, 2048)),
-    Item("llama-3.2-1b", "llama-3.2-1b", None, "bf16", EXACT, _training(4, 2048),
-         speed=(Load("training", 4, 2048), Load("training", 4, 2048, checkpoint=True))),
-    Item("llama-3.1-70b", "llama-3.1-70b", 32, "bf16", FORWARD, _prefills(1, 2048),
-         (*_prefills(1, 2048), *_decodes(4096, 16))),
-    Item("gpt-oss-20b", "gpt-oss-20b", 12, "bf16", FORWARD, _prefills(1, 1024), _decodes(4096, 8)),
-    Item("gemma-3-12b", "gemma-3-12b", None, "bf16", FORWARD, (*_prefills(1, 4096), *_decodes(16384, 4)),
-         (*_prefills(1, 4096), *_decodes(16384, 4))),
-    Item("training of experts, 2 of 8", "mixtral-8x7b", 2, "bf16", ("parameters",),
-         speed=(Load("training", 2, 2048),)),
-    Item("training of experts, 8 of 128", "qwen3-30b-a3b", 4, "bf16", ("parameters",),
-         speed=(Load("training", 2, 2048),)),
-    Item("training of latent attention", "deepseek-v2", 2, "bf16", ("parameters",),
-         speed=(Load("training", 1, 2048),)),
-    Item("training of windows", "gemma-3-12b", 8, "bf16", ("parameters",),
-         speed=(Load("training", 2, 2048),)),
-    Item("gpt2-xl", "gpt2-xl", None, "bf16", EXACT, _training(4, 1024), _prefills(4, 1024),
-         speed=(Load("training", 4, 1024),)),
-    Item("qwen3-8b", "qwen3-8b", None, "bf16", EXACT, _prefills(4, 2048),
-         (*_prefills(1, 8192), *_decodes(8192, 32))),
-    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(8, 512, 1024), *_decodes(1000, 64), *_training(8, 1024)),
-         (*_prefills(8, 1024), *_decodes(1000, 64))),
-    Item("mamba2-2.7b", "mamba2-2.7b", None, "bf16", FORWARD, _decodes(64, 64), _decodes(64, 1, 64)),
-    Item("t5-large", "t5-large", None, "bf16", EXACT, _prefills(8, 512), _prefills(8, 512)),
-    Item("bert-large", "bert-large", None, "bf16", EXACT, _prefills(32, 512), _prefills(32, 512)),
-    Item("vit-l", "vit-l", None, "bf16", EXACT, _prefills(32, 1), _prefills(32, 1)),
-)  # fmt: skip
+LOADS = ("peaks", "times", "launches", "speed")
+# By kind of device, most important first.
+LISTS = {
+    kind: tuple(map(_item, rows))
+    for kind, rows in json.loads(Path(__file__).with_name("suite.json").read_text("utf-8")).items()
+}
 PHASES = ("exact", "memory", "")  # how the names of steps begin, in order of worth
 UNCLOCKED = ("exact", "kernels", "memory")  # how the names of steps begin in which no time counts
 
@@ -201,7 +103,7 @@ class Suite:
         if torch.device(device).type == "meta":
             raise InputError("measure", [Fault("--device", device, "cpu or cuda", "a real device is measured")])
         self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
-        self.items = items or (CUDA_LIST if devices.is_cuda(device) else CPU_LIST)
+        self.items = items or LISTS[torch.device(device).type]
         named = [item.name for item in self.items]
         for name in only:
             if name not in named:
@@ -226,7 +128,9 @@ class Suite:
         """Keeps the results of an earlier run on a device of the same kind, except steps that failed."""
         try:
             before = json.loads(path.read_text("utf-8"))
-            same_device = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.results["device"])
+            was, now = before["device"], self.results["device"]
+            same_kind = all(was.get(key) == now.get(key) for key in devices.KIND)
+            same_device = before["schema"] == SCHEMA and same_kind
             sheet = before.get("datasheet")
             if CEILINGS in before:
                 parse(before[CEILINGS]["accelerator"], "this-machine", CEILINGS)

@@ -91,13 +91,14 @@ def all_known(
     with_scores  the same with attention probabilities stored for backward
     """
     inherited = theorems.inheritance(model, tuple(quantities.values()), shown, with_scores)
+    published = bool(model.description.published) and model.description.params == model.params
     evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED
         outside = shown is not None and known.how != "measured" and not domains.covers(known.where, shown.work)
         if outside:
             known = Evidence("modelled", f"{known.how} only for {known.where}")
-        if known.how == "modelled" and quantity == "params" and _published(model):
+        if known.how == "modelled" and quantity == "params" and published:
             known = Evidence("published", model.description.source)
         evidence[name] = known
     return evidence
@@ -128,7 +129,3 @@ def shown_known(model: Model, shown: Ledger, with_scores: Ledger) -> dict[str, E
     }
     known = all_known(model, quantities, shown, with_scores)
     return known | {name: known[elements].in_bytes for name, elements in BYTES_OF.items()}
-
-
-def _published(model: Model) -> bool:
-    return bool(model.description.published) and model.description.params == model.params

@@ -111,7 +111,8 @@ class TheoremFiles(Mapping[str, Theorem]):
         for path, text in self.texts.items():
             named = f'"{key}": '
             if (at := text.find(named + "{")) >= 0:
-                return path, _parsed(path, partial(_decoded, text, at + len(named)))
+                entry, _ = _parsed(path, partial(json.JSONDecoder().raw_decode, text, at + len(named)))
+                return path, entry
         return None
 
     def __iter__(self) -> Iterator[str]:
@@ -158,10 +159,6 @@ def _parsed(path: Path, parse: Callable[[], T]) -> T:
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message: list[Fault | str] = [f"holds no theorems as {SCHEMA} has them: {error} (delete it, or make it again)"]
         raise InputError(str(path), message) from None
-
-
-def _decoded(text: str, at: int) -> object:
-    return json.JSONDecoder().raw_decode(text, at)[0]
 
 
 def _entries(text: str) -> Table:

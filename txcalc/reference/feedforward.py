@@ -141,16 +141,14 @@ class Experts(nn.Module):
         rounds, rest = divmod(rows.shape[0] * self.top_k, self.number)
         return [rounds + (i < rest) for i in range(self.number)]
 
-    def _correction(self) -> Tensor:
-        return self.get_buffer("selection_bias") if self.correction is None else self.correction()
-
     def _selection_scores(self, scores: Tensor) -> Tensor:
         """The scores that select experts: with bias, and only within the best groups.
 
         A group's score is the sum of its two best experts' or, with softmax scores (DeepSeek-V2), its best expert's.
         """
         if self.scoring == "sigmoid":
-            scores = scores + self._correction().detach()
+            correction = self.get_buffer("selection_bias") if self.correction is None else self.correction()
+            scores = scores + correction.detach()
         if self.groups == 1:
             return scores
         grouped = scores.unflatten(1, (self.groups, -1))

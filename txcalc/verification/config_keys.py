@@ -99,7 +99,8 @@ def _check_absent(config: Any, data: Mapping[str, object], path: str, absent: Se
     cls, defaults = type(config), _defaults(type(config))
     for name in absent:
         value = getattr(config, name, None)
-        if is_neutral(name, 1) or not (could_be_size(name, value) or _is_structural(name, value)):
+        adds_weights = isinstance(value, bool) and ("bias" in name or name.startswith("tie_"))
+        if is_neutral(name, 1) or not (could_be_size(name, value) or adds_weights):
             continue
         primary = PRIMARY.intersection((name, cls.attribute_map.get(name, name)))
         if not path and primary and defaults[name] is not None:
@@ -158,11 +159,6 @@ def could_be_size(key: str, value: object) -> bool:
     if isinstance(value, Mapping):
         return any(could_be_size(inner, item) for inner, item in value.items())
     return isinstance(value, list | tuple) and any(could_be_size(key, item) for item in value)
-
-
-def _is_structural(key: str, value: object) -> bool:
-    """A flag that decides whether there are weights."""
-    return isinstance(value, bool) and ("bias" in key or key.startswith("tie_"))
 
 
 def _suggestion(key: str, path: str, absent: Sequence[str]) -> str:

@@ -196,16 +196,11 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
 def backward(y: object, model: Model) -> None:
     """Backward from a cross-entropy in float32 where there are logits; else from the output itself."""
     first, *rest = y if isinstance(y, tuple) else (y,)
-    if has_logits(model):
+    if model.root.stacks[-1].head is not None:
         logits = first.flatten(0, -2).float()
         first = F.cross_entropy(logits, torch.zeros(logits.shape[0], dtype=torch.long))
     results = [first, *rest]
     torch.autograd.backward(results, [torch.ones_like(result) for result in results])
-
-
-def has_logits(model: Model) -> bool:
-    """Whether it ends in a head."""
-    return model.root.stacks[-1].head is not None
 
 
 def _dtype(recipe: Recipe) -> torch.dtype:

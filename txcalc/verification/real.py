@@ -98,7 +98,9 @@ def verify_real(
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         gathered = _run_on_rank(model, recipe, rank, world, device, gather=True)
         return _verdict(model, recipe, gathered) if gathered else None
-    port = _free_port()
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port = int(server.getsockname()[1])  # a free one
     with nullcontext(pool) if pool else start_processes(processes) as ranks:
         every_rank = range(processes)
         jobs = [ranks.apply_async(_run_rank, (model, recipe, rank, processes, port, device)) for rank in every_rank]
@@ -144,12 +146,6 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
     if faults:
         raise InputError("verify --torchrun", faults)
-
-
-def _free_port() -> int:
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return int(server.getsockname()[1])
 
 
 def _run_rank(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> RankResult:

@@ -44,7 +44,8 @@ from txcalc.planning.training.resolve import resolve_recipe
 from txcalc.planning.training.run import Terms, run as whole_run
 from txcalc.questions.explorer import Explorer, explore
 from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PageModel, on_page
-from txcalc.render.page import MOST_BYTES
+from txcalc.render import page as pages
+from txcalc.render.page import MOST_BYTES, exact
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
 
@@ -81,9 +82,20 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
     stored = re.findall(r'id="data">(.*?)</script>', text)[0]
     assert all(f"<p>{model['summary'][0]}</p>" in text for model in json.loads(stored)["models"])
     assert 10**6 < max(map(int, re.findall(r"[:,\[](\d+)(?=[,\]}])", stored))) <= 2**53  # JavaScript rounds larger ones
+    assert exact({"a": [2**53, -(2**53) - 1]}) == {"a": [9007199254740992, "-9007199254740993"]}
     assert "<b>plan" not in text
     assert not re.search(r"""<(script|link|img|iframe)[^>]+(src|href)=["'](?!data:)""", text)
     assert "Apache License" in text and "Copyright (c) 2017, Baidu Inc." in text  # licences are kept
+
+
+def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(run("gpt2", "-o", "-").stdout.encode())
+    assert pages.MOST_BYTES == 1_500_000
+    monkeypatch.setattr(pages, "MOST_BYTES", size - 1)
+    refused = run("gpt2", "-o", "-")
+    assert refused.exit_code == 2 and f"the page has {size:,} bytes, more than {size - 1:,}" in refused.output
+    monkeypatch.setattr(pages, "MOST_BYTES", size)
+    assert run("gpt2", "-o", "-").exit_code == 0
 
 
 def test_the_same_command_makes_the_same_page(tmp_path: Path) -> None:

@@ -140,6 +140,7 @@ def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
 )  # fmt: skip
 def test_a_change_that_other_tables_of_attention_have_not(name: str, key: str, fault: str) -> None:
     assert fault in refused(build, TINY[name], name, changes={key: 4})
+    assert build(TINY["deepseek-v2"], "tiny", changes={"kv_rank": 4}).params > 0  # latent alone has that key
 
 
 def test_a_change_to_latent_attention_replaces_the_heads_of_keys() -> None:

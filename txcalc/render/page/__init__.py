@@ -35,7 +35,7 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     Errors: `InputError` for a page of more than 1.5 MB.
     """
     models = ",\n".join(map(programs, explorers))
-    document = {**_exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")}
+    document = {**exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")}
     views = "\n".join((FOLDER / "app" / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     start = 'const DATA=JSON.parse(document.getElementById("data").textContent);'
     scripts = [
@@ -66,10 +66,10 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     return text
 
 
-def _exact(value: object) -> Any:
+def exact(value: object) -> Any:
     """Integers that JavaScript would round, as strings."""
     if isinstance(value, dict):
-        return {key: _exact(item) for key, item in value.items()}
+        return {key: exact(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_exact(item) for item in value]
+        return [exact(item) for item in value]
     return str(value) if type(value) is int and abs(value) > 2**53 else value

@@ -589,6 +589,26 @@ def test_a_wrong_formula_is_refuted_by_name(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_module_that_costs_more_of_one_is_refuted(axis: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a batch or a length of 1, which no symbol is."""
+    from txcalc.reference.linear import Linear as Module
+
+    without_further(monkeypatch)
+    once = Module.forward
+
+    def twice(self: Module, x: Any) -> Any:
+        if x.shape[axis] == 1:
+            once(self, x)
+        return once(self, x)
+
+    monkeypatch.setattr(Module, "forward", twice)
+    _, rows = prove(units(load(TOY))[1])
+    wrong = {row.where for row in rows if not row.equal}
+    assert wrong and all(f"{'BT'[axis]} = 1," in where for where in wrong)
+
+
+@pytest.mark.slow
 def test_a_forgotten_tie_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     (frame, _) = units(load("gpt2"))
     weights = Linear.weights

@@ -36,8 +36,8 @@ class Figure(NamedTuple):
 
 
 def formed(figure: str, *forms: str) -> str:
-    """The name of a figure in other forms than the usual ones."""
-    return ", ".join((figure, *forms))
+    """The name of a figure in other forms than the usual one, ""."""
+    return ", ".join(filter(None, (figure, *forms)))
 
 
 FIGURES: dict[str, Figure] = {

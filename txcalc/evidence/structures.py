@@ -493,9 +493,9 @@ def probes(unit: Unit) -> Iterator[tuple[dict[str, int], tuple[int, int, int]]]:
 
 def _primes(unit: Unit, least: int) -> dict[str, int]:
     names = sorted(unit.values, key=lambda name: (name != f"{LEAF}.window", name))
-    return dict(zip(names, _primes_from(least, len(names)), strict=True))
+    return dict(zip(names, primes_from(least, len(names)), strict=True))
 
 
 @cache
-def _primes_from(least: int, number: int) -> tuple[int, ...]:
+def primes_from(least: int, number: int) -> tuple[int, ...]:
     return tuple(islice((n for n in count(least) if all(n % d for d in range(2, isqrt(n) + 1))), number))

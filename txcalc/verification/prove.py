@@ -16,7 +16,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Condition, Theorem, Unit
 from txcalc.verification import flops, leaves, steps
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import Case, SizeSymbols, cases, lengths_of
+from txcalc.verification.sizes import Case, SizeSymbols, cases, lengths_of, letters_of
 from txcalc.verification.symbolic import without_logs
 from txcalc.verification.verdict import CheckedRow, compare
 
@@ -53,15 +53,18 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
 
 def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
-    symbols, predicted, net, counter = steps.count_case(unit, case, flops.forward)
-    conditions, lengths = symbols.conditions()
     fixed = {*case.ones, *case.formulas}
     others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
-    where = ", ".join([*case.describe(), *others, *lengths])
-    rows = [
-        *compare(predicted, lambda entry: entry.params, _weights(net, symbols), "params", WEIGHTS, for_all=True),
-        *steps.flops_rows(symbols, predicted, counter, "flops", where),
-    ]
+    described = ", ".join([*case.describe(), *others])
+    rows: list[CheckedRow] = []
+    for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
+        predicted, net, counter = steps.count_case(unit, symbols, flops.forward)
+        conditions, lengths = symbols.conditions()
+        where = ", ".join([described, *lengths])
+        if not case.ones:
+            weights = _weights(net, symbols)
+            rows += compare(predicted, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
+        rows += steps.flops_rows(symbols, predicted, counter, "flops", symbols.where or where)
     return rows, conditions, where if lengths else ""
 
 

@@ -6,7 +6,7 @@ Guards must hold for all sizes of 2 or more, or become conditions of the theorem
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import combinations
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
 from txcalc.evidence import theorems
+from txcalc.evidence.structures import primes_from
 from txcalc.evidence.theorems import Condition, Shown, Size, Unit
 from txcalc.notation import Expression
 from txcalc.parts.model import Stack
@@ -32,32 +33,32 @@ N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
 
 class SizeSymbols:
-    """A PyTorch symbol for every parameter of a structure and every length, except those that are 1 and those that
-    follow from others (`formulas`, by name: a formula in letters); `read` converts expressions back."""
+    """A PyTorch symbol for every parameter of a structure and every length, except those that follow from others
+    (`formulas`, by name: a formula in letters); `read` converts expressions back."""
+
+    mode: Any = nullcontext()
+    where = ""
 
     def __init__(
         self,
         names: Iterable[str],
-        ones: Collection[str] = (),
-        lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
-        formulas: Mapping[str, Expression] | None = None,
+        lengths: Iterable[Expression],
+        formulas: Mapping[str, Expression],
     ) -> None:
         self.env = Environment()
         self.mode = Fakes(self.env)
-        primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
         self.letters: dict[str, Expression] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
         self.lengths = frozenset(lengths)
         self.letters |= {str(letter): letter for letter in lengths}
-        formulas = formulas or {}
         free = [name for name in self.letters if name not in formulas]
-        self.symbols: dict[str, Any] = {name: 1 if name in ones else self._create(name, next(primes)) for name in free}
-        self._back = {self.symbols[name].node.expr: self.letters[name] for name in free if name not in ones}
+        primes = primes_from(11, len(free))
+        create = partial(self.env.create_unspecified_symint_and_symbol, dynamic_dim=DimDynamic.DYNAMIC)
+        self.symbols: dict[str, Any] = {
+            name: create(prime, ConstantSource(name)) for name, prime in zip(free, primes, strict=True)
+        }
+        self._back = {self.symbols[name].node.expr: self.letters[name] for name in free}
         for name, formula in formulas.items():
             self.letters[name], self.symbols[name] = formula, self.of(formula)
-        self.letters |= dict.fromkeys(ones, 1)
-
-    def _create(self, name: str, hint: int) -> object:
-        return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
 
     def of(self, value: Expression) -> Any:
         """A formula in letters as PyTorch's symbols; parts and tuples field by field."""
@@ -72,6 +73,10 @@ class SizeSymbols:
             items = [self.of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
+
+    def lettered(self, formula: Expression) -> Any:
+        """A formula in letters of its own, which are these."""
+        return formula
 
     def tree(self, unit: Unit) -> Any:
         """The tree of a unit's parts, in letters."""
@@ -137,6 +142,57 @@ class SizeSymbols:
         if lengths:
             raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
         return sizes
+
+
+class SizeNumbers(SizeSymbols):
+    """Numbers in the place of symbols, for lengths of 1, which PyTorch's symbols never are: a prime for each letter, in
+    the order of the model's own sizes, so that what is smaller there is smaller here."""
+
+    def __init__(
+        self,
+        least: int,
+        sizes: Mapping[str, int],
+        ones: Collection[str],
+        lengths: Iterable[Expression],
+        formulas: Mapping[str, Expression],
+    ) -> None:
+        names = [*map(str, lengths), *sorted(sizes, key=lambda name: (sizes[name], name))]
+        many = [name for name in names if name.endswith((".top_k", ".idle", ".n_experts"))]  # a module each
+        others = [name for name in names if name not in many]
+        numbers = [*primes_from(least, len(many)), *primes_from(10 * least, len(others))]
+        self.letters = dict(zip([*many, *others], numbers, strict=True)) | dict.fromkeys(ones, 1)
+        self.letters |= {name: self.of(formula) for name, formula in formulas.items()}
+        self.symbols = self.letters
+        self.where = ", ".join(f"{name} = {size}" for name, size in self.letters.items())
+
+    def of(self, value: Expression) -> Any:
+        """A formula in letters as a number."""
+        if not isinstance(value, sympy.Expr):
+            return value
+        return int(value.xreplace({letter: sympy.Integer(self.letters[str(letter)]) for letter in value.free_symbols}))
+
+    def lettered(self, formula: Expression) -> Any:
+        return self.of(formula)
+
+    def read(self, value: Expression) -> Expression:
+        """A measured number."""
+        return int(value)
+
+    def conditions(self) -> tuple[list[Condition], list[str]]:
+        return [], []
+
+
+def letters_of(
+    sizes: Mapping[str, int],
+    ones: Collection[str] = (),
+    lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
+    formulas: Mapping[str, Expression] | None = None,
+    numbers: bool = False,
+) -> list[SizeSymbols]:
+    """What sizes and lengths are in a trace: symbols; or numbers where a length is 1, and in a second trace others."""
+    if not (ones or numbers):
+        return [SizeSymbols(sizes, lengths, formulas or {})]
+    return [SizeNumbers(least, sizes, ones, lengths, formulas or {}) for least in (3, 11)]
 
 
 def _shift(polynomial: Expression) -> Expression:

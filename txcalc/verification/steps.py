@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from txcalc.evidence import theorems
 from txcalc.evidence.domains import common
@@ -31,20 +32,21 @@ from txcalc.verification import active, flops, mask, saved
 from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
 from txcalc.verification.sizes import (
-    Case,
     SizeSymbols,
     cases,
     inputs,
     lengths_of,
+    letters_of,
     measured_at,
     refusing_symbols,
     simplify,
     subsets,
 )
-from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
+from txcalc.verification.symbolic import T_SRC, B, Fakes, NotForAll, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 META = torch.device("meta")
+FLOPS = theorems.FIGURES["flops"].of
 PAST, MORE, LACKING, W = (
     sympy.Symbol(name, integer=True, positive=True) for name in ("past", "more", "lacking", "attention.window")
 )
@@ -66,7 +68,9 @@ def prove_further(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Sh
         active.measure_active: (active.QUANTITY,),
     }
     for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
-        attempts[partial(_prove_prompt, form=form)] = (theorems.formed("flops", form),)
+        quantity = theorems.formed("flops", form)
+        prompt = partial(_prove_flops, quantity=quantity, figure=FLOPS, work=flops.forward, form=form)
+        attempts[prompt] = (quantity,)
         attempts[partial(prove_decoding, form=form)] = (theorems.formed("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
@@ -85,42 +89,34 @@ def prove_training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     return _prove_flops(unit, "training flops", step_flops, flops.forward_and_backward)
 
 
-def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
-    return _prove_flops(unit, theorems.formed("flops", form), flops_of, flops.forward, form)
-
-
 def _prove_flops(
     unit: Unit, quantity: str, figure: Callable[[Entry], Expression], work: flops.Work, form: str = ""
 ) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """FLOPs of some work, for all lengths."""
+    """FLOPs of some work, for all lengths; in another form: last logits only, or absorbed latents."""
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for case in cases(unit):
-        symbols, predicted, _, counter = count_case(unit, case, work, form)
-        conditions |= dict.fromkeys(symbols.size_conditions())
-        rows += flops_rows(symbols, predicted, counter, quantity, ", ".join(case.describe()) or "all ≥ 2", figure)
+        for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
+            predicted, _, counter = count_case(unit, symbols, work, form)
+            conditions |= dict.fromkeys(symbols.size_conditions())
+            where = symbols.where or ", ".join(case.describe()) or "all ≥ 2"
+            rows += flops_rows(symbols, predicted, counter, quantity, where, figure)
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
 def count_case(
-    unit: Unit, case: Case, work: flops.Work, form: str = ""
-) -> tuple[SizeSymbols, Ledger, nn.Module, flops.Count]:
-    """The symbols of a case, the ledger in its letters, the traced module, and the FLOPs of `work` on it."""
-    symbols = SizeSymbols(unit.values, case.ones, formulas=case.formulas)
+    unit: Unit, symbols: SizeSymbols, work: flops.Work, form: str = ""
+) -> tuple[Ledger, nn.Module, flops.Count]:
+    """The ledger in letters, the traced module, and the FLOPs of `work` on it."""
     root = symbols.tree(unit)
     with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
         net = modules(symbols.of(root), META, torch.float32)
         counter = flops.count(net, partial(work, net, symbols.inputs(unit)))
-    return symbols, theorems.ledger(root, *symbols.letter_shape, **_form_fields(form)), net, counter
-
-
-def flops_of(entry: Entry) -> Expression:
-    return entry.flops
+    return theorems.ledger(root, *symbols.letter_shape, **_form_fields(form)), net, counter
 
 
 def flops_rows(
-    symbols: SizeSymbols, predicted: Ledger, counter: flops.Count, quantity: str, where: str, figure: Any = flops_of
+    symbols: SizeSymbols, predicted: Ledger, counter: flops.Count, quantity: str, where: str, figure: Any = FLOPS
 ) -> Iterator[CheckedRow]:
     """Rows of FLOPs as formulas, and of operators without a count."""
     costs = symbols.read_all(counter.by_module)
@@ -133,10 +129,6 @@ def _form_fields(form: str) -> dict[str, bool]:
     return {theorems.FORMS[form]: True} if form else {}
 
 
-def _formed(quantity: str, form: str) -> str:
-    return theorems.formed(quantity, form) if form else quantity
-
-
 def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> Shown:
     return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
@@ -147,90 +139,91 @@ def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     shown: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
+        (symbols,) = letters_of(unit.values)
         try:
-            case_rows, conditions, tables = _trace_saved(unit, quantity, device)
+            case_rows, tables = _trace_saved(unit, quantity, device, symbols)
+            conditions = symbols.size_conditions()
         except NotForAll:
             continue
         rows += case_rows
         from_one: list[str] = []
         for length in lengths_of(unit):
-            more = [_prove_saved_at(unit, quantity, device, (*ones, length), tables) for ones in subsets(from_one)]
-            if None not in more:
+            if all(_saves_alike(unit, quantity, device, (*ones, length), tables) for ones in subsets(from_one)):
                 from_one.append(length)
-                conditions += [condition for assumed in more if assumed for condition in assumed]
         bounds = (f"all {length} ≥ {1 if length in from_one else 2}" for length in lengths_of(unit))
         shown[quantity] = _proved(unit, quantity, common([*bounds]), dict.fromkeys(conditions))
     return shown, rows
 
 
-def _prove_saved_at(
-    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Tables
-) -> list[Condition] | None:
-    """The trace's assumptions about sizes where some lengths are 1; None where figures differ, or it cannot be
-    traced."""
-    try:
-        rows, conditions, packed = _trace_saved(unit, quantity, device, ones, tables)
-    except NotForAll:
-        return None
-    alike = {path: len(flags) for path, flags in packed.items()} == {path: len(flags) for path, flags in tables.items()}
-    return conditions if alike and all(row.equal for row in rows) else None
+def _saves_alike(unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Tables) -> bool:
+    """Whether saved activations are those of the ledger where some lengths are 1."""
+    for numbers in letters_of(unit.values, ones):
+        try:
+            rows, saved_tables = _trace_saved(unit, quantity, device, numbers, tables)
+        except NotForAll:
+            return False
+        if saved_tables != tables or not all(row.equal for row in rows):
+            return False
+    return True
 
 
 Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
 
 
 def _trace_saved(
-    unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...] = (), tables: Tables | None = None
-) -> tuple[list[CheckedRow], list[Condition], dict[str, list[bool]]]:
-    """Rows, the trace's assumptions about sizes, and which of the saved tensors do not depend on the batch."""
+    unit: Unit, quantity: str, device: torch.device, symbols: SizeSymbols, tables: Tables | None = None
+) -> tuple[list[CheckedRow], Tables]:
+    """Rows, and which of the saved tensors do not depend on the batch: with numbers, those of a trace with symbols."""
     keep_scores = quantity == theorems.KEPT
     if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
-    symbols = SizeSymbols(unit.values, ones)
     root = symbols.tree(unit)
     predicted = theorems.ledger(root, *symbols.letter_shape, keep_scores=keep_scores)
-    with refusing_symbols(), mode(explicit=keep_scores, static=True), symbols.mode:
+    numbers_on_cpu = device != META and not isinstance(symbols.mode, Fakes)
+    fakes = FakeTensorMode(allow_non_fake_inputs=True) if numbers_on_cpu else symbols.mode
+    with refusing_symbols(), mode(explicit=keep_scores, static=True), fakes:
         net = modules(symbols.of(root), device, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
         arguments = [tensor.to(device) for tensor in symbols.inputs(unit)]
-        recorded = saved.SavedElements(net, symbols, predicted, tables if "B" in ones else None)
+        recorded = saved.SavedElements(net, symbols, predicted, tables)
         recorded.during(partial(net, *arguments))
-    where = ", ".join([*(f"{length} = 1" for length in ones), "all other lengths ≥ 2"])
+    where = symbols.where or "all lengths ≥ 2"
     rows = compare(
         predicted, lambda e: simplify(e.saved), recorded.elements, quantity, saved.ORACLE, where, for_all=True
     )
-    return list(rows), symbols.size_conditions(), recorded.packed
+    return list(rows), recorded.packed
 
 
 # A pass with cached tokens.
 
 
 class Order(NamedTuple):
-    """An order of the window, the cached tokens and all tokens, as sums of letters of 2 or more. `tokens`: the new
-    tokens of several passes after the same prompt."""
+    """An order of the window, the cached tokens and all tokens, as sums of letters of 2 or more. `tokens` are new."""
 
     past: Expression
     window: Expression
-    tokens: tuple[Expression, ...]
+    tokens: Expression
 
     def letters(self, window: bool) -> list[Expression]:
         """The letters of these sizes, with or without those of the window."""
-        sizes = (self.past, *self.tokens, *((self.window,) if window else ()))
+        sizes = (self.past, self.tokens, *((self.window,) if window else ()))
         return sorted(set[Expression]().union(*(size.free_symbols for size in sizes)), key=str)
 
 
-def orders(window: bool) -> tuple[Order, ...]:
+def orders(window: bool) -> list[Order]:
     """Orders that together cover all sizes; with a window, their prompts cover every length and window too."""
     one = sympy.Integer(1)
+    any_order = [Order(past, W, tokens) for past in (PAST, one) for tokens in (one, T)]
     if not window:
-        return Order(PAST, W, (one, T)), Order(one, W, (one, T))
-    passed, even = Order(W + MORE - 1, W, (one, T)), Order(PAST, PAST, (one, T))  # past > W, past = W
-    reached = [Order(past, past + tokens, (tokens,)) for past in (PAST, one) for tokens in (one, T)]
+        return any_order
+    passed = [Order(W + MORE - 1, W, tokens) for tokens in (one, T)]  # past > W
+    even = [Order(PAST, PAST, tokens) for tokens in (one, T)]
+    reached = [order._replace(window=order.past + order.tokens) for order in any_order]
     within = [order._replace(window=order.window + MORE - 1) for order in reached]  # past + T < W
-    across = Order(PAST, PAST + LACKING - 1, (LACKING + MORE - 2,))  # past < W < past + T
-    return passed, even, *reached, *within, across, Order(one, W, (W + MORE - 2,))
+    across = Order(PAST, PAST + LACKING - 1, LACKING + MORE - 2)  # past < W < past + T
+    return [*passed, *even, *reached, *within, across, Order(one, W, W + MORE - 2)]
 
 
 def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
@@ -250,7 +243,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
             rows += order_rows
             conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
-    name = _formed("flops with cache", form)
+    name = theorems.formed("flops with cache", form)
     shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
     return shown | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
@@ -273,50 +266,58 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Check
             ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_form_fields(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
             for quantity, figure, measured, oracle in (
-                (_formed("flops with cache", form), flops_of, counter.by_module, ORACLE),
-                ("cache", _cache_elements, cache.elements(), DECODING),
+                (theorems.formed("flops with cache", form), FLOPS, counter.by_module, ORACLE),
+                ("cache", theorems.FIGURES["cache"].of, cache.elements(), DECODING),
             ):
                 rows += compare(ledger, figure, measured, quantity, oracle, where)
             rows += uncounted(counter.uncounted, ORACLE, where)
     domain = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
-    quantities = [_formed("flops with cache", form), *([] if form else ["cache"])]
+    quantities = [theorems.formed("flops with cache", form), *([] if form else ["cache"])]
     return {name: measured_at(unit, name, domain) for name in quantities}, rows
-
-
-def _cache_elements(entry: Entry) -> Expression:
-    return entry.cache
 
 
 def prove_passes(
     unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 ) -> tuple[list[CheckedRow], list[Condition]]:
-    """A prompt of the cached tokens and each pass after it, with the given lengths 1; an encoder runs in the prompt."""
+    """A prompt of the cached tokens and a pass after it, with the given lengths 1; an encoder runs in the prompt."""
+    lengths = [B, *([T_SRC] if "T_src" in lengths_of(unit) else []), *order.letters(str(W) in unit.values)]
     formulas = {str(W): order.window} if order.window != W else {}
-    has_source = "T_src" in lengths_of(unit)
-    lengths = (B, *([T_SRC] if has_source else []), *order.letters(str(W) in unit.values))
-    symbols = SizeSymbols([name for name in unit.values if name != str(W)], ones, lengths, formulas)
-    root = symbols.tree(unit)
-    batch, source = symbols.letters["B"], symbols.letters["T_src"] if has_source else NO_SOURCE
-    prompt = CacheTensors()
-    passes: list[tuple[Workload, flops.Count, CacheTensors]] = []
+    sizes = {name: size for name, size in unit.values.items() if name != str(W)}
+    numbers = 1 in (order.past, order.tokens)
+    rows: list[CheckedRow] = []
+    conditions: dict[Condition, None] = {}
+    for symbols in letters_of(sizes, ones, lengths, formulas, numbers):
+        root = symbols.tree(unit)
+        for work, counter, cache in _run_passes(unit, symbols, root, order, form):
+            window = [f"W = {order.window}"] if str(W) in unit.values else []
+            sizes_there = [f"T = {work.tokens}", f"past = {work.past}", *window]
+            where = ", ".join([*(f"{name} = 1" for name in ones), *sizes_there])
+            quantity = theorems.formed("flops with cache" if work.decoding else "flops", form)
+            ledger, cached = walk(root, work), symbols.read_all(cache.elements())
+            rows += flops_rows(symbols, ledger, counter, quantity, where)
+            rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
+        conditions |= dict.fromkeys(symbols.size_conditions())
+    return rows, list(conditions)
+
+
+def _run_passes(
+    unit: Unit, symbols: SizeSymbols, root: Any, order: Order, form: str
+) -> list[tuple[Workload, flops.Count, CacheTensors]]:
+    """The FLOPs of a prompt and of the pass after it, and the cache after each."""
+    batch = symbols.letters["B"]
+    source = symbols.letters["T_src"] if "T_src" in lengths_of(unit) else NO_SOURCE
+    prompt, passes = CacheTensors(), []
     with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
-        for past, tokens in ((0, order.past), *((order.past, tokens) for tokens in order.tokens)):
+        for past, tokens in ((0, order.past), (order.past, order.tokens)):
+            past, tokens = symbols.lettered(past), symbols.lettered(tokens)
             work = Workload(batch, tokens, past, source, decoding=past != 0, **_form_fields(form))
             sizes = symbols.of(batch), symbols.of(tokens), symbols.of(source)
             arguments = inputs(unit, symbols.letters, sizes, symbols.of)
             cache = prompt.copy() if work.decoding else prompt
             counter = flops.count(net, partial(net, *(arguments[:1] if work.decoding else arguments), cache=cache))
             passes.append((work, counter, cache))
-    rows: list[CheckedRow] = []
-    for work, counter, cache in passes:
-        window = [f"W = {order.window}"] if str(W) in unit.values else []
-        where = ", ".join([*(f"{name} = 1" for name in ones), f"T = {work.tokens}", f"past = {work.past}", *window])
-        quantity = _formed("flops with cache" if work.decoding else "flops", form)
-        ledger, cached = walk(root, work), symbols.read_all(cache.elements())
-        rows += flops_rows(symbols, ledger, counter, quantity, where)
-        rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
-    return rows, symbols.size_conditions()
+    return passes
 
 
 # Masks.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
@@ -83,7 +83,16 @@ def user_line(stack: traceback.StackSummary | TracebackType | None) -> str:
     return ""
 
 
-_VIEWS = frozenset({torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default})
+aten = torch.ops.aten
+_VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
+_PRODUCTS_OF_MATRICES = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
+# Each element from the operands' elements at its place, in their dtype.
+_ELEMENTWISE = frozenset({
+    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.pow.Tensor_Scalar, aten.neg.default,
+    aten.exp.default, aten.rsqrt.default, aten.relu.default, aten.silu.default, aten.gelu.default, aten.tanh.default,
+    aten.sigmoid.default, aten.silu_backward.default, aten.gelu_backward.default, aten.threshold_backward.default,
+    aten.tanh_backward.default, aten.sigmoid_backward.default,
+})  # fmt: skip
 
 
 class Fakes(FakeTensorMode):
@@ -103,19 +112,68 @@ class Fakes(FakeTensorMode):
         return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ELEMENTWISE and (like := _largest(args)) is not None:
+            return self._empty(like.shape, like)
+        if func is aten.native_layer_norm.default and (x := args[0]).dtype == torch.float32 and _contiguous(x):
+            rows = (*x.shape[: -len(args[1])], *(1 for _ in args[1]))
+            return tuple(self._empty(shape, x) for shape in (x.shape, rows, rows))
+        if func is aten.native_layer_norm_backward.default and _contiguous(args[1]):
+            *_, weight, bias, wanted = args  # gradients of the input, its weight and its bias
+            tensors = zip((args[1], weight, bias), wanted, strict=True)
+            return tuple(self._empty(tensor.shape, tensor) if needed else None for tensor, needed in tensors)
         faked = func in _VIEWS and isinstance(args[0], FakeTensor)
-        if faked and len(args[1]) and args[0].dim() and is_contiguous_or_false(args[0]):
+        if faked and len(args[1]) and args[0].dim() and _contiguous(args[0]):
             # A contiguous tensor can take any shape of as many elements; PyTorch would compare dimension by dimension.
             shape = infer_size(args[1], args[0].numel())
             strides = make_contiguous_strides_for(shape)
-            return torch.ops.aten.as_strided.default(args[0], shape, strides, args[0].storage_offset())
-        return super().dispatch(func, types, args, kwargs)
+            return _mark_contiguous(aten.as_strided.default(args[0], shape, strides, args[0].storage_offset()))
+        result: Any = super().dispatch(func, types, args, kwargs)
+        return _mark_contiguous(result) if func in _PRODUCTS_OF_MATRICES else result
+
+    def _empty(self, shape: Sequence[Any], like: Tensor) -> Tensor:
+        """A contiguous result of an operator."""
+        with in_kernel_invocation_manager(self):
+            result = torch.empty(shape, dtype=like.dtype, device="meta")
+        return _mark_contiguous(FakeTensor(self, result, like.device))
 
     def __exit__(self, *error: Any) -> None:
         self._depth -= 1
         if not self._depth:
             self._folding.close()
         super().__exit__(*error)
+
+
+def _contiguous(tensor: Tensor) -> bool:
+    """Whether a tensor is contiguous; it is asked once, since with symbols this takes a millisecond."""
+    if "known_contiguous" not in tensor.__dict__:
+        tensor.__dict__["known_contiguous"] = is_contiguous_or_false(tensor)
+    return bool(tensor.__dict__["known_contiguous"])
+
+
+def _mark_contiguous(tensor: Tensor) -> Tensor:
+    tensor.__dict__["known_contiguous"] = True
+    return tensor
+
+
+def _largest(operands: tuple[Any, ...]) -> Tensor | None:
+    """The operand with the result's shape, if it is contiguous and each other has the same sizes or ones; else None.
+    PyTorch would compare symbols instead, which takes several milliseconds."""
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    largest = max(tensors, key=Tensor.dim)
+    plain = largest.is_floating_point() and all(isinstance(tensor, FakeTensor) for tensor in tensors)
+    if not plain or any((t.dtype, t.device) != (largest.dtype, largest.device) for t in tensors):
+        return None
+    for tensor in tensors:
+        pairs = list(zip(reversed(tensor.shape), reversed(largest.shape), strict=False))
+        if not all(_same_size(size, whole) or (type(size) is int and size == 1) for size, whole in pairs):
+            return None
+    return largest if _contiguous(largest) else None
+
+
+def _same_size(a: Any, b: Any) -> bool:
+    """Whether two sizes are the same number or the same expression."""
+    symbols = isinstance(a, torch.SymInt), isinstance(b, torch.SymInt)
+    return a.node.expr == b.node.expr if all(symbols) else not any(symbols) and a == b
 
 
 class _Folding(TorchFunctionMode):

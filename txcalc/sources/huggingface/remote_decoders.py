@@ -24,8 +24,6 @@ def qwen(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"))
     c.require_value(raw["vocab_size"], "padded_vocab_size", why="the table has vocab_size rows")
     c.require_value("swiglu", "activation", why="its code has no other")
-    c.require_value(False, "apply_residual_connection_post_layernorm", why="residuals of what is normed are not read")
-    c.ignore("bias_dropout_fusion", "params_dtype", "seq_length")
     attention = c.mha(raw, names=("num_attention_heads", "n_head"))
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
     if n_heads * width != raw["d_model"]:

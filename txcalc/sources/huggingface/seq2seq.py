@@ -132,10 +132,6 @@ def bart_like(
     head's bias is a buffer."""
     decoder_only = crossed or c.class_ends("ForCausalLM")
     joined(c, decoder_only)
-    c.ignore(
-        "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
-    )
-    c.ignore("add_bias_logits", "extra_pos_embeddings", "save_step", "gradient_checkpointing", "layernorm_variant")
     c.require_value(
         place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class"
     )

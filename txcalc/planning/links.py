@@ -152,7 +152,8 @@ class EngineCollectives(Library, frozen=True):
     other collective. Between nodes they call NCCL as frameworks do: in the engine's all-reduce ranks write into each
     other's memory, which works only within a node.
 
-    Source   vLLM, distributed/device_communicators/custom_all_reduce.py: disabled for a group over several nodes
+    Source   vLLM, distributed/device_communicators/custom_all_reduce.py: disabled for a group over several nodes, and
+             for more than two GPUs on a shared bus (PCIe), where NCCL is what was measured
     """
 
     def seconds(self, accelerator: Accelerator, message: Message) -> float:
@@ -166,9 +167,10 @@ class EngineCollectives(Library, frozen=True):
         cited = accelerator.efficiency.cited
         if group.crosses:
             return NCCL.source(accelerator, kind, group)
-        if kind == "all_reduce":
-            return LibrarySource("all-reduce of the engine", cited["link.all_reduce"])
-        return LibrarySource("NCCL in captured graphs", cited["link.all_to_all"])
+        if kind != "all_reduce":
+            return LibrarySource("NCCL in captured graphs", cited["link.all_to_all"])
+        shared_bus = group.size > 2 and accelerator.efficiency.transfer(kind).crowd
+        return LibrarySource("NCCL" if shared_bus else "all-reduce of the engine", cited["link.all_reduce"])
 
 
 class Datasheet(Library, frozen=True):

@@ -36,13 +36,12 @@ def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     """What the GPUs carry where no load is given."""
     steady, gpus = point.steady, f"{point.layout.gpus} × {answer.gpu.title}"
     work, cost = answer.workload, point.cost_per_million_output
-    within = " within the limits" if limits else ""
     answers = "" if point.tpot_s is None else f" and answers of {work.answer:,}"
     price = "" if cost is None else f", {money(cost).text} per 1M output tokens"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
     gpus += f" ({point.layout})" if point.layout != answer.layout else ""
-    users = f"{_users(point.sequences)} in flight{within}, prompts of {work.prompt:,}{answers} tokens"
-    return f"capacity of {gpus}: {users}; {rates}{price}"
+    users = f"{_users(point.sequences)} in flight{' within the limits' * bool(limits)}"
+    return f"capacity of {gpus}: {users}, prompts of {work.prompt:,}{answers} tokens; {rates}{price}"
 
 
 def headline(answer: Deploy, speed: Speed) -> list[str]:

@@ -590,9 +590,8 @@ def test_a_ring_over_two_nodes_is_as_fast_as_their_network_cards() -> None:
     reduced, gathered = (size * 15 / 16 / (8 * 50e9) / 0.82 for size in (2 * message, logits))
     starts = 161 * (14e-6 + 2 * (7 * 1.25e-6 + 8.5e-6)) + 14e-6 + 13 * 1.9e-6 + 2 * 4e-6  # a tree's, and a ring's
     assert reached == pytest.approx(161 * reduced + gathered + starts, rel=1e-9)
-    assert link_seconds("gb200", Layout(tp=16))[0] == pytest.approx(
-        (161 * message + logits * 15 / 16) / 900e9, rel=1e-9
-    )
+    rack = (161 * message + logits * 15 / 16) / 900e9
+    assert link_seconds("gb200", Layout(tp=16))[0] == pytest.approx(rack, rel=1e-9)
 
 
 @pytest.mark.parametrize("size", [2**16, 2**20])
@@ -613,6 +612,8 @@ def test_deploy_and_train_differ_by_the_library_of_a_link_alone(size: int) -> No
         if libraries[0] != "NCCL":
             expected = {2**16: (4.3e-6, 31.8e-6), 2**20: (12.4e-6, 36.5e-6)}[size]
             assert (served, trained) == pytest.approx(expected, rel=0.01)
+    sources = (rank.kernels.library.source(hardware.load("l40s"), "all_reduce", Group(n, 8)) for n in (2, 4))
+    assert [source.library for source in sources] == ["all-reduce of the engine", "NCCL"]  # over PCIe
 
 
 def test_a_node_without_a_network_is_refused_where_it_is_needed() -> None:

@@ -360,9 +360,8 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
     accelerator = plan.planner.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"communication is timed as if all {chosen.layout.gpus} GPUs were in one node"
-    ring = accelerator.efficiency.transfer("all_reduce")
     if chosen.layout.gpus > chosen.layout.dp and (link := accelerator.link) and link <= PCIE:
-        shared = ""
+        ring, shared = accelerator.efficiency.transfer("all_reduce"), ""
         if chosen.layout.tp > 2 and ring.crowd:
             reached = ring.reached(1 << 26, chosen.layout.tp) * link / 1e9  # of a long prompt
             shared = f"; {chosen.layout.tp} of them reach {reached:.2g} GB/s each on the one server that was measured"

@@ -178,7 +178,7 @@ def _outward(leaf: RankLeaf) -> bool:
 def without_tp_style(piece: StagePiece) -> set[tuple[object, ...]]:
     """Branches for which torch has no tensor-parallel style: routed experts, and branches with both replicated and
     split weights. The gradients of their replicated weights are partial sums."""
-    inside = [leaf for leaf in piece.leaves if _inside_a_branch(leaf)]
+    inside = [leaf for leaf in piece.leaves if leaf.layers and not leaf.on_residual and leaf.entry.leaf.weights()]
     split = {leaf.branch for leaf in inside if leaf.split or leaf.entry.routed}
     return {
         leaf.branch for leaf in inside if leaf.entry.routed or not (leaf.widened or _outward(leaf) or per_head(leaf))
@@ -197,10 +197,6 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
         for kind, repeats in (("all_gather", len(numbers.intersection(leaf.layers))), ("reduce_scatter", 0)):
             for width in (attended.d_qk, attended.d_v):
                 add(kind, len(leaf.layers) + repeats, rows * attended.groups * width)
-
-
-def _inside_a_branch(leaf: RankLeaf) -> bool:
-    return bool(leaf.layers) and not leaf.on_residual and bool(leaf.entry.leaf.weights())
 
 
 def per_head(leaf: RankLeaf) -> bool:

@@ -227,11 +227,6 @@ class Config(HeadReader):
         """The axis of one window in every layer, or of none."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 
-    def require_square(self, raw: Raw, attention: Raw, why: str) -> None:
-        """A fault unless all heads together are as wide as the model."""
-        if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
-            self.fault("head_dim", attention["d_head"], "hidden_size / num_attention_heads", why)
-
     def mixture(self, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
         """The axis of dense and sparse layers."""
         kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]

@@ -68,12 +68,14 @@ def _disentangled(c: Config) -> Raw:
     types = c.count("type_vocab_size", default=0)
     attention = c.mha(raw)
     c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
+    c.require_value(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
+    pooled = c.activation("pooler_hidden_act", default="gelu")  # of the layer before a classifier of sequences
     raw |= {
         "attention": attention | {"bias": True},
         "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-7, place="post"),
         "embedding": {"norm": True} | ({"types": types} if types else {}),
-        "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), _context_pooler(c, raw))),
+        "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), pooled)),
         "positions": {"form": "none"},
     }
     terms = _terms(c)
@@ -92,12 +94,6 @@ def _disentangled(c: Config) -> Raw:
     if biased:
         raw["positions"] = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
     return raw
-
-
-def _context_pooler(c: Config, raw: Raw) -> str:
-    """The activation of the layer before a classifier of sequences, which is as wide as the model."""
-    c.require_value(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
-    return c.activation("pooler_hidden_act", default="gelu")
 
 
 def _terms(c: Config) -> list[str]:

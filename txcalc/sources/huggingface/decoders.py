@@ -154,8 +154,8 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if self.qk_norm:
             on = self.qk_key is None or c.flag(self.qk_key[0], default=self.qk_key[1])
             table["qk_norm"] = self.qk_norm if on else "none"
-        if self.square:
-            c.require_square(raw, table, self.square)
+        if self.square and table["n_heads"] * table["d_head"] != raw["d_model"]:
+            c.fault("head_dim", table["d_head"], "hidden_size / num_attention_heads", self.square)
         if "head_dim" not in self.width_names:
             c.require_value(table["d_head"], "head_dim", why="its class divides the width by the heads")
         return {**table, **self.attention, **(c.chunked_window() if self.chunks else {})}

@@ -20,6 +20,7 @@ import gpu as gpu_script
 import pytest
 from command import Command
 from msgspec import convert
+from msgspec.structs import replace
 from tiny import TINY
 
 from txcalc import hardware, load
@@ -325,6 +326,7 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
     read = hardware.load(path)
     assert read.bandwidth == accelerator.bandwidth and read.peaks == accelerator.peaks
     assert read.efficiency.launch_s == accelerator.efficiency.launch_s
+    assert read.memory == accelerator.memory == replace(read, vendor="NVIDIA").visible  # as PyTorch sees it
     assert "txcalc calibrate" in read.efficiency.sources["memory"]
     answer = json.loads(
         run("deploy", "gpt2", "--gpu", f"{path}:1", "--context", "512", "--weights", "fp32", "--json")[1]

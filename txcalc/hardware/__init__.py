@@ -26,12 +26,13 @@ from txcalc.units import ALIASES, parse_bytes
 PLACES = ("link", "link_between", "node")
 OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels", "calibration")
 KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
+MEMORIES = ("visible", "driver", "vendor")  # sizes of the memory; the first that is known counts
 
 
 class Accelerator(Struct, frozen=True):
     """One accelerator.
 
-    memory      bytes: what its driver reports where that is known, else the vendor's capacity
+    memory      bytes: what a process sees or its driver reports, where that is known, else the vendor's capacity
     bandwidth   bytes per second, to and from its own memory
     peaks       dense FLOPs per second by dtype (integer operations for int8), two per multiply-add
     link        bytes per second one way to the others of its node; None: unknown
@@ -67,6 +68,8 @@ class Accelerator(Struct, frozen=True):
     def visible(self) -> int:
         """Bytes that a CUDA process sees, or that a system lets the GPU take of a unified memory: `presets/memory.toml`
         by card, else by a rule of its vendor's, else all."""
+        if "memory.visible" in self.sources:
+            return self.memory
         rule, memory = _memory_rule(self.name, self.vendor), self.memory
         if "value" in rule:
             return min(memory, int(rule["value"] * 2**30))
@@ -211,9 +214,9 @@ def parse(raw: Mapping[str, object], name: str, where: str) -> Accelerator:
     """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]` or
     of what presets share (`presets/sources.toml`).
 
-    `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
-    link such texts per second, peaks numbers of dense TFLOP/s, power watts. `link_between` needs `node`, a number
-    of accelerators.
+    `memory.visible` (what a process sees) goes before `memory.driver` and `memory.vendor`; sizes are texts such as
+    "80GB", bandwidth and link such texts per second, peaks numbers of dense TFLOP/s, power watts. `link_between` needs
+    `node`, a number of accelerators.
 
     `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,
     or the file of the generation that `kernels` names. Values are numbers: shares above 0 and at most 1
@@ -244,14 +247,14 @@ def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
 
 
 def describe(accelerator: Accelerator) -> dict[str, Any]:
-    """An accelerator as `parse` reads it, ready to be written as TOML. `memory` is what the driver reports."""
+    """An accelerator as `parse` reads it, ready to be written as TOML."""
     sources = (*accelerator.sources.values(), *_measured(accelerator).values())
     keys = {source: f"source-{i}" for i, source in enumerate(dict.fromkeys(sources), 1)}
 
     def table(key: str, value: object, among: Mapping[str, str] = accelerator.sources) -> dict[str, Any]:
         return {"value": value, "source": keys[among[key]]}
 
-    memory_key = "memory.driver" if "memory.driver" in accelerator.sources else "memory.vendor"
+    memory_key = next(f"memory.{key}" for key in MEMORIES if f"memory.{key}" in accelerator.sources)
     tera = {dtype: Fraction(peak, 10**12) for dtype, peak in accelerator.peaks.items()}
     described: dict[str, Any] = {"title": accelerator.title}
     if accelerator.vendor:

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, shown
-from txcalc.hardware import KEYS, Accelerator, assumed, generations, short_key
+from txcalc.hardware import KEYS, MEMORIES, Accelerator, assumed, generations, short_key
 from txcalc.hardware.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
@@ -87,7 +87,7 @@ class Reader:
             self.faults.append(Fault("unified", unified, "true or false"))
         if self.faults:
             raise InputError(self.where, self.faults)
-        size = sizes.get("driver", sizes.get("vendor", 0))
+        size = next((sizes[key] for key in MEMORIES if key in sizes), 0)
         first = name, title, size, bandwidth, flops, link, power, self.sources, tuple(notes), kernels, calibration
         return Accelerator(*first, between, node, unified, vendor, sums or 1)
 
@@ -232,7 +232,7 @@ class Reader:
         return {}
 
     def one_of(self, key: str, table: str) -> bool:
-        known = ("vendor", "driver") if table == "memory" else PEAKS
+        known = MEMORIES if table == "memory" else PEAKS
         if key in known:
             return True
         self.faults.append(f"{table}.{key} is not known, expected one of {', '.join(known)}")

@@ -317,14 +317,14 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[T
     source = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
     memory = int(str(facts["memory_bytes"]))
     if like is not None:
-        sources = {**like.sources, "memory.driver": source}
+        sources = {**like.sources, "memory.visible": source}
         return replace(like, name=name, memory=memory, sources=sources, calibration=None)
     peaks: dict[str, int] = {}
     for rate in rates:
         if rate.kind == "matmul":
             peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
     moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode", "AdamW")]
-    sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), source)
+    sources = dict.fromkeys(("memory.visible", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), source)
     notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
     title = str(facts["name"])
     return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
@@ -344,7 +344,7 @@ def _efficiency(
     ratio of backward to forward, at the median length. Where servers' kernels are `known`, these are added as
     PyTorch's."""
     by = _by_kind(rates)
-    source = accelerator.sources["memory.driver"]
+    source = accelerator.sources["memory.visible"]
     dtypes = [dtype for dtype in accelerator.peaks if ("matmul", dtype) in by]
     products = {f"matmul.{dtype}": median(by["matmul", dtype]) / accelerator.peak(dtype) for dtype in dtypes}
     shares = {

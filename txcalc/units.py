@@ -69,7 +69,7 @@ def bits_of(dtype: str, where: str = "dtype") -> int:
 
 
 @cache
-def cache_bits_of(dtype: str, where: str = "--kv") -> int:
+def cache_bits_of(dtype: str) -> int:
     """Bits of a cached element in a dtype or a format of caches: a fraction where elements share scales. Errors:
     `UnknownName`."""
     name = _plain(dtype)
@@ -77,7 +77,7 @@ def cache_bits_of(dtype: str, where: str = "--kv") -> int:
         return form.bits + Fraction(form.scales, form.block)  # type: ignore[return-value]  # adds up as an int does
     if name not in DTYPE_BITS:
         known = [*DTYPE_BITS, *CACHE_FORMATS]
-        raise UnknownName(where, "dtype", str(dtype), [*known, *ALIASES], f"one of {', '.join(known)}")
+        raise UnknownName("--kv", "dtype", str(dtype), [*known, *ALIASES], f"one of {', '.join(known)}")
     return DTYPE_BITS[name]
 
 

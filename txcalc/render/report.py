@@ -39,9 +39,9 @@ def exact(number: object) -> TableCell:
     return TableCell(number, f"{number:,}" if isinstance(number, int) else str(number))
 
 
-def rounded(number: object, unit: str = "") -> TableCell:
+def rounded(number: object) -> TableCell:
     """Three significant digits: 8.03 B."""
-    return TableCell(number, f"{short(number)} {unit}".rstrip())
+    return TableCell(number, short(number))
 
 
 def percent(part: Any, whole: Any) -> TableCell:

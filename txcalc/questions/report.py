@@ -161,6 +161,7 @@ def report(
         [] if values == () else several_texts(name, values)
         for name, values in (("gpu", gpu), ("train", train), ("layout", layout))
     )
+    gpus, runs = names(gpus), names(runs)
     training = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
     faults = [] if gpus else [f"{flag} is of a plan of serving (add --gpu NAME)" for flag in grid.given()]
     if not runs:

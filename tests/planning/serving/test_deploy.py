@@ -351,6 +351,8 @@ def test_an_encoders_pass_is_over_its_prompt() -> None:
     assert longer["speed"]["prompt"] == 100 and longer["speed"]["ttft_s"] == data["speed"]["ttft_s"]
     beside = deploy(["bert-base", "gpt2"], gpu="l4", prompt=100).to_dict()["deployments"]
     assert [one["speed"]["prompt"] for one in beside] == [100, 100]
+    two = deploy("bert-base", gpu="l4:1,t4", prompt=100)  # as fit takes them
+    assert two.to_dict() == deploy("bert-base", gpu=["l4:1", "t4"], prompt=100).to_dict()
     assert deploy("bert-base", gpu="l4", prompt="100..300", context=512).to_dict()["speed"]["prompt"] == 200
     assert deploy("bert-base", gpu="l4", context=512).to_dict()["speed"]["prompt"] == 512
 

@@ -397,7 +397,7 @@ def deploy(
     speculation: Speculation = Speculation(),
     load: Load = Load(),
     limits: Limits = Limits(),
-    price: Annotated[float | None, o.Option("Price per GPU-hour: costs per hour, month, token.", "X", "Money")] = None,
+    price: Annotated[float | None, o.PRICE.more("Gives costs per hour, month and token.")] = None,
     api: Annotated[str | None, API] = None,
     utilisation: Annotated[float | str | None, UTILISATION] = None,
     detail: Annotated[

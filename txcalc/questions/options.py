@@ -189,6 +189,7 @@ GPU = Option(
     "16GB@500GB/s@60TFLOPS, or a .toml file.",
     "NAME[:N]", "Engine", completes="accelerator",
 )  # fmt: skip
+PRICE = Option("Price per GPU-hour.", "X", "Money")
 LAYOUT = Option("Parallel layout: tp=8,pp=16,dp=64.", "AXIS=N,…", "Engine")
 ENGINE = Option(
     "Count the engine's own memory: vllm, vllm@0.8 (a version), sglang, trtllm, llama.cpp, none.", "NAME[@V]",

@@ -123,7 +123,7 @@ class Mfu(o.Options):
 
 
 class Run(o.Options):
-    """The whole run: its length in tokens or FLOPs, prices and limits. `price`: per GPU-hour, where `gpu` has none."""
+    """The whole run: its length in tokens or FLOPs, prices and limits."""
 
     section: ClassVar[str] = "Money"
 
@@ -133,7 +133,7 @@ class Run(o.Options):
     budget: Annotated[o.Length | float | None, BUDGET] = None
     pue: Annotated[float, o.Option("Power usage effectiveness of the data centre.", "X")] = PUE
     grid: Annotated[float, o.Option("Carbon intensity, grams of CO2 per kWh.", "X")] = GRID
-    price: float | None = None
+    price: Annotated[float | None, o.PRICE] = None
 
     def terms(self, price: float | None, power: int | None) -> Terms:
         """Errors: `InputError`."""

@@ -432,7 +432,7 @@ def test_a_step_with_adapters_has_few_sequences(tokens: str, sequences: int) -> 
 
 
 def test_a_small_run_is_said_in_minutes_and_with_its_cost() -> None:
-    plan = ("train", "llama-3.1-8b", "--gpu", "a100-80gb:1@1.5", "--lora", "r=16", "--tokens", "2k")
+    plan = ("train", "llama-3.1-8b", "--gpu", "a100-80gb:1", "--lora", "r=16", "--tokens", "2k", "--price", "1.5")
     out = run(*plan, "--global-batch", "16", "--train-tokens", "10M")[1]
     assert "the run takes 27 min, cost 0.67" in " ".join(out.partition("\n\n")[0].split())
     assert "10 M tokens: 27 min, 0.447 GPU-hours" in out

@@ -842,7 +842,7 @@ def test_a_verdict_says_what_was_shown() -> None:
     assert {row.where for row in points.rows if row.quantity == "traffic"} == {"all B, T = 61"}
     shown = verify(tiny("llama"), ["parameters", "flops", "cache"]).known
     assert shown["flops"] == ("proved", "all B, T ≥ 2") and shown["params"].how == "proved"
-    assert shown["cache"].how == "measured"
+    assert shown["cache"].how == "measured" and verify(tiny("llama"), ["other"]).ok
     code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--points", "--oracle", "flops")
     assert code == 0 and ": measured, " in out.splitlines()[0] and out.splitlines()[1] == "measured at 5 sizes: flops"
 

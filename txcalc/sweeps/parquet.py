@@ -31,7 +31,7 @@ except ImportError:
 CHUNK = BLOCK << 6
 AHEAD = 2  # chunks for each worker that are waited for
 MOST_WORKERS = 512
-LIMIT = 2**63
+MAX_INT64 = int(np.iinfo(np.int64).max)
 
 
 class Written(NamedTuple):
@@ -116,7 +116,7 @@ def wide_columns(sweep: Sweep) -> frozenset[str]:
         except InputError:
             continue  # a grid may lack corners
         pairs = zip([*sweep.names, *sweep.quantities], columns, strict=True)
-        names |= {name for name, column in pairs if abs(int(column[0])) >= LIMIT}
+        names |= {name for name, column in pairs if abs(int(column[0])) > MAX_INT64}
     return frozenset(names)
 
 
@@ -128,7 +128,7 @@ def chunk(sweep: Sweep, start: int, stop: int, wide: frozenset[str]) -> Any:
     for name, column in zip([*sweep.names, *sweep.quantities], columns, strict=True):
         if name in wide:
             arrays.append(_decimals(column))
-        elif column.dtype == object and any(abs(value) >= LIMIT for value in column.tolist()):
+        elif column.dtype == object and any(abs(value) > MAX_INT64 for value in column.tolist()):
             raise _Narrow(name)
         else:
             arrays.append(pa.array(column.astype(np.int64)))

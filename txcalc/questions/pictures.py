@@ -75,7 +75,7 @@ class Picture(NamedTuple):
         wanted = [panel for panel in self.panels if name.lower() in f"{panel.title}\n{panel.y.label}".lower()]
         if not wanted:
             names = [panel.name for panel in self.panels]
-            raise UnknownName("--panel", "panel", name, names, f"panels: {', '.join(names)}")
+            raise UnknownName("--panel", "panel", name, names, f"panels: {'; '.join(names)}")
         return Picture("", "", [wanted[0]._replace(title="")])
 
 

@@ -25,6 +25,7 @@ SUGGESTIONS = {
     "--out": ("--plot", "--format"),
     "--gpus": ("--gpu",),
     "--budget": ("--price",),
+    "--format": ("--to",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),

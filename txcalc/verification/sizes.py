@@ -20,6 +20,7 @@ from torch import Tensor
 from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
+from torch.utils._sympy.numbers import int_oo
 
 from txcalc.evidence import theorems
 from txcalc.evidence.structures import primes_from
@@ -57,6 +58,8 @@ class SizeSymbols:
             name: create(prime, ConstantSource(name)) for name, prime in zip(free, primes, strict=True)
         }
         self._back = {self.symbols[name].node.expr: self.letters[name] for name in free}
+        for symbol in self._back:
+            self.env.constrain_symbol_range(symbol, LEAST, int_oo)
         for name, formula in formulas.items():
             self.letters[name], self.symbols[name] = formula, self.of(formula)
 

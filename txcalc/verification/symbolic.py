@@ -164,16 +164,14 @@ def _largest(operands: tuple[Any, ...]) -> Tensor | None:
     if not plain or any((t.dtype, t.device) != (largest.dtype, largest.device) for t in tensors):
         return None
     for tensor in tensors:
-        pairs = list(zip(reversed(tensor.shape), reversed(largest.shape), strict=False))
-        if not all(_same_size(size, whole) or (type(size) is int and size == 1) for size, whole in pairs):
+        pairs = zip(reversed(tensor.shape), reversed(largest.shape), strict=False)
+        if any(_expression(size) not in (1, _expression(whole)) for size, whole in pairs):
             return None
     return largest if _contiguous(largest) else None
 
 
-def _same_size(a: Any, b: Any) -> bool:
-    """Whether two sizes are the same number or the same expression."""
-    symbols = isinstance(a, torch.SymInt), isinstance(b, torch.SymInt)
-    return a.node.expr == b.node.expr if all(symbols) else not any(symbols) and a == b
+def _expression(size: Any) -> Expression:
+    return size.node.expr if isinstance(size, torch.SymInt) else size
 
 
 class _Folding(TorchFunctionMode):

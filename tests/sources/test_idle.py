@@ -150,8 +150,14 @@ def test_a_change_to_latent_attention_replaces_the_heads_of_keys() -> None:
     assert load("llama-3.1-8b", {**latent, "latent.n_heads": 16}).outline()[1].startswith("MLA 16 heads")
     missing = refused(load, "llama-3.1-8b", {"latent.kv_rank": 512})
     assert "3 faults" in missing and "latent.d_nope is missing" in missing
-    both = refused(load, "llama-3.1-8b", {"attention.window": 64, **latent})
-    assert "attention is a table that no layer uses" in both
+    windowed, plain = load("mistral-7b", latent), load("mistral-7b", {**latent, "latent.window": 64})
+    assert [len({leaf.max_keys for leaf in model.root.leaves()} - {None}) for model in (windowed, plain)] == [1, 1]
+    for name, changes, why in (
+        ("llama-3.1-8b", {"h_kv": 2}, "attention.n_kv_heads is 2, which [latent] in its place has not"),
+        ("qwen2.5-7b", {}, "attention.bias is"),
+        ("gemma-3-27b", {}, "layers of kind local have their own attention (write the model by export"),
+    ):
+        assert why in refused(load, name, {**changes, **latent})
 
 
 def test_no_shared_expert_is_none() -> None:

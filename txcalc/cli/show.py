@@ -57,8 +57,8 @@ def show_via(call: Call, headers: bool) -> object:
     from txcalc.questions.show_via import show_via
 
     values = call.values
-    defaults = {"attention": None, "logits": "all", "mla": "expanded"}
-    given = {f"--{name}": values[name] != default for name, default in defaults.items()}
+    defaults = {"attention": "dense", "logits": "all", "mla": "expanded"}
+    given = {f"--{name}": values[name] not in (None, default) for name, default in defaults.items()}
     given |= {
         "--set": any(not key.startswith("lora.") for key in call.changes),
         "--lora": any(key.startswith("lora.") for key in call.changes),

@@ -19,7 +19,7 @@ from txcalc.sources.spec import Wrong, count, flag, layers, real, size
 Shapes = Mapping[str, tuple[int, ...]]
 
 
-class GgufFamily(Struct, frozen=True):
+class GgufFamily(Struct, frozen=True, forbid_unknown_fields=True):
     """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
     None: as stored. `delta`: a cycle of layers with a delta rule, whose last attends, with gates of elements."""
 

@@ -24,7 +24,7 @@ from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told
 
 # What is said of keys that people try, where nothing is spelt like them.
-LATENT = "latent attention has a table of its own: --set latent.kv_rank=512; GQA and MQA are n_kv_heads"
+LATENT = "latent attention is --set latent.kv_rank=512, and d_nope, d_rope and d_v; GQA and MQA are n_kv_heads"
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
     "attention.differential": "it has a table of its own, [differential_attention]",

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
@@ -114,14 +114,17 @@ def scalar(value: object) -> Any:
 def changed(raw: Table, changes: Table) -> Raw:
     """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
     set for all where nobody does. Keys of an attention that the model does not have (`latent.kv_rank`) replace the one
-    that it has, whose number of heads they keep unless they say another.
+    that it has, with its query heads, window, sinks and gate unless they say others.
 
-    Errors: `InputError` for a model with leaves whose sizes are written out, which no other key reaches.
+    Errors: `InputError` for a model with leaves whose sizes are written out, which no other key reaches; for an
+    attention that has what the one in its place has not.
     """
     result = deepcopy(dict(raw))
     written = _written(result)
+    paths = set[str]()
     for key, value in changes.items():
         path = letter_path(key, result)
+        paths.add(path)
         if written and path.split(".")[0] not in IDENTITY:
             why = f"which would not reach the sizes that {written} writes out (change the model's config.json instead)"
             raise InputError("--set", [f"{key} is {shown(value)}, {why}"])
@@ -133,18 +136,36 @@ def changed(raw: Table, changes: Table) -> Raw:
         steps = path.split(".")
         for table in [t for t in tables if sets(t, steps)] or [result]:
             _put(table, steps, value)
-    _replace_attention(result, raw)
+    _replace_attention(result, raw, paths)
     return result
 
 
-def _replace_attention(result: Raw, before: Table) -> None:
-    """Removes the attention in whose place changes put another."""
+KEPT = ("n_heads", "window", "sinks", "gate")  # of an attention that another one replaces
+SIZES = ("n_kv_heads", "d_head")  # which the other one has by other names
+
+
+def _replace_attention(result: Raw, before: Table, paths: Collection[str]) -> None:
+    """Removes the attention in whose place changes put another.
+
+    Errors: `InputError` for what the other one has not, and for kinds of layers with an attention of their own
+    """
     for added in [name for name in ATTENTIONS if name in result and name not in before]:
         for name in ("attention", *ATTENTIONS):
-            if name in before and result.get(name) == before[name]:
-                replaced = result.pop(name)
-                heads = {"n_heads": replaced["n_heads"]} if "n_heads" in replaced else {}
-                result[added] = heads | result[added]
+            if not (name in before and isinstance(result.get(name), dict)):
+                continue
+            kinds = [kind for kind, layer in result.get("layer", {}).items() if name in layer]
+            if kinds:
+                mend = "write the model by export --to toml, and change it there"
+                raise InputError("--set", [f"layers of kind {kinds[0]} have their own {name} ({mend})"])
+            replaced = result.pop(name)
+            kept = {key: replaced[key] for key in KEPT if key in replaced and key in SECTIONS[added]}
+            for key in replaced.keys() - kept.keys():
+                path = f"{name}.{key}"
+                if path in paths or (key not in SIZES and replaced[key] != SECTIONS[name][key].default):
+                    raise InputError(
+                        "--set", [f"{path} is {shown(replaced[key])}, which [{added}] in its place has not"]
+                    )
+            result[added] = kept | result[added]
 
 
 def with_user_defaults(raw: Table, where: str, unchanged: Table | None = None) -> Raw:

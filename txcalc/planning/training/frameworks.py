@@ -10,7 +10,7 @@ from txcalc.sources.presets import folder, read
 SPLITS = ("tp", "cp", "ep")
 
 
-class Framework(Struct, frozen=True, kw_only=True):
+class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a framework keeps the state of a training run, by default.
 
     parameter               dtype of the stored weights

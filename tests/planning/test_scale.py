@@ -128,6 +128,7 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
     assert "with embeddings" in out
     assert out.startswith("besiroglu: outside its fitted range: D = 15 T (fitted to 245 M to 318 B)")
     assert "besiroglu: outside" not in err and "chinchilla: outside" in err
+    assert "besiroglu: outside" in run("scale", "llama-3.1-8b", "--train-tokens", "15T", "--format", "csv")[2]
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,7 @@ from txcalc.errors import InputError
 from txcalc.questions.options import GROUPS
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
+NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
 # Options that a user may mean by one that the command lacks.
 SUGGESTIONS = {
     "--tokens": ("--context", "--prompt", "--answer"),
@@ -24,7 +26,6 @@ SUGGESTIONS = {
     "--dtype": ("--weights", "--kv"),
     "--out": ("--plot", "--format"),
     "--gpus": ("--gpu",),
-    "--budget": ("--price",),
     "--format": ("--to",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
@@ -56,7 +57,7 @@ class Command(TyperCommand):
                 raise
             if self.name == "show" and "unexpected extra argument" in message:
                 message = f"{message.rstrip('.')}: compare shows models side by side"
-            typed = getattr(error, "option_name", "")  # of click's NoSuchOption
+            typed = error.option_name if isinstance(error, NoSuchOption) else ""
             candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())
             if suggestions := [flag for flag in candidates if flag in flags]:
                 message = f"No such option: {typed} ({self.name} has {' and '.join(suggestions)})"

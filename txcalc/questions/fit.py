@@ -62,9 +62,10 @@ class Cards(Answer):
 class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
     """Which models fit; `memory_bytes` and `reserve_bytes` are those of the first kind of accelerators.
 
-    formats    as they were asked for
-    in_turn    formats are tried in turn, up to the first that fits
-    only_fits  the table has only models that fit
+    formats         as they were asked for
+    in_turn         formats are tried in turn, up to the first that fits
+    only_fits       the table has only models that fit
+    engine_newest   the engine is the newest version known: none was asked for
     """
 
     memory_bytes: int
@@ -75,6 +76,7 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
     formats: tuple[str, ...]
     in_turn: bool
     only_fits: bool
+    engine_newest: bool = False
     notes: tuple[str, ...]
 
     @property
@@ -213,6 +215,7 @@ def fit(
         formats=formats,
         in_turn=weights is None,
         only_fits=not (sources or every),
+        engine_newest=profile is not None and not profile.user_version,
         notes=tuple(notes),
     )
 

@@ -488,7 +488,7 @@ def answer_of(
         tokens_per_s_per_gpu=training.rate,
         measured=training.measured,
         trained_params=learning(training.model.entries),
-        adapted=tuple(lora.modules) if (lora := training.model.description.last.lora) else (),
+        adapted=tuple(dict.fromkeys(name for each in training.model.stacks if each.lora for name in each.lora.modules)),
         mfu={each.name: each.mfu for each in training.used},
         mfu_headline=training.headline.name if training.headline else None,
         hfu={each.name: each.hfu for each in training.used},

@@ -209,7 +209,7 @@ def _memory(answer: Deploy) -> Table:
     rows += [(f"engine: {name}", size) for name, size in stage.rest.items() if size]
     system = memory - answer.gpu.visible_bytes
     rows += [("driver or system", system)] * (system > 0)
-    rows.append(("reserve", answer.gpu.reserve_bytes - system))
+    rows.append(("reserve of the usable memory", answer.gpu.reserve_bytes - system))
     rows.append(("free" if stage.free_bytes >= 0 else "lacking", stage.free_bytes))
     rows.append(("memory", memory))
     cells = [(name, exact(size), TableCell(size, iec(size)), percent(size, memory)) for name, size in rows]

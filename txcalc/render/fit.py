@@ -92,7 +92,7 @@ def _by_engine(answer: Fit, card: Cards) -> list[str]:
         return []
     formats = dict.fromkeys(row.weights for row in judged)
     which = "memory" if len(judged) == len(rows) else f"memory of {', '.join(formats)}"
-    return [f"{which} as {judged[0].engine} takes it"]
+    return [f"{which} as {judged[0].engine}{'+' * answer.engine_newest} takes it"]
 
 
 def _room(row: ModelFit, with_format: bool = False) -> TableCell:

@@ -13,7 +13,7 @@ LONG = 1e6  # a perplexity from here on is written with an exponent
 
 def report(answer: Scale, form: str) -> Report:
     """The predictions of each law for the given model and for the optimum, and the constants with their confidence."""
-    cautions = answer.laws[0].warnings  # on the headline
+    cautions = answer.laws[0].warnings if form == "table" else ()  # on the headline, which data lack
     header = [*cautions, _verdict(answer), answer.counts]
     headings: list[object] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
     headings += ["bits/byte"] if answer.bytes_per_token else []

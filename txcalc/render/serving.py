@@ -217,7 +217,7 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
         f"weights {engine.weights}, cache {engine.kv}",
         *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        f"max users: most in flight{within} at full context; achievable, best layout of each",
+        f"max users: in flight{within} at full context. Speeds: achievable, each in its best layout (floors: --json)",
     ]
 
 

@@ -39,7 +39,9 @@ def report(answer: Train, form: str) -> Report:
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
         every = "every linear layer"
-        layers = every if "all" in answer.adapted else f"{' and '.join(answer.adapted)} (targets=all: {every})"
+        layers = every if "all" in answer.adapted else " and ".join(answer.adapted)
+        if layers != every and answer.model.kind != "encoder-decoder":  # which --lora refuses
+            layers += f"; of {every} with --lora …,targets=all"
         share = f"{100 * trained / params:.2g} %"
         header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters of {layers}")
     if search and not search.refused:

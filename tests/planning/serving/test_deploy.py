@@ -404,14 +404,16 @@ def test_states_stay_as_wide_as_they_were() -> None:
 def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
     plan = ("qwen3-32b", "--gpu", "4090:1", "--weights", "Q4_K_M", "--context", "8k")
     assert run(*plan) == run(*plan, "--engine", "llama.cpp") and "as llama.cpp b4000+ keeps it" in run(*plan).stderr
+    assert "as llama.cpp b4000 keeps it" in run(*plan, "--engine", "llama.cpp@b4000").stderr
     assert "as llama.cpp" not in run(*plan, "--engine", "none").stderr
     for gpu, caution in (
         ("4090:1", "kernels were measured on l40s, rtx-4080, not on rtx-4090: its speed is less certain"),
         ("24GB@1008GB/s@80TFLOPS", "kernels were measured on h100-sxm, h200, not on 24GB@1008GB/s@80TFLOPS"),
         ("l40s:8", "GPUs are linked by PCIe, 32 GB/s one way (--link changes it); 8 of them reach 2.1 GB/s each"),
+        ("l40s:8 --link 56GB/s", "GPUs are linked at 56 GB/s (--link); 8 of them reach"),
         ("m3-max:1", "m3-max is the largest, of 128 GB: one with less memory is m3-max-64gb"),
     ):
-        notes = run.data("llama-3.1-8b", "--gpu", gpu, *(("--tp", "8") if gpu == "l40s:8" else ()))["notes"]
+        notes = run.data("llama-3.1-8b", "--gpu", *gpu.split(), *(("--tp", "8") if "l40s" in gpu else ()))["notes"]
         assert any(text.startswith(caution) for text in notes), (gpu, notes)
     measured = run.data("llama-3.1-8b", "--gpu", "l40s:2")["notes"]
     assert not any("measured on" in text or " reach " in text for text in measured)

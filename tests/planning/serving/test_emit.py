@@ -246,13 +246,13 @@ def test_a_gguf_plan_is_served_by_llama_cpp_and_ollama() -> None:
     code, out, _ = emit(*many, "llama.cpp")
     found = parsed("llama.cpp", out)
     assert code == 0 and found.model == "${GGUF:?the Q4_K_M .gguf file of Qwen/Qwen3-32B}"
-    assert out.startswith("# 2 at once, 4,096 tokens each (--concurrency and --context say other numbers)\n")
+    assert out.startswith("# 2 requests at once, 4,096 tokens each (change with --concurrency, --context)\n")
     assert (found.ctx_size, found.parallel, found.n_gpu_layers, found.ubatch_size) == (8192, 2, 65, 512)
     words = (found.cache_type_k, found.cache_type_v, found.flash_attn, found.split_mode)
     assert words == ("q8_0", "q8_0", "on", "none")
     code, out, _ = emit(*many, "ollama")
     assert code == 0 and out.splitlines() == [
-        "# 2 at once, 4,096 tokens each (--concurrency and --context say other numbers)",
+        "# 2 requests at once, 4,096 tokens each (change with --concurrency, --context)",
         "# replace the file after FROM by the Q4_K_M .gguf file of Qwen/Qwen3-32B",
         "# OLLAMA_NUM_PARALLEL=2 OLLAMA_FLASH_ATTENTION=1 OLLAMA_KV_CACHE_TYPE=q8_0 ollama serve",
         "# ollama create NAME -f Modelfile && ollama run NAME",

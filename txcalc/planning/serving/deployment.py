@@ -123,10 +123,11 @@ class Planner:
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """The layouts that the model and the engine allow and whose tensors the weights' format can store."""
         if self.engine.memory and self.engine.memory.profile.rules.stages:
-            given, title = fixed or {}, self.engine.memory.profile.rules.title
+            given, profile = fixed or {}, self.engine.memory.profile
             if split := [axis for axis in ("tp", "ep") if given.get(axis, 1) > 1]:
-                expected = f"1: {title} splits a model over GPUs by layers"
-                raise InputError("layout", [Fault(f"--{axis}", given[axis], expected, "--pp N") for axis in split])
+                expected = f"1: {profile.rules.title} splits a model over GPUs by layers"
+                fix = f"--pp N{', or another --engine' if profile.default else ''}"
+                raise InputError("layout", [Fault(f"--{axis}", given[axis], expected, fix) for axis in split])
             fixed = {**given, "tp": 1, "ep": 1}
         return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
 

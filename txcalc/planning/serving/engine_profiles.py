@@ -62,6 +62,7 @@ class EngineProfile(NamedTuple):
     source: str
     numbers: Mapping[str, Any]
     user_version: str = ""  # the version that was asked for, which may be a later one; "": the newest
+    default: bool = False  # no engine was named
 
     @property
     def named(self) -> str:
@@ -94,8 +95,12 @@ class EngineProfile(NamedTuple):
         return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
 
     def __str__(self) -> str:
-        rows = data()[self.engine.replace(".", "")]
-        return f"{self.rules.title} {self.version}{'+' * (self.version == rows[-1]['version'])}"
+        return f"{self.rules.title} {self.version}"
+
+    @property
+    def label(self) -> str:
+        """Its name in texts: "llama.cpp b4000+" where no version was asked for."""
+        return f"{self}{'' if self.user_version else '+'}"
 
 
 @cache
@@ -195,7 +200,7 @@ def personal_engine() -> EngineProfile:
     """The engine of people's own machines."""
     engine = profile(data()["personal"]["engine"])
     assert engine is not None
-    return engine
+    return engine._replace(default=True)
 
 
 def is_personal(accelerator: Accelerator) -> bool:

@@ -25,7 +25,7 @@ from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
-from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running
+from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
 
@@ -82,10 +82,9 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         )
     start, flags = style.write(plan, weights, guess)
     if style.gguf:
-        slots = min(running(plan, layout), plan.best.max_concurrency // layout.dp)
-        comments.append(
-            f"# {slots} at once, {plan.context:,} tokens each (--concurrency and --context say other numbers)"
-        )
+        requests = "1 request" if (number := slots(plan, engine)) == 1 else f"{number} requests"
+        length = f"{plan.context:,} tokens each"
+        comments.append(f"# {requests} at once, {length} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):

@@ -64,8 +64,8 @@ def _type(plan: Plan) -> str:
 def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     """Start and flags of `llama-server`. Its context is of all slots together."""
     engine, layout, model = plan.planner.engine, plan.best.layout, plan.planner.model
-    slots = _slots(plan, "llama.cpp")
-    flags: Flags = [("--ctx-size", plan.context * slots), ("--parallel", slots)]
+    number = slots(plan, "llama.cpp")
+    flags: Flags = [("--ctx-size", plan.context * number), ("--parallel", number)]
     flags += [("--batch-size", max(BATCH, engine.chunk)), ("--ubatch-size", engine.chunk)]
     flags += [("--n-gpu-layers", layers) for layers in _gpu_layers(plan)]
     if engine.offload and engine.offload.experts > engine.offload.layers:
@@ -87,7 +87,7 @@ def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding
 def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     """The lines of a Modelfile, with what the server itself has to be started with as comments."""
     engine, model = plan.planner.engine, plan.planner.model
-    slots = _slots(plan, "Ollama")
+    number = slots(plan, "Ollama")
     lacking = {
         "--draft": guess,
         "--adapters": engine.adapters,
@@ -95,7 +95,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
     }
     if flags := [flag for flag, wanted in lacking.items() if wanted]:
         raise InputError("--emit", [f"a Modelfile has nothing for {', '.join(flags)} (--emit llama.cpp)"])
-    start = {"OLLAMA_NUM_PARALLEL": str(slots), "OLLAMA_FLASH_ATTENTION": "1"}
+    start = {"OLLAMA_NUM_PARALLEL": str(number), "OLLAMA_FLASH_ATTENTION": "1"}
     if word := _cache(plan, CACHES_OF_OLLAMA, "Ollama"):
         start["OLLAMA_KV_CACHE_TYPE"] = word
     if plan.best.layout.pp > 1:
@@ -110,7 +110,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
     return "\n".join(lines), []
 
 
-def _slots(plan: Plan, name: str) -> int:
+def slots(plan: Plan, name: str) -> int:
     """Sequences at once of a copy. Errors: `InputError` for a layout that llama.cpp does not have."""
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:

@@ -364,8 +364,12 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
         ring, shared = accelerator.efficiency.transfer("all_reduce"), ""
         if chosen.layout.tp > 2 and ring.crowd:
             reached = ring.reached(1 << 26, chosen.layout.tp) * link / 1e9  # of a long prompt
-            shared = f"; {chosen.layout.tp} of them reach {reached:.2g} GB/s each on the one server that was measured"
-        yield f"GPUs are linked by PCIe, {link / 1e9:g} GB/s one way (--link changes it){shared}"
+            server = f"one server of {accelerator.efficiency.cards[0]}"  # further cards have no links measured
+            shared = f"; {chosen.layout.tp} of them reach {reached:.2g} GB/s each, by the share measured on {server}"
+        rate, source = f"{link / 1e9:g} GB/s", accelerator.sources.get("link", "")
+        known = f"by PCIe, {rate}" if "pcie" in source.lower() else f"at {rate}"
+        how = f"at {rate} (--link)" if source == "--link" else f"{known} one way (--link changes it)"
+        yield f"GPUs are linked {how}{shared}"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known (--link)"
     if len(plan.choices) > MOST_LAYOUTS:

@@ -361,6 +361,7 @@ def test_a_chip_of_apples_with_less_memory() -> None:
         chip, whole = hardware.load(text), hardware.load(name.rpartition("-")[0])
         assert (chip.name, chip.memory >> 30) == (name, int(name[-4:-2])) and chip.peaks == whole.peaks
         assert chip.visible == pytest.approx(most * 10**6, abs=10**4)
+    assert hardware.load("strix-halo-128gb") == hardware.load("strix-halo")  # it has 127.65 GiB
     for text in ("m4-pro-128gb", "m4-pro-0gb"):
         with pytest.raises(InputError, match="expected at most 64 GB of memory, as m4-pro is sold"):
             hardware.load(text)

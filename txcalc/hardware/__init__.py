@@ -21,6 +21,7 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import cards, instances
 from txcalc.hardware.curves import Curve, Efficiency, Link
+from txcalc.num import ceil_div
 from txcalc.units import ALIASES, parse_bytes
 
 PLACES = ("link", "link_between", "node")
@@ -32,7 +33,7 @@ MEMORIES = ("visible", "driver", "vendor")  # sizes of the memory; the first tha
 class Accelerator(Struct, frozen=True):
     """One accelerator.
 
-    memory      bytes: what a process sees or its driver reports, where that is known, else the vendor's capacity
+    memory      bytes: the driver's figure, else the vendor's; of a calibrated card what a process sees
     bandwidth   bytes per second, to and from its own memory
     peaks       dense FLOPs per second by dtype (integer operations for int8), two per multiply-add
     link        bytes per second one way to the others of its node; None: unknown
@@ -70,7 +71,7 @@ class Accelerator(Struct, frozen=True):
         by card, else by a rule of its vendor's, else all."""
         if "memory.visible" in self.sources:
             return self.memory
-        rule, memory = _memory_rule(self.name, self.vendor), self.memory
+        rule, memory = _memory_rule(self.chip, self.vendor), self.memory
         if "value" in rule:
             return min(memory, int(rule["value"] * 2**30))
         for step in rule.get("shares", ()):
@@ -80,24 +81,41 @@ class Accelerator(Struct, frozen=True):
         return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
 
     @property
+    def chip(self) -> str:
+        """Its name, of unified memory without a size."""
+        return re.sub(r"-\d+gb$", "", self.name) if self.unified else self.name
+
+    @property
     def gives_more(self) -> str:
         """How a system gives the GPU more of a unified memory, or what it takes of it; "": nothing is known."""
-        return str(_memory_rule(self.name, self.vendor).get("more", ""))
+        return str(_memory_rule(self.chip, self.vendor).get("more", ""))
 
     @property
     def measured_elsewhere(self) -> str:
-        """The accelerators on which its kernels were measured; "": on itself."""
-        cards = self.efficiency.cards
-        return "" if self.calibration or self.name in cards else ", ".join(cards)
+        """The accelerators on which kernels were measured that its calibration lacks; "": it lacks none."""
+        from txcalc.hardware.reader import NEEDED
+
+        cards, known = self.efficiency.cards, assumed(self.kernels).cited
+        own = {
+            ".".join(key.rsplit(".", 2)[-2:]) for key, text in self.efficiency.cited.items() if text != known.get(key)
+        }
+        return "" if self.chip in cards or own.issuperset(NEEDED) else ", ".join(cards)
 
     @property
     def cautions(self) -> list[str]:
         """That kernels were measured on others only, and that a chip is sold with less memory too."""
-        others, smaller = self.measured_elsewhere, f"{self.name}-{self.memory >> 31}gb"
-        notes = [f"kernels were measured on {others}, not on {self.name}: its speed is less certain"] if others else []
-        if self.unified and self.vendor != "NVIDIA" and not self.name.endswith("gb"):
-            notes.append(f"{self.name} is the largest, of {self.memory >> 30} GB: one with less memory is {smaller}")
-        return notes
+        others, here = self.measured_elsewhere, "only some" if self.calibration else "not"
+        caution = (
+            f"kernels were measured on {others}, {here} on {self.name}: its speed is less certain" if others else ""
+        )
+        return [text for text in (caution, self.largest) if text]
+
+    @property
+    def largest(self) -> str:
+        """That a chip is sold with less memory too; "": nothing is known of it."""
+        sold = self.unified and self.vendor != "NVIDIA" and self.name == self.chip
+        size = ceil_div(self.memory, 2**30)
+        return f"{self.name} is the largest, of {size} GB; with less memory: {self.name}-NNgb" if sold else ""
 
     @property
     def efficiency(self) -> Efficiency:
@@ -239,8 +257,11 @@ def parse(raw: Mapping[str, object], name: str, where: str) -> Accelerator:
 
 def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
     """A chip of unified memory with `size` GiB, else as the largest: some are sold with fewer GPU cores and slower."""
-    if not 0 < size << 30 <= chip.memory:
-        expected = f"at most {chip.memory >> 30} GB of memory, as {chip.name} is sold"
+    most = ceil_div(chip.memory, 2**30)
+    if size == most:
+        return chip
+    if not 0 < size < most:
+        expected = f"at most {most} GB of memory, as {chip.name} is sold"
         raise InputError("--gpu", [Fault("--gpu", text, expected)])
     name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB; bandwidth and peak of the largest)"
     return replace(chip, name=name, title=title, memory=size << 30)

@@ -42,8 +42,8 @@ CONTEXT = 512 << 20
 
 
 def allocatable(accelerator: Accelerator) -> int:
-    """Bytes that PyTorch can allocate on an accelerator: what a process sees, without its CUDA context."""
-    return accelerator.visible - CONTEXT
+    """Bytes that PyTorch can allocate on an accelerator: what a process sees, of NVIDIA's without the CUDA context."""
+    return max(0, accelerator.visible - (CONTEXT if accelerator.vendor == "NVIDIA" else 0))
 
 
 class Machine(Struct, frozen=True):

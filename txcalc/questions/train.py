@@ -142,11 +142,12 @@ class Run(o.Options):
 
 
 class Accelerators(Answer):
-    """The accelerators, the memory of each, of that what PyTorch can allocate, and how they are called in full."""
+    """The accelerators, the memory of each, what a process sees, what PyTorch can allocate, and their title."""
 
     name: str
     count: int
     memory_bytes: int
+    visible_bytes: int
     usable_bytes: int
     title: str
 
@@ -458,7 +459,12 @@ def answer_of(
     return Train(
         model=ModelInfo.of(training.model),
         gpu=Accelerators(
-            accelerator.name, recipe.layout.gpus, accelerator.memory, training.capacity, accelerator.title
+            name=accelerator.name,
+            count=recipe.layout.gpus,
+            memory_bytes=accelerator.memory,
+            visible_bytes=accelerator.visible,
+            usable_bytes=training.capacity,
+            title=accelerator.title,
         ),
         layout=LayoutInfo.of(recipe.layout, recipe.zero),
         recipe=ResolvedRecipe(
@@ -511,18 +517,20 @@ def answer_of(
 
 def notes_of(training: Training, rates: str) -> list[str]:
     """What a reader of the plan should know; `rates`: where the rates of kernels are from, in brackets."""
-    model, recipe, plan = training.model, training.recipe, training.plan
+    model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
     if model.context and recipe.tokens > model.context:
         notes.append(f"{recipe.tokens:,} tokens exceed its context of {model.context:,}")
     if training.why:
         notes.append(f"no time: {training.why}")
+    notes += [card.largest] if card.largest else []
+    notes += [f"{card.title}: {card.gives_more}"] if card.gives_more else []
     notes += [*time_notes(training, rates), *recipe_notes(training)]
     notes += utilisation_notes(training)
     if training.run and training.run.energy_kwh is not None:
         notes.append("energy is that of the accelerators at full power, without hosts and networks")
     elif training.run and training.run.power_w is None:
-        notes.append(f"no energy: the power of {training.machine.accelerator.name} is not known")
+        notes.append(f"no energy: the power of {card.name} is not known")
     return notes
 
 
@@ -537,6 +545,7 @@ def time_notes(training: Training, rates: str) -> list[str]:
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
     others = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
+    others += f", in part of {accelerator.name}" if others and accelerator.calibration else ""
     source = rates if accelerator.efficiency.has(PYTORCH) else others
     libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
     notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]

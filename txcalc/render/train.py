@@ -162,7 +162,10 @@ def _memory(rank: RankMemory, which: str, gpu: Accelerators) -> Table:
         rows.append(_sum("collective buffers", rank.collective_bytes))
     reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
     rows.append(_sum(reserved, rank.reserved_bytes))
-    rows.append(_sum("driver and CUDA context", gpu.memory_bytes - gpu.usable_bytes))
+    if gpu.memory_bytes > gpu.visible_bytes:
+        rows.append(_sum("driver or system", gpu.memory_bytes - gpu.visible_bytes))
+    if gpu.visible_bytes > gpu.usable_bytes:
+        rows.append(_sum("CUDA context", gpu.visible_bytes - gpu.usable_bytes))
     free = gpu.usable_bytes - rank.reserved_bytes
     rows.append(_sum("free" if free >= 0 else "lacking", free))
     if rank.host_bytes:

@@ -411,7 +411,8 @@ def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
         ("24GB@1008GB/s@80TFLOPS", "kernels were measured on h100-sxm, h200, not on 24GB@1008GB/s@80TFLOPS"),
         ("l40s:8", "GPUs are linked by PCIe, 32 GB/s one way (--link changes it); 8 of them reach 2.1 GB/s each"),
         ("l40s:8 --link 56GB/s", "GPUs are linked at 56 GB/s (--link); 8 of them reach"),
-        ("m3-max:1", "m3-max is the largest, of 128 GB: one with less memory is m3-max-64gb"),
+        ("m3-max:1", "m3-max is the largest, of 128 GB; with less memory: m3-max-NNgb"),
+        ("mi300x:1", "kernels were measured on h100-sxm, h200, only some on mi300x: its speed is less certain"),
     ):
         notes = run.data("llama-3.1-8b", "--gpu", *gpu.split(), *(("--tp", "8") if "l40s" in gpu else ()))["notes"]
         assert any(text.startswith(caution) for text in notes), (gpu, notes)

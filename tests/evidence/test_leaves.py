@@ -27,9 +27,10 @@ CONFIGS = HF / "configs.json"
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
-    theorems.theorems.cache_clear()
+    forget = theorems.theorems.cache_clear
+    forget()
     yield
-    theorems.theorems.cache_clear()
+    forget()
 
 
 def config(name: str) -> Model:

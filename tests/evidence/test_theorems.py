@@ -56,9 +56,10 @@ def config(name: str) -> Model:
 @pytest.fixture(autouse=True)
 def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
-    theorems.theorems.cache_clear()
+    forget = theorems.theorems.cache_clear
+    forget()
     yield
-    theorems.theorems.cache_clear()
+    forget()
 
 
 # Who inherits.

@@ -337,12 +337,7 @@ def latent_tables(draw: st.DrawFn) -> dict[str, Any]:
 
 feed_forward_tables = st.fixed_dictionaries(
     {"d_ff": sizes, "gated": flags},
-    optional={
-        "activation": activations | st.just("xielu"),
-        "bias": flags,
-        "down_bias": flags,
-        "inner_norm": flags,
-    },
+    optional={"activation": activations | st.just("xielu"), "bias": flags, "down_bias": flags, "inner_norm": flags},
 )
 
 

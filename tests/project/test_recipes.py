@@ -54,10 +54,7 @@ COLUMN = (
     ),
     (
         "render/serving.py",
-        (
-            "            TableCell(point.bound, point.bound),\n",
-            "            _rate(point.steady.requests_per_gpu),\n",
-        ),
+        ("            TableCell(point.bound, point.bound),\n", "            _rate(point.steady.requests_per_gpu),\n"),
         ('*times, "bound", ', '"requests/s per GPU", '),
     ),
 )

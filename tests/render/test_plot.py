@@ -99,17 +99,13 @@ def test_crossings_drawn_are_those_found(drawn: list[Picture], tmp_path: Path) -
 
 @pytest.mark.parametrize(
     ("name", "options", "attention", "quantity"),
-    [
-        ("gemma-3-27b", {}, "masked", "flops_masked"),
-        ("gemma-3-27b", {"attention": "dense"}, "dense", "flops"),
-        ("gpt2", {}, "dense", "flops"),
-    ],
-)
+    [("gemma-3-27b", {}, "masked", "flops_masked"), ("gemma-3-27b", {"attention": "dense"}, "dense", "flops"),
+     ("gpt2", {}, "dense", "flops")],
+)  # fmt: skip
 def test_a_model_with_windows_is_drawn_by_what_its_mask_lets_through(
     name: str, options: Any, attention: str, quantity: str
 ) -> None:
-    answer = txcalc.show(name, tokens=1024, **options)
-    bars = answer.draw().panels[1]
+    bars = txcalc.show(name, tokens=1024, **options).draw().panels[1]
     assert bars.y.label == f"FLOPs of a forward pass, {attention} attention"
     assert list(bars.series[0].ys) == [*load(name).ledger(tokens=1024).by_kind(quantity).values()]
 

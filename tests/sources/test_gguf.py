@@ -86,7 +86,8 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
 
 
 # llama.cpp's architecture of presets, and its names of a model's parts and of a block's.
-FAMILIES, TOP, NAMES = json.loads((DATA / "gguf_names.json").read_text()).values()
+# `TYPES`: by llama.cpp's name, a config of transformers', and the keys of the family's own.
+FAMILIES, TOP, NAMES, TYPES = json.loads((DATA / "gguf_names.json").read_text()).values()
 
 
 BOTH = ("delta.decay_proj", "delta.beta_proj")
@@ -200,34 +201,6 @@ def test_a_file_reads_back_to_the_model_it_was_written_from(preset: str, tmp_pat
 
 SMALL = {"hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
 SMALL |= {"intermediate_size": 512, "vocab_size": 1000, "tie_word_embeddings": False, "max_position_embeddings": 512}
-MIXED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
-SCALED = {
-    "embedding_multiplier": 12.0,
-    "residual_multiplier": 0.22,
-    "logits_scaling": 8.0,
-    "attention_multiplier": 0.01,
-}
-DOTS = {"n_routed_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "first_k_dense_replace": 1}
-# By llama.cpp's name: a config of transformers', and the keys of the family's own.
-TYPES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "arcee": ({"model_type": "arcee", "head_dim": 64}, {}),
-    "dots1": ({"model_type": "dots1", **DOTS, "n_shared_experts": 2, "head_dim": 64}, {"expert_gating_func": 2}),
-    "ernie4_5": ({"model_type": "ernie4_5", "head_dim": 64}, {}),
-    "granite": ({"model_type": "granite", **SCALED}, {"embedding_scale": 12.0, "logit_scale": 8.0}),
-    "hunyuan-dense": ({"model_type": "hunyuan_v1_dense", "head_dim": 64}, {}),
-    "mistral3": ({"model_type": "ministral3", "head_dim": 64}, {"attention.temperature_scale": 0.1}),
-    "olmoe": ({"model_type": "olmoe", "num_experts": 4, "num_experts_per_tok": 2}, {}),
-    "qwen2vl": ({"model_type": "qwen2_vl", "text_config": {"model_type": "qwen2_vl_text", **SMALL}}, {}),
-    "qwen3vl": (
-        {"model_type": "qwen3_vl", "text_config": {"model_type": "qwen3_vl_text", "head_dim": 64, **SMALL}},
-        {},
-    ),
-    "qwen3vlmoe": (
-        {"model_type": "qwen3_vl_moe", "text_config": {"model_type": "qwen3_vl_moe_text", **MIXED, **SMALL}},
-        {"n_deepstack_layers": 3},
-    ),
-    "seed_oss": ({"model_type": "seed_oss", "head_dim": 64}, {}),
-}
 
 
 @pytest.mark.parametrize("arch", TYPES)

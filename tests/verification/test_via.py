@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from paths import HF
+from paths import DATA, HF
 
 from txcalc.errors import InputError
 from txcalc.sources import build
@@ -164,44 +164,10 @@ def test_refused(config: Any, message: str) -> None:
 LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
          "num_attention_heads": 4, "vocab_size": 100}  # fmt: skip
 QWEN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
-LLAMA_65B = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 22016, "num_layers": 80,
-             "num_attention_heads": 64, "vocab_size": 32000}  # fmt: skip
-LLAMA_3_8B = {"model_type": "llama", "dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
-              "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5, "rope_theta": 500000.0}  # fmt: skip
-VIBEVOICE = {"model_type": "vibevoice", "acoustic_vae_dim": 64, "decoder_config": {"model_type": "qwen2", **QWEN}}
+REFUSED: list[list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))["via"]
 
 
-@pytest.mark.parametrize(
-    ("config", "messages"),
-    [
-        (
-            LLAMA_65B,  # 26.4 B with the class's 32 layers
-            (
-                "num_layers is 80, expected a key of LlamaConfig (did you mean num_hidden_layers?",
-                "num_hidden_layers is missing, expected a size that the file itself gives",
-            ),
-        ),
-        (
-            LLAMA_3_8B,  # 7.5 B with the class's widths
-            (
-                "dim is 4096, expected a key of LlamaConfig (did you mean hidden_size?",
-                "n_kv_heads is 8, expected a key of LlamaConfig (did you mean num_key_value_heads?",
-                "ffn_dim_multiplier is 1.3, expected a key of LlamaConfig",
-                "intermediate_size is missing",
-            ),
-        ),
-        (
-            VIBEVOICE,  # 12.0 B with the class's language model
-            (
-                "decoder_config is {'model_type': 'qwen2'",
-                "text_config is missing, expected an object, the config of that part (Qwen2Config)",
-                "audio_config is missing",
-            ),
-        ),
-        (LLAMA | {"num_key_value_head": 2}, ("did you mean num_key_value_heads?",)),
-        (LLAMA | {"num_experts_of": [4, 4]}, ("num_experts_of is [4, 4], expected a key of LlamaConfig",)),
-    ],
-)
+@pytest.mark.parametrize(("config", "messages"), [pytest.param(*rest, id=name) for name, *rest in REFUSED])
 def test_a_size_that_transformers_would_not_take_from_the_file_is_a_fault(config: Any, messages: Any) -> None:
     with pytest.raises(InputError) as refusal:
         measure(config, "config.json")

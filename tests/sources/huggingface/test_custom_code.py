@@ -63,25 +63,8 @@ def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
 
 
 WEIRD: list[Any] = [
-    None,
-    0,
-    -1,
-    1,
-    3,
-    10**9,
-    1.5,
-    float("nan"),
-    "",
-    "x",
-    True,
-    [],
-    [1],
-    [0, 1, 0],
-    ["a"],
-    {},
-    {"a": 1},
-    [[]],
-]
+    None, 0, -1, 1, 3, 10**9, 1.5, float("nan"), "", "x", True, [], [1], [0, 1, 0], ["a"], {}, {"a": 1}, [[]]
+]  # fmt: skip
 
 
 def test_mutants_are_answered_or_refused() -> None:

@@ -219,10 +219,7 @@ def test_a_module_of_layers_two_by_two_is_read() -> None:
 
 @pytest.mark.parametrize(
     ("name", "said"),
-    [
-        ("XLNetModel", "LayerNorm, post-norm; gelu; F/D = 1.5"),
-        ("wav2vec2", "LayerNorm, post-norm; gelu; F/D = 1.5"),
-    ],
+    [("XLNetModel", "LayerNorm, post-norm; gelu; F/D = 1.5"), ("wav2vec2", "LayerNorm, post-norm; gelu; F/D = 1.5")],
 )
 def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, said: str) -> None:
     assert architecture(read(SMALL[name]["config"])) == said

@@ -36,7 +36,7 @@ class Figure(NamedTuple):
 
 
 def formed(figure: str, *forms: str) -> str:
-    """The name of a figure in other forms than the usual one, ""."""
+    """The name of a figure in a form, such as "flops, last logits"; the usual form is ""."""
     return ", ".join(filter(None, (figure, *forms)))
 
 

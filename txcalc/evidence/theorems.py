@@ -209,8 +209,8 @@ def _adds_up(unit: Unit, keys: list[str]) -> bool:
     """Whether at every probe's sizes the leaves of smaller structures are a structure's own, with their figures.
 
     The smaller structures have letters of their own, so that their sum is compared at numbers: every letter, batch and
-    length is another prime at each of three probes, two of them beyond 5,000 and 10⁶. A structure that takes no primes
-    (positions that are read two by two) is none."""
+    length is another prime at each of three probes, two of them beyond 5,000 and 10⁶. A structure that
+    cannot have prime sizes, since its projector reads positions in pairs, counts as no such sum."""
     return all(
         _holds(partial(_adds_up_at, unit._replace(values=values), lengths, keys)) for values, lengths in probes(unit)
     )

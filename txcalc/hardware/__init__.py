@@ -92,14 +92,13 @@ class Accelerator(Struct, frozen=True):
 
     @property
     def measured_elsewhere(self) -> str:
-        """The accelerators on which kernels were measured that its calibration lacks; "": it lacks none."""
+        """The accelerators whose measured kernels stand in for those that its calibration lacks; "": it lacks none."""
         from txcalc.hardware.reader import NEEDED
 
         cards, known = self.efficiency.cards, assumed(self.kernels).cited
-        own = {
-            ".".join(key.rsplit(".", 2)[-2:]) for key, text in self.efficiency.cited.items() if text != known.get(key)
-        }
-        return "" if self.chip in cards or own.issuperset(NEEDED) else ", ".join(cards)
+        calibrated = {key for key, text in self.efficiency.cited.items() if text != known.get(key)}
+        kernels = {".".join(key.rsplit(".", 2)[-2:]) for key in calibrated}  # without the software: matmul.bf16
+        return "" if self.chip in cards or kernels.issuperset(NEEDED) else ", ".join(cards)
 
     @property
     def cautions(self) -> list[str]:

@@ -210,7 +210,7 @@ def _number(value: object, flag: str, parse: Any) -> int:
 
 def lengths(values: Lengths, flag: str) -> list[int]:
     """`"4k,32k"`, a number or a list, without repeats, above 0. Errors: `InputError`."""
-    result = list(dict.fromkeys(length(value, flag) for value in apart(values)))
+    result = list(dict.fromkeys(length(value, flag) for value in split_commas(values)))
     if 0 in result:
         raise InputError(flag, [Fault(flag, 0, "a whole number from 1")])
     return result
@@ -247,10 +247,10 @@ def several_texts(name: str, values: Any) -> list[str]:
 
 def names(values: Names) -> list[str]:
     """`"bf16,fp8"` or a list of texts."""
-    return [str(value).strip() for value in apart(values)]
+    return [str(value).strip() for value in split_commas(values)]
 
 
-def apart(values: object) -> Iterable[Any]:
+def split_commas(values: object) -> Iterable[Any]:
     """Items of comma-separated texts, of a list or an array, or a single one."""
     several = [values] if isinstance(values, str) or not isinstance(values, Iterable) else values
     return [piece for value in several for piece in (value.split(",") if isinstance(value, str) else [value])]

@@ -33,7 +33,7 @@ from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import apart, bandwidth, checked, length, listed, maybe, models
+from txcalc.questions.arguments import bandwidth, checked, length, listed, maybe, models, split_commas
 from txcalc.questions.deployment import (
     AcceleratorInfo,
     ApiComparison,
@@ -545,7 +545,7 @@ Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewes
 
 def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
     """The kinds of accelerator. Errors: `InputError`, `UnknownName`."""
-    items = list(apart(gpu))
+    items = list(split_commas(gpu))
     if not items:
         raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
     parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.priced(item) for item in items]

@@ -11,7 +11,7 @@ from typing import Annotated
 from txcalc.errors import Fault, InputError
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.arguments import apart
+from txcalc.questions.arguments import split_commas
 
 NATS_PER_BIT = log(2)
 Distribution = str | Sequence[float | str]
@@ -114,7 +114,7 @@ def _text(number: float) -> str:
 
 def distribution(probabilities: Distribution, name: str) -> tuple[Fraction, ...]:
     """Probabilities that sum to 1 exactly. Errors: `InputError` with every fault."""
-    texts = [x if isinstance(x, str) else _text(float(x)) for x in apart(probabilities)]
+    texts = [x if isinstance(x, str) else _text(float(x)) for x in split_commas(probabilities)]
     faults: list[Fault | str] = [
         Fault(name, text.strip(), "probabilities such as 0.25 or 1/4, separated by commas")
         for text in texts

@@ -27,7 +27,7 @@ function save(name, type, content) {
   link.href = URL.createObjectURL(content instanceof Blob ? content : new Blob([content], { type }));
   link.download = name;
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  setTimeout(() => URL.revokeObjectURL(link.href), 60_000); // a busy machine may begin to read it late
 }
 
 // A heading: its text, in files with the unit of its column.

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -103,10 +103,9 @@ class Accelerator(Struct, frozen=True):
     @property
     def cautions(self) -> list[str]:
         """That kernels were measured on others only, and that a chip is sold with less memory too."""
-        others, here = self.measured_elsewhere, "only some" if self.calibration else "not"
-        caution = (
-            f"kernels were measured on {others}, {here} on {self.name}: its speed is less certain" if others else ""
-        )
+        others, kernels = self.measured_elsewhere, "some kernels" if self.calibration else "kernels"
+        assumed_there = f"{kernels} are assumed to be as efficient as on {others}, where they were measured"
+        caution = f"speed of {self.name} is less certain: {assumed_there}" if others else ""
         return [text for text in (caution, self.largest) if text]
 
     @property
@@ -178,8 +177,8 @@ def names() -> list[str]:
 
 def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
     """The accelerator of a preset's name, a short one (`h100`) or its driver's (`NVIDIA H100 80GB HBM3`), of a cloud
-    instance (`p5.48xlarge`: nodes as those), of numbers (`16GB@500GB/s`), or of a .toml file; of chips of unified
-    memory with less than the most, too (`m4-pro-24gb`). `flag`: what errors name.
+    instance (`p5.48xlarge`: nodes as those), of numbers (`16GB@500GB/s`), or of a .toml file; with its memory too
+    (`rtx-4090-24gb`), of chips of unified memory with less than the most (`m4-pro-24gb`). `flag`: what errors name.
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -202,8 +201,9 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
     if known not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
-        if less and cards.named(less[1], files) in files and (chip := load(less[1])).unified:
-            return _with_less(chip, int(less[2]), text)
+        if less and (name_alone := cards.named(less[1], files)) in files:
+            chip, sizes = load(name_alone), cast(Any, read(files[name_alone])[0]["memory"])
+            return _of_size(chip, int(less[2]), next(iter(sizes.values()))["value"], text)  # first the vendor's figure
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
             raise InputError(flag, [Fault(flag, text, *expected)])
@@ -254,14 +254,14 @@ def parse(raw: Mapping[str, object], name: str, where: str) -> Accelerator:
     return Reader(raw, where).accelerator(name)
 
 
-def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
-    """A chip of unified memory with `size` GiB, else as the largest: some are sold with fewer GPU cores and slower."""
-    most = ceil_div(chip.memory, 2**30)
-    if size == most:
+def _of_size(chip: Accelerator, size: int, sold: str, text: str) -> Accelerator:
+    """A card of the size that is sold, or a chip with `size` GiB of unified memory, else as the largest: some are sold
+    with fewer GPU cores and slower."""
+    if sold.rstrip("iGB") == str(size):
         return chip
-    if not 0 < size < most:
-        expected = f"at most {most} GB of memory, as {chip.name} is sold"
-        raise InputError("--gpu", [Fault("--gpu", text, expected)])
+    if not (chip.unified and 0 < size << 30 < chip.memory):
+        expected = f"{'at most ' * chip.unified}{sold} of memory, as {chip.name} is sold"
+        raise InputError("--gpu", [Fault("--gpu", text, expected, "16GB@500GB/s is a card of no name")])
     name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB; bandwidth and peak of the largest)"
     return replace(chip, name=name, title=title, memory=size << 30)
 

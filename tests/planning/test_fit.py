@@ -22,7 +22,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.machine import CONTEXT, allocatable
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserved
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.shapes import CLASSIC, DesignBudget, DesignFamily, Likeness, designs, parse_ratio, trainable
@@ -250,7 +250,7 @@ def test_plans_use_the_memory_that_a_process_sees(card: str, seen: float) -> Non
     """Whatever the engine: macOS two thirds or three quarters, Linux a half on Strix Halo, CUDA some 0.5 GiB less than
     the driver reports (presets/memory.toml); in training without the CUDA context of NVIDIA's."""
     one = hardware.load(card)
-    for usable in (one.memory - reserved(Reserve.none(), one), allocatable(one) + CONTEXT * (one.vendor == "NVIDIA")):
+    for usable in (Reserve.none().available(one), allocatable(one) + CONTEXT * (one.vendor == "NVIDIA")):
         assert usable == pytest.approx(seen * 2**30, rel=0.001)
 
 

@@ -149,9 +149,10 @@ def test_memory_drawn_is_the_fullest_gpus(drawn: list[Picture], tmp_path: Path) 
     assert at["weights"][8192] == gpu["weights_bytes"]
     assert at["cache"][8192] == gpu["cache_bytes"]
     assert at["activations"][8192] == gpu["activations_bytes"]
-    assert at["reserve"][8192] == data["gpu"]["reserve_bytes"]
+    kept = data["gpu"]["memory_bytes"] - data["gpu"]["reserve_bytes"]  # of the usable memory, without the reserve
+    assert at["reserve and engine"][8192] == data["gpu"]["visible_bytes"] - kept + gpu["rest_bytes"]
     memory, context, longest = panel.marks
-    assert memory.y == data["gpu"]["memory_bytes"]
+    assert memory.y == data["gpu"]["visible_bytes"]
     assert (context.x, longest.x) == (8192, data["max_context"])
     assert sum(line[longest.x] for line in at.values()) <= memory.y
     above = min(x for x in at["cache"] if x > longest.x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -15,7 +14,7 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import with_offload
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator, reserved
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import is_personal
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -126,7 +125,7 @@ class FormatFits:
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
-        room = kind.memory - reserved(engine.reserve, kind) - needed
+        room = engine.reserve.available(kind) - needed
         ram_free = None
         if host:
             ram_free = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
@@ -172,20 +171,15 @@ class FormatFits:
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
     """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
-    best, *others = _ways(number, sharding.has_experts, linked)
+    # tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order
+    ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
+    best, *others = ways if linked else ways[::-1]
     first = sharding.faults(best)
     if not first:
         yield best
     yield from (left := [layout for layout in others if not sharding.faults(layout)])
     if first and not left:
         raise InputError(sharding.model.name, [f"cannot be cut over {number} accelerators", *first])
-
-
-@cache
-def _ways(number: int, experts: bool, linked: bool) -> list[Layout]:
-    """Tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order."""
-    ways = [Layout(tp=number), *([Layout(tp=number, ep=number)] if experts else []), Layout(pp=number)]
-    return ways if linked else ways[::-1]
 
 
 def step(

@@ -49,18 +49,18 @@ def picture(plan: Plan, serving: Serving | None = None) -> Picture:
 
 def _memory(plan: Plan) -> Panel:
     planner, best, context = plan.planner, plan.best, plan.context
-    memory = planner.accelerator.memory
+    memory = planner.accelerator.visible
     longest = plan.max_context
     high = min(MAX_TOKENS, 2 * max(context, longest or context))
     xs = between(min(1 << 10, context), high, [context, *([longest] if longest else [])])
     gpus = [planner.fullest(best.layout, n, plan.concurrency) for n in xs]
     series = [
         Series("weights", xs, [gpu.weights for gpu in gpus], 0),
-        Series("reserve", xs, [gpu.reserve for gpu in gpus], 3),
+        Series("reserve and engine", xs, [memory - gpu.available + gpu.rest for gpu in gpus], 3),
         Series("activations", xs, [gpu.peak for gpu in gpus], 2),
         Series("cache", xs, [gpu.cache for gpu in gpus], 1),
     ]
-    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"context: {context:,}", context)]
+    marks = [Mark(f"usable memory: {iec(memory)}", y=memory), Mark(f"context: {context:,}", context)]
     if longest:
         marks.append(Mark(f"longest that fits: {longest:,}", longest))
     x, y = PlotAxis("context of every sequence (tokens)", "tokens", 2), PlotAxis("memory", "bytes")

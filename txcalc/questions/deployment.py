@@ -494,9 +494,9 @@ class Speed(Point, kw_only=True):
 
 def accelerator_info(plan: Plan) -> AcceleratorInfo:
     kind, reserve = plan.planner.accelerator, plan.planner.engine.reserve
-    sources = dict(kind.sources)
+    kept, sources = kind.memory - plan.planner.available, dict(kind.sources)
     return AcceleratorInfo(
-        kind.name, kind.memory, kind.visible, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
+        kind.name, kind.memory, kind.visible, kept, reserve.source, sources, kind.title, str(reserve)
     )
 
 

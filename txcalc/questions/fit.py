@@ -24,7 +24,7 @@ from txcalc.planning.fitting import (
     shortage,
 )
 from txcalc.planning.formats.names import known_format
-from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, reserved, step_faults
+from txcalc.planning.serving.engine import CHUNK, Reserve, parse_reserve, reserve_of, step_faults
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import offloading, personal_engine, profile as profile_of
 from txcalc.planning.serving.offload import parse_offload
@@ -65,7 +65,7 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
     formats         as they were asked for
     in_turn         formats are tried in turn, up to the first that fits
     only_fits       the table has only models that fit
-    engine_newest   the engine is the newest version known: none was asked for
+    engine_label    the engine's name in texts
     """
 
     memory_bytes: int
@@ -76,7 +76,7 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
     formats: tuple[str, ...]
     in_turn: bool
     only_fits: bool
-    engine_newest: bool = False
+    engine_label: str = ""
     notes: tuple[str, ...]
 
     @property
@@ -189,7 +189,7 @@ def fit(
     reserves = [
         max(
             (card.accelerator.memory - need - room for need, room in sizes if need and room),
-            default=reserved(given_reserve or reserve_of(each), card.accelerator),
+            default=card.accelerator.memory - (given_reserve or reserve_of(each)).available(card.accelerator),
         )
         for each, card, sizes in zip(engine_memory, cards, row_sizes, strict=True)
     ]
@@ -215,7 +215,7 @@ def fit(
         formats=formats,
         in_turn=weights is None,
         only_fits=not (sources or every),
-        engine_newest=profile is not None and not profile.user_version,
+        engine_label=profile.label if profile else "",
         notes=tuple(notes),
     )
 
@@ -239,7 +239,7 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
     except InputError as error:
         return replace(fit, refused=str(error))
     need = sum(ceil_div(number, 8) for number in bits)
-    room = card.accelerator.memory - reserved(request.reserve or Reserve(), card.accelerator) - need
+    room = (request.reserve or Reserve()).available(card.accelerator) - need
     return replace(
         fit, layout="one GPU", fits=room >= 0, need_bytes=need, room_bytes=room, short_bytes=shortage(room, None)
     )

@@ -162,9 +162,9 @@ class StageBytes(Answer):
     reserve: int
 
     @classmethod
-    def of(cls, gpu: Gpu) -> StageBytes:
+    def of(cls, gpu: Gpu, usable: int) -> StageBytes:
         stage = gpu.rank.stage
-        return cls(stage.first, stage.copies, gpu.weights, gpu.cache, gpu.peak, gpu.reserve + gpu.rest)
+        return cls(stage.first, stage.copies, gpu.weights, gpu.cache, gpu.peak, usable - gpu.available + gpu.rest)
 
 
 class GridSpeed(Answer):
@@ -230,7 +230,7 @@ class ServingPlans(Answer):
     model: int
     gpu: str
     count: int | None
-    memory_bytes: int
+    usable_bytes: int
     price: float | None
     weights: tuple[str, ...]
     kv: tuple[str, ...]
@@ -298,7 +298,7 @@ def serving_plans(
         model=index,
         gpu=kind.title,
         count=gpus,
-        memory_bytes=kind.memory,
+        usable_bytes=kind.visible,
         price=price,
         weights=grid.weights,
         kv=grid.kv,
@@ -319,6 +319,7 @@ def prompt_of(context: int, share: Fraction) -> int:
 
 def _grid_point(plan: Plan, speed: Serving | None, load: Request, texts: dict[str, int]) -> GridPoint:
     best, planner = plan.best, plan.planner
+    gpus = planner.gpus(best.layout, plan.context, plan.concurrency)
     return GridPoint(
         layout=str(best.layout),
         gpus=best.layout.gpus,
@@ -329,7 +330,7 @@ def _grid_point(plan: Plan, speed: Serving | None, load: Request, texts: dict[st
         max_context=plan.max_context,
         min_gpus=plan.min_gpus,
         weights=planner.engine.weights.name,
-        memory=tuple(map(StageBytes.of, planner.gpus(best.layout, plan.context, plan.concurrency))),
+        memory=tuple(StageBytes.of(gpu, planner.accelerator.visible) for gpu in gpus),
         speed=GridSpeed.of(speed.chosen) if speed else None,
         commands=tuple(texts.setdefault(text, len(texts)) for text in _commands(plan, load)),
         notes=tuple(texts.setdefault(text, len(texts)) for text in plan.notes),

@@ -34,8 +34,8 @@ class Preset(Answer):
 
 
 class Datasheet(Answer):
-    """An accelerator: memory as the driver reports it, if known; dense peaks in FLOPs per second by dtype; links one
-    way."""
+    """An accelerator: memory as the driver reports it, if known, and what a process sees of it; dense peaks in FLOPs
+    per second by dtype; links one way."""
 
     name: str
     title: str
@@ -48,6 +48,7 @@ class Datasheet(Answer):
     power_w: int | None
     source: dict[str, str]
     notes: tuple[str, ...]
+    visible_bytes: int
 
     @classmethod
     def of(cls, accelerator: Accelerator) -> Self:
@@ -63,6 +64,7 @@ class Datasheet(Answer):
             power_w=accelerator.power,
             source=dict(accelerator.sources),
             notes=tuple(accelerator.notes),
+            visible_bytes=accelerator.visible,
         )
 
 

@@ -20,8 +20,8 @@ SIZES = (
 
 
 def report(answer: Fit, form: str) -> Report:
-    """Which models fit, largest first: for one card a column per format, for several a column per card with the best
-    format that fits."""
+    """Which models fit, largest first, each on a line: for one card a column per format, for several a column per card
+    with the best format that fits."""
     models: dict[str, list[ModelFit]] = {}
     for row in answer.rows:
         models.setdefault(row.model, []).append(row)
@@ -41,7 +41,8 @@ def report(answer: Fit, form: str) -> Report:
     for name in shown:
         rows = [row for row in models[name] if row.best] if best_alone else models[name]
         first = models[name][0]
-        if grouped and (size := _size_class(first.params)) not in sizes:
+        size = next(text for least, text in SIZES if first.params >= least)
+        if grouped and size not in sizes:
             sizes.append(size)
             lines.append((TableCell(None, size), *[""] * (len(headings) - 1)))
         if one_format:
@@ -49,7 +50,7 @@ def report(answer: Fit, form: str) -> Report:
             cells = [TableCell(rows[0].weights, rows[0].weights)]
             cells += [TableCell(speed, three(speed) if speed else "")] * timed + [_room(rows[0])]
         else:
-            cells = [_room(row, best_alone) for row in rows]
+            cells = [(_best if best_alone else _room)(row) for row in rows]
         lines.append((name, rounded(first.params), first.context, *cells))
     table = Table("", headings, lines, name="fit", crossed=not one_format)
     verb = "model fits" if len(models) == 1 else "models fit"
@@ -59,16 +60,11 @@ def report(answer: Fit, form: str) -> Report:
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
     if best_alone:
-        speeds = ", tokens/s of one sequence," if timed else ""
-        header.append(f"the first format that fits{speeds} and free memory per GPU")
+        speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
+        header.append(", ".join(["the first format that fits", *speeds, *room]))
     if grouped and (others := len(fitting) - len(served)):
         header.append(f"without the {others} encoders and encoder–decoders among them (--all)")
     return Report([table], header, answer.notes, not answer.failed)
-
-
-def _size_class(params: int) -> str:
-    """The class of size of a model, as a heading."""
-    return next(text for least, text in SIZES if params >= least)
 
 
 def _cards(answer: Fit) -> list[str]:
@@ -92,20 +88,25 @@ def _by_engine(answer: Fit, card: Cards) -> list[str]:
         return []
     formats = dict.fromkeys(row.weights for row in judged)
     which = "memory" if len(judged) == len(rows) else f"memory of {', '.join(formats)}"
-    return [f"{which} as {judged[0].engine}{'+' * answer.engine_newest} takes it"]
+    return [f"{which} as {answer.engine_label} takes it"]
 
 
-def _room(row: ModelFit, with_format: bool = False) -> TableCell:
-    """Free or missing bytes; with format and speed where it is the best of several."""
+def _room(row: ModelFit) -> TableCell:
+    """Free or missing bytes."""
     if row.room_bytes is None:
         return TableCell(None, "–")
-    left, text, style = row.room_bytes, iec(row.room_bytes), "green"
-    where = [row.in_ram, "in RAM"] if row.in_ram else []
     if row.short_bytes:
-        left, text, style = -row.short_bytes, f"short {iec(row.short_bytes)}", "red"
-        where = ["of RAM"] if left < row.room_bytes else []
-    if not with_format:
-        return TableCell(left, "\n".join([text, *where]), style)
-    speed = [f"{three(row.tokens_per_s)} tok/s"] if row.tokens_per_s else []
-    values = {"": left, "format": row.weights, "tokens/s": row.tokens_per_s}
-    return TableCell(values, "\n".join([row.weights, *speed, text, *where]), style)
+        where = ["of RAM"] * (-row.short_bytes < row.room_bytes)
+        return TableCell(-row.short_bytes, "\n".join([f"short {iec(row.short_bytes)}", *where]), "red")
+    where = [row.in_ram, "in RAM"] if row.in_ram else []
+    return TableCell(row.room_bytes, "\n".join([iec(row.room_bytes), *where]), "green")
+
+
+def _best(row: ModelFit) -> TableCell:
+    """The format and its speed, or that it does not fit; in data free or missing bytes too."""
+    if row.room_bytes is None:
+        return TableCell(None, "–")
+    values = {"": _room(row).value, "format": row.weights, "tokens/s": row.tokens_per_s}
+    speed = [three(row.tokens_per_s)] if row.tokens_per_s else []
+    text = " ".join([row.weights, *speed, *["in RAM"] * bool(row.in_ram)])
+    return TableCell(values, text, "green") if row.fits else TableCell(values, "no", "red")

@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from txcalc.questions.presets import Datasheet, Preset, Presets
+from txcalc.questions.presets import Datasheet, Presets
 from txcalc.render.report import Report, Table, TableCell, cell, rounded
 
 DTYPES = ("fp8", "int8", "fp4")  # beside bf16
-CONVENTION = "dense peaks (fp16 where bf16 is unknown); memory as reported by the driver, if known; links one way"
+CONVENTION = (
+    "dense peaks in TFLOP/s (fp16 where bf16 is unknown); links one way\n"
+    "memory as the driver reports it, if known; usable: what a process can take of it"
+)
 
 
 def report(answer: Presets, form: str) -> Report:
     """A row per model, or per accelerator."""
     if answer.hardware is not None:
         return Report([_hardware(answer.hardware)], [CONVENTION])
-    return Report([_models(answer.presets or ())])
-
-
-def _models(presets: Sequence[Preset]) -> Table:
     headings = ("preset", "family", "kind", "parameters", "active", "context")
     rows = [
-        (row.name, row.family, row.kind, rounded(row.params), rounded(row.active), cell(row.context)) for row in presets
+        (row.name, row.family, row.kind, rounded(row.params), rounded(row.active), cell(row.context))
+        for row in answer.presets or ()
     ]
-    return Table("", headings, rows, left=frozenset({0, 1, 2}))
+    return Report([Table("", headings, rows, left=frozenset({0, 1, 2}))])
 
 
 def _hardware(accelerators: Sequence[Datasheet]) -> Table:
@@ -32,13 +32,13 @@ def _hardware(accelerators: Sequence[Datasheet]) -> Table:
     rows = []
     for row in accelerators:
         peaks = (row.peak_flops.get("bf16", row.peak_flops.get("fp16")), *map(row.peak_flops.get, DTYPES))
-        memory = TableCell(row.memory_bytes / 2**30, f"{row.memory_bytes / 2**30:.1f}")
+        sizes = [TableCell(size / 2**30, f"{size / 2**30:.1f}") for size in (row.memory_bytes, row.visible_bytes)]
         rates = [_scaled(peak, 10**12) for peak in peaks]
         link = _scaled(row.link_bytes_per_s, 10**9)
-        rows.append((row.name, memory, _scaled(row.bandwidth_bytes_per_s, 10**9), *rates, link, cell(row.power_w)))
-    flops = [TableCell(f"{dtype} TFLOP/s", f"{dtype}\nTFLOP/s") for dtype in ("bf16", *DTYPES)]
-    memory, link = TableCell("memory GiB", "memory\nGiB"), TableCell("link GB/s", "link\nGB/s")
-    return Table("", ("accelerator", memory, "GB/s", *flops, link, "W"), rows)
+        rows.append((row.name, *sizes, _scaled(row.bandwidth_bytes_per_s, 10**9), *rates, link, cell(row.power_w)))
+    flops = [TableCell(f"{dtype} TFLOP/s", dtype) for dtype in ("bf16", *DTYPES)]
+    memory = [TableCell(f"{name} GiB", f"{name}\nGiB") for name in ("memory", "usable")]
+    return Table("", ("accelerator", *memory, "GB/s", *flops, TableCell("link GB/s", "link\nGB/s"), "W"), rows)
 
 
 def _scaled(value: int | None, unit: int) -> TableCell:

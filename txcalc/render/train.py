@@ -266,10 +266,10 @@ def _run(run: TrainingRun, adapters: bool) -> Table:
 
 def _fits_on(others: Sequence[OnAccelerator]) -> Table:
     rows = [
-        [row.gpu, _size(row.memory_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
+        [row.gpu, _size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
         for row in others
     ]
-    headings = ("accelerator", column("memory", "bytes"), "fits", "tokens/s per GPU")
+    headings = ("accelerator", column("usable", "bytes"), "fits", "tokens/s per GPU")
     return Table("The same recipe on every accelerator", headings, rows)
 
 

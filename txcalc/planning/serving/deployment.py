@@ -21,7 +21,7 @@ from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.engine import EngineConfig, multiplies, out_of_range, reserved
+from txcalc.planning.serving.engine import EngineConfig, multiplies, out_of_range
 from txcalc.planning.serving.offload import Offload, OffloadRequest
 from txcalc.planning.serving.rank_memory import RankBytes, towers_bytes
 from txcalc.units import iec
@@ -31,11 +31,10 @@ MOST_SEQUENCES = 10**9
 
 
 class Gpu(NamedTuple):
-    """The memory of each accelerator of a stage, in bytes."""
+    """The memory of each accelerator of a stage, in bytes; `available`: what is not reserved of what a process sees."""
 
     rank: RankBytes
-    memory: int
-    reserve: int
+    available: int
     weights: int
     cache: int
     activations: dict[str, int]
@@ -53,7 +52,7 @@ class Gpu(NamedTuple):
     @property
     def free(self) -> int:
         """Free bytes; below 0, missing ones."""
-        return self.memory - self.reserve - self.rest - self.weights - self.cache - self.peak
+        return self.available - self.rest - self.weights - self.cache - self.peak
 
     @property
     def pool(self) -> int:
@@ -68,7 +67,7 @@ class Gpu(NamedTuple):
     @property
     def limit(self) -> str:
         """What does not fit, or would be the first not to."""
-        room = self.memory - self.reserve - self.rest - self.weights
+        room = self.available - self.rest - self.weights
         return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.gpu_caches else "cache"
 
 
@@ -85,15 +84,10 @@ class Planner:
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
         self._drafts: dict[Layout, RankBytes] = {}
-        self.reserve = reserved(engine.reserve, accelerator)
+        self.available = engine.reserve.available(accelerator)
         self.timers: dict[tuple[Any, int], Any] = {}  # of `points.Timer.of`
         self._ranks: dict[Layout, list[RankBytes]] = {}
         self._refusals: dict[tuple[int, ...], InputError | None] = {}
-
-    @property
-    def usable(self) -> int:
-        """Bytes of an accelerator outside the reserve."""
-        return self.accelerator.memory - self.reserve
 
     def ranks(self, layout: Layout) -> Iterator[RankBytes]:
         """One rank of every distinct stage, built on first use."""
@@ -152,8 +146,7 @@ class Planner:
         return [
             Gpu(
                 rank,
-                self.accelerator.memory,
-                self.reserve,
+                self.available,
                 rank.weights_bytes,
                 rank.cache_bytes(context, sequences),
                 rank.activations(context, sequences),
@@ -181,11 +174,11 @@ class Planner:
         """
         sequences = ceil_div(concurrency, layout.dp)
         whole = next(self.ranks(layout.uncut))
-        if whole.weights_bytes + whole.cache_bytes(context, sequences) > layout.pp * self.usable:
+        if whole.weights_bytes + whole.cache_bytes(context, sequences) > layout.pp * self.available:
             return False
         if (free := self.ram_free(layout, context, concurrency)) is not None and free < 0:
             return False
-        return all(rank.fits(self.usable, context, sequences) for rank in self.ranks(layout))
+        return all(rank.fits(self.available, context, sequences) for rank in self.ranks(layout))
 
     def max_concurrency(self, layout: Layout, context: int) -> int:
         """The most sequences at a context; 0: not one."""
@@ -206,10 +199,10 @@ class Planner:
         """
         (whole,) = self.ranks(Layout())
         needed = whole.weights_bytes + whole.cache_bytes(context, concurrency)
-        if self.usable <= 0:
+        if self.available <= 0:
             return None
         spare = self.sharding.has_experts or "dp" in (fixed or ())
-        for n in range(max(1, ceil_div(needed, self.usable)), MOST_GPUS + 1):
+        for n in range(max(1, ceil_div(needed, self.available)), MOST_GPUS + 1):
             layouts = (layout for layout in self.layouts(n, fixed) if spare or layout.dp <= concurrency)
             if any(self.fits(layout, context, concurrency) for layout in layouts):
                 return n

@@ -41,6 +41,10 @@ class Reserve(NamedTuple):
         """Bytes of a memory that are reserved."""
         return int(ceil_div(self.share.numerator * memory, self.share.denominator)) + self.bytes
 
+    def available(self, accelerator: Accelerator) -> int:
+        """Bytes that a process sees of an accelerator and that are not reserved."""
+        return accelerator.visible - self.of(accelerator.visible)
+
     def __str__(self) -> str:
         return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"
 
@@ -254,11 +258,6 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     profile = memory.profile
     source = f"{profile}'s gpu_memory_utilization" if memory.share else f"{profile} reserves none"
     return Reserve(memory.share, 0, source)
-
-
-def reserved(reserve: Reserve, accelerator: Accelerator) -> int:
-    """Bytes of an accelerator that the driver or the system keeps, and those that are reserved of the rest."""
-    return accelerator.memory - accelerator.visible + reserve.of(accelerator.visible)
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:

@@ -110,4 +110,4 @@ def _loads_wide(plan: Plan, published: Format) -> bool:
     planner = plan.planner
     config = replace(planner.engine, weights=published, weights_name=NATIVE)
     ranks = Planner(planner.model, planner.accelerator, config).ranks(plan.best.layout)
-    return all(rank.weights_bytes <= planner.usable for rank in ranks)
+    return all(rank.weights_bytes <= planner.available for rank in ranks)

@@ -65,12 +65,13 @@ class Training(Struct, frozen=True):
 
 
 class OnAccelerator(Struct, frozen=True):
-    """The same recipe on another accelerator; None: its rate is not known."""
+    """The same recipe on another accelerator, of which PyTorch can allocate `usable_bytes`; None: of unknown speed."""
 
     gpu: str
     fits: bool
     tokens_per_s_per_gpu: float | None
     memory_bytes: int
+    usable_bytes: int
 
 
 def on_every_accelerator(training: Training) -> list[OnAccelerator]:
@@ -83,8 +84,8 @@ def on_every_accelerator(training: Training) -> list[OnAccelerator]:
             rate = StepTimer(training.model, training.recipe, machine).step(training.plan).tokens_s
         except InputError:
             pass
-        fits = training.plan.fullest.reserved <= allocatable(accelerator)
-        rows.append(OnAccelerator(accelerator.name, fits, rate, accelerator.memory))
+        fits = training.plan.fullest.reserved <= (usable := allocatable(accelerator))
+        rows.append(OnAccelerator(accelerator.name, fits, rate, accelerator.memory, usable))
     return sorted(rows, key=lambda row: (not row.fits, -(row.tokens_per_s_per_gpu or 0), -row.memory_bytes))
 
 

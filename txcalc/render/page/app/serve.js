@@ -111,7 +111,7 @@ function Verdict({ plan, at, point, model, price }) {
   const speed = point.speed?.ttft_s == null ? null : point.speed,
     free = BigInt(point.headroom_bytes),
     spare = html`<${Figure} name="spare" value=${abs(free)} text=${iec(abs(free))} />`,
-    memory = html`<${Figure} name="memory" value=${plan.memory_bytes} text=${iec(BigInt(plan.memory_bytes))} />`;
+    memory = html`<${Figure} name="memory" value=${plan.usable_bytes} text=${iec(BigInt(plan.usable_bytes))} />`;
   const users = plan.users[at[4]],
     most = point.max_concurrency;
   const verdict = point.fits
@@ -120,7 +120,7 @@ function Verdict({ plan, at, point, model, price }) {
   const style = point.fits ? "good" : most > 0 ? "" : "bad";
   const unserved = point.speed ? "Requests arrive faster than they can be served." : "";
   return html`<div class="answer">
-    <p class="summary"><b class=${style}>${verdict}</b><span>${model.name} on ${point.gpus} × ${plan.gpu}, ${memory} each; ${point.layout}; weights ${point.weights}, KV cache ${plan.kv[at[1]]}</span></p>
+    <p class="summary"><b class=${style}>${verdict}</b><span>${model.name} on ${point.gpus} × ${plan.gpu}, ${memory} usable each; ${point.layout}; weights ${point.weights}, KV cache ${plan.kv[at[1]]}</span></p>
     <section class="cards" aria-label="Answer">
       <${Tile} title="Does it fit?" style=${style} detail=${html`at most <${Figure} name="most" value=${most} /> sequences at once`}>${point.fits ? "yes" : most > 0 ? "in part" : "no"}<//>
       <${Tile} title=${html`How fast? <${Badge} how="modelled" />`} detail=${speed ? html`per output token${speed.tpot_s === null ? "" : html`; first token after <${Real} name="ttft" value=${speed.ttft_s} text=${seconds(speed.ttft_s)} />`}; <${Real} name="served" value=${speed.tokens_per_s_gpu} /> tokens/s per GPU` : unserved}>
@@ -181,11 +181,11 @@ function Stack({ title, sizes: own, names, memory, top }) {
   return html`<div class="stack"><span class="what">${title}</span><div class="bar" style=${{ "--end": share(memory) }} role="img" aria-label=${`${title}: ${names.map((name, i) => `${name} ${iec(BigInt(own[i]))}`).join(", ")}`}>${own.map((size, i) => html`<span style=${{ width: share(size), background: colour(i) }} title=${`${names[i]}: ${iec(BigInt(size))}`}></span>`)}</div></div>`;
 }
 const Legend = ({ names }) =>
-  html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>memory</li></ul>`;
+  html`<ul class="legend">${names.map((name, i) => html`<li><span class="swatch" style=${{ background: colour(i) }}></span>${spoken(name)}</li>`)}<li><span class="swatch line"></span>usable memory</li></ul>`;
 const most = (numbers) => numbers.reduce((a, b) => (a > b ? a : b));
 
 function Bars({ plan, point }) {
-  const memory = BigInt(plan.memory_bytes),
+  const memory = BigInt(plan.usable_bytes),
     of = (stage) => HELD.map((name) => BigInt(stage[name]));
   const sums = point.memory.map((stage) => of(stage).reduce((a, b) => a + b)),
     top = most([memory, ...sums]);

@@ -26,7 +26,7 @@ from paths import GOLDEN, ROOT
 
 from txcalc import COMMANDS, __released__, __version__
 from txcalc.cli import Commands
-from txcalc.cli.build import question_of
+from txcalc.cli.adapters import question_of
 from txcalc.sources.presets import folder
 
 NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}

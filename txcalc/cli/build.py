@@ -1,8 +1,7 @@
 """Builds the command of a question from its declaration: arguments, options, help, defaults, completion.
 
-A command line that does more than call the function (`deploy --emit`, `show --via`) has an adapter in the module of
-`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further options. `COMMAND` there is a
-subclass of `Command` that reads the line in another way.
+A command line that does more than call the function (`deploy --emit`, `show --via`) has an adapter in
+`txcalc.cli.adapters`, whose own keywords are further options.
 """
 
 from __future__ import annotations
@@ -10,88 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import cache
-from importlib import import_module
 from inspect import Parameter, Signature, cleandoc, signature
 from types import NoneType
-from typing import Annotated, Any, NamedTuple, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import typer
 from typer.main import get_command
 
-import txcalc
 from txcalc.cli import completion, options
+from txcalc.cli.adapters import ADAPTERS, Call, ShowCommand, function_of, question_of
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
-from txcalc.errors import InputError
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
-
-ADAPTERS = (
-    "crossover",
-    "deploy",
-    "export",
-    "formula",
-    "measure",
-    "prove",
-    "report",
-    "show",
-    "sweep",
-    "verify",
-)  # with an adapter
-
-
-class Call(NamedTuple):
-    """What a command line asks.
-
-    name       of the command
-    sources    models as they were typed
-    values     keywords of the question's function
-    changes    of --set and --lora
-    ignore     keys of --ignore
-    form       output format
-    plot       of --plot
-    """
-
-    name: str
-    sources: list[str]
-    values: dict[str, Any]
-    changes: dict[str, Any]
-    ignore: list[str] | None
-    form: options.FormatName
-    plot: options.Plot | None
-
-    def ask(self, sources: Sequence[object] | None = None) -> Any:
-        """The question's answer; `sources` in place of the models as they were typed."""
-        if sources is None:
-            via = self.values.get("via")
-            if via and (self.changes or self.ignore):
-                raise InputError("options", ["--set and --ignore do not work with --via transformers (drop them)"])
-            takes = question_of(self.name).takes and not via
-            sources = options.models(self.sources, self.ignore, self.changes) if takes else self.sources
-        function = getattr(txcalc, self.name)
-        parameters = signature(function).parameters
-        if "sources" in parameters and parameters["sources"].kind is not Parameter.VAR_POSITIONAL:
-            return function(list(sources), **self.values)
-        return function(*sources, **self.values)
-
-
-def function_of(name: str) -> Any:
-    """The function of a question."""
-    return getattr(import_module(f"txcalc.questions.{name}"), name)
-
-
-def question_of(name: str) -> o.Question:
-    """Its declaration."""
-    return function_of(name).question  # type: ignore[no-any-return]
 
 
 @cache
 def build(name: str) -> Any:
     """The command of a question."""
     function, question = function_of(name), question_of(name)
-    module = vars(import_module(f"txcalc.cli.{name}")) if name in ADAPTERS else {}
-    adapter = module.get("run")
+    adapter = ADAPTERS.get(name)
     adapted = o.keywords(adapter) if adapter else ()
     printing = [each for each in adapted if _order(each) == 4 and section_of(each) == "Output"]
     further = [each for each in adapted if each not in printing]
@@ -126,7 +64,7 @@ def build(name: str) -> Any:
     paragraphs = [help_of(function), *question.examples, f"Example: {question.example}"]
     run.__annotations__, run.__doc__ = {}, "\n\n".join(paragraphs)
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
-    app.command(name, cls=_class(declared, module.get("COMMAND", Command), question.first))(run)
+    app.command(name, cls=_class(declared, ShowCommand if name == "show" else Command, question.first))(run)
     return get_command(app)
 
 
@@ -165,7 +103,8 @@ def _printed(question: o.Question, force: bool) -> list[o.Keyword]:
     """The options of what is printed: format and plot, and with `force` that an existing file is overwritten."""
     if not question.formats:
         return []
-    keywords = [o.Keyword("format_", o.FORMAT, options.FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    formats = Literal[options.FORMAT_NAMES]  # type: ignore[valid-type]
+    keywords = [o.Keyword("format_", o.FORMAT, formats, "table"), o.Keyword("json_", o.JSON, bool, False)]
     keywords += [o.Keyword("rows", o.ROWS, str | None, None), o.Keyword("digits", o.DIGITS, int | None, None)]
     if question.draws:
         keywords.append(o.Keyword("plot", o.PLOT, str | None, None))

@@ -13,6 +13,7 @@ from typer.core import TyperCommand
 from txcalc.cli.output import wrap_stderr
 from txcalc.errors import InputError
 from txcalc.questions.options import GROUPS
+from txcalc.render import FORMATS
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 NoSuchOption: Any = sys.modules[UsageError.__module__].NoSuchOption
@@ -30,7 +31,7 @@ SUGGESTIONS = {
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
-    **dict.fromkeys(("--latex", "--csv", "--markdown", "--html"), ("--format",)),
+    **dict.fromkeys((f"--{name}" for name in FORMATS), ("--format",)),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
 _spelling: dict[str, str] = {}  # options as the user spelled them

@@ -5,27 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.questions.changes import must_change
+from txcalc.render import FORMATS
 
 if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.questions.answers import Drawing, Result
     from txcalc.render.draw import Style
 
-FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
+FORMAT_NAMES = ("table", "json", *FORMATS)
 
 
-def chosen(format_: FormatName, json_: bool) -> FormatName:
+def chosen(format_: str, json_: bool) -> str:
     """The format that `--format` and `--json` select."""
     if json_ and format_ not in ("table", "json"):
         raise InputError("options", [f"--json and --format {format_} exclude each other"])
     return "json" if json_ else format_
 
 
-def chosen_rows(rows: str | None, digits: int | None, form: FormatName) -> tuple[Sequence[str], int | None]:
+def chosen_rows(rows: str | None, digits: int | None, form: str) -> tuple[Sequence[str], int | None]:
     """What `--rows` and `--digits` ask of the tables. Errors: `InputError`."""
     if (rows is not None or digits is not None) and form in ("json", "csv"):
         raise InputError("options", [f"--rows and --digits are of tables, not of --format {form}"])
@@ -53,7 +54,7 @@ class Plot(NamedTuple):
 
 
 def plotted(
-    place: str | None, format_: FormatName, force: bool, panel: str | None, size: str | None, font: float | None
+    place: str | None, format_: str, force: bool, panel: str | None, size: str | None, font: float | None
 ) -> Plot | None:
     """Checks `--plot` and its options before anything is computed. Errors: `InputError`, `MissingExtra`."""
     given = {"--panel": panel, "--size": size, "--font": font}

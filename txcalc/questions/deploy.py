@@ -39,7 +39,6 @@ from txcalc.questions.deployment import (
     ApiComparison,
     Degrees,
     EngineInfo,
-    LayoutFit,
     Point,
     Speed,
     StageMemory,
@@ -220,6 +219,16 @@ class Limits(o.Options):
             phrases.limit(value, flag) for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
         )
         return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile)
+
+
+class LayoutFit(Degrees, kw_only=True):
+    """What a layout holds: bytes on its fullest GPU, and the maximum concurrency."""
+
+    fits: bool
+    headroom_bytes: int
+    max_concurrency: int
+    weights_bytes: int
+    cache_bytes: int
 
 
 class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
@@ -705,7 +714,17 @@ class Scenario(Struct, frozen=True, kw_only=True):
             fewest_gpus=plan.fewest,
             layout=Degrees.of(best.layout),
             rule=plan.rule,
-            layouts=deployment.layout_fits(plan),
+            layouts=tuple(
+                LayoutFit.of(
+                    choice.layout,
+                    fits=choice.fits,
+                    headroom_bytes=choice.fullest.free,
+                    max_concurrency=choice.max_concurrency,
+                    weights_bytes=choice.fullest.weights,
+                    cache_bytes=choice.fullest.cache,
+                )
+                for choice in plan.choices
+            ),
             memory=tuple(deployment.stage_memory(gpu, plan.context) for gpu in stages),
             speed=speed,
             largest=(speed.highest_rate if speed else None) or fitting,

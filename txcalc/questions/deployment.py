@@ -55,16 +55,6 @@ class Degrees(Answer, kw_only=True):
         return str(Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, etp=self.etp))
 
 
-class LayoutFit(Degrees, kw_only=True):
-    """What a layout holds: bytes on its fullest GPU, and the maximum concurrency."""
-
-    fits: bool
-    headroom_bytes: int
-    max_concurrency: int
-    weights_bytes: int
-    cache_bytes: int
-
-
 class ReplicaLatency(Answer):
     """Mean latencies of one replica with a number of users, in seconds."""
 
@@ -540,21 +530,6 @@ def _offloaded(plan: Plan) -> Offloaded | None:
     if offload is None:
         return None
     return Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, offload.host, str(offload))
-
-
-def layout_fits(plan: Plan) -> tuple[LayoutFit, ...]:
-    """The layouts, best first."""
-    return tuple(
-        LayoutFit.of(
-            choice.layout,
-            fits=choice.fits,
-            headroom_bytes=choice.fullest.free,
-            max_concurrency=choice.max_concurrency,
-            weights_bytes=choice.fullest.weights,
-            cache_bytes=choice.fullest.cache,
-        )
-        for choice in plan.choices
-    )
 
 
 def stage_memory(gpu: Gpu, context: int) -> StageMemory:

@@ -12,11 +12,11 @@ from extras import needs
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.evidence.figures import Figure
 from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
 from txcalc.questions.measurements import folder, read as read_typed
-from txcalc.questions.verify import Figure
 from txcalc.render.lines import as_lines
 from txcalc.render.measurements import growth_table, near, overview, report
 

@@ -108,7 +108,7 @@ def judged(number: int, seed: int) -> tuple[Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     faults = []
     for quantity, measured in run(model, shown).items():
-        how, where = known[quantity]
+        how, where = known[quantity].how, known[quantity].where
         equal = measured == figures[quantity]
         counts[f"{how}, {'equal' if equal else 'another'}"] += 1
         if how in SURE and (not equal or (how != "measured" and not domains.covers(where, shown.work))):

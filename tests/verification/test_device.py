@@ -11,7 +11,7 @@ import os
 import tomllib
 import zipfile
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -25,6 +25,7 @@ from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
+from txcalc.evidence.figures import Figure
 from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
@@ -58,7 +59,6 @@ from txcalc.verification.measure import (  # noqa: E402
     trace_peak,
 )
 from txcalc.verification.suite import LISTS, Item, Suite  # noqa: E402
-from txcalc.verification.verdict import Measurement  # noqa: E402
 from txcalc.verification.workloads import DeviceModel, Load, common_loads, crossing, peak_memory, times  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -243,10 +243,11 @@ def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_where_attention_overtakes_is_what_the_times_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(subject: Any, load: Load, *_: Any) -> Iterator[Measurement]:
+    def timed(subject: Any, load: Load, *_: Any) -> Iterator[Figure]:
         t = load.tokens
-        yield Measurement("time", str(load), "attention_core", "seconds", 0.0, 2.0 * t, 1.0 * t)
-        yield Measurement("time", str(load), "feed_forward", "seconds", 0.0, 100.0, 100.0)
+        figure = partial(Figure, quantity="time", load=str(load), unit="seconds")
+        yield figure(part="attention_core", predicted=2.0 * t, measured=1.0 * t)
+        yield figure(part="feed_forward", predicted=100.0, measured=100.0)
 
     monkeypatch.setattr(workloads, "times", timed)
     subject = DeviceModel(load("D=32 L=1 h=4 F=8 V=16 plain"), "cpu", torch.float32)

@@ -8,7 +8,8 @@ format: by convention, whatever is known of the elements.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+
+from msgspec import Struct
 
 from txcalc.errors import UnknownName
 from txcalc.evidence import domains, theorems
@@ -56,7 +57,7 @@ def oracles_of(names: Iterable[str], known: Collection[str]) -> list[str]:
     return wanted
 
 
-class Evidence(NamedTuple):
+class Evidence(Struct, frozen=True):
     """A word of `MEANING`, and where it holds: "all B, T ≥ 2"."""
 
     how: str

@@ -88,20 +88,6 @@ class Deferred(Generic[Value]):
         return self.compute()
 
 
-class Known(Answer):
-    """How a figure is known (proved, measured, listed, by convention, published, modelled), and for which sizes."""
-
-    how: str
-    where: str
-
-    @property
-    def text(self) -> str:
-        """The word, with its domain where that is not all sizes."""
-        from txcalc.evidence.known import Evidence
-
-        return Evidence(self.how, self.where).text
-
-
 class Result(Answer, Framed, kw_only=True):
     """The answer of a command. `print` and notebooks show its tables; its rows make a data frame (`to_pandas`,
     `to_polars`, or the object itself where Arrow is understood).
@@ -145,8 +131,8 @@ class Result(Answer, Framed, kw_only=True):
 
     @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
-        """Text as the command line prints it, in a `form`: table, json, csv, markdown, latex or html; a table has
-        `width` columns. Errors: `InputError`."""
+        """Text as the command line prints it, in a `form` of `--format`; a table has `width` columns.
+        Errors: `InputError`."""
         return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
 
     @checked

@@ -5,30 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
-from msgspec import convert
+from msgspec import convert, to_builtins
 
 from txcalc.errors import Fault, InputError
+from txcalc.evidence.figures import Rate, StepCheck
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Result
 from txcalc.questions.verify import Progress, no_progress
-
-
-class Rate(Answer):
-    """The measured rate of a kernel: FLOPs or bytes per second."""
-
-    kind: str
-    dtype: str
-    size: str
-    rate: float
-
-
-class StepCheck(Answer):
-    """Seconds of a step: predicted before and after calibration, and measured."""
-
-    load: str
-    before: float
-    after: float
-    measured: float
 
 
 class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=True):
@@ -44,7 +27,7 @@ class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=Tr
     clocks: tuple[dict[str, str], ...]
 
     def _rows(self) -> list[dict[str, Any]]:
-        return [rate.to_dict() for rate in self.rates]
+        return to_builtins(self.rates)  # type: ignore[no-any-return]
 
 
 @o.question("txcalc calibrate --device cpu --out mine.toml")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, load as load_accelerator
@@ -225,7 +225,7 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
     fit = ModelFit(
         model=module.model.name, params=module.model.params, weights=weights, asked=weights, gpu=card.name, layout="",
         context=request.context, fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None,
-        known=module.known.to_dict(),
+        known=asdict(module.known),
     )  # fmt: skip
     if card.number > 1:
         return replace(fit, refused="what is measured is on one GPU")

@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from txcalc.errors import InputError
+from txcalc.evidence.known import Evidence
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.generation import Generation, generations, laws
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.answers import Answer, Result, json_key
 from txcalc.questions.arguments import length, lengths, maybe, names, some
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
@@ -77,7 +78,7 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
     rows: tuple[CacheRow, ...]
     generation: GenerationCost | None = None
     notes: tuple[str, ...]
-    known: Known | None = None
+    known: Evidence | None = None
 
 
 @o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)

@@ -10,10 +10,9 @@ from typing import Annotated, Any
 from msgspec import UNSET, UnsetType, ValidationError, convert
 
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
+from txcalc.evidence.figures import Figure, Rate, StepCheck
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
-from txcalc.questions.calibrate import Rate, StepCheck
-from txcalc.questions.verify import Figure
 from txcalc.sources import files, presets
 
 SCHEMA = "txcalc/measurements/1"

@@ -27,7 +27,7 @@ from txcalc.planning.serving.sizing import arrange
 from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
 from txcalc.program import Guard, Program, written
-from txcalc.questions.answers import Answer, Known
+from txcalc.questions.answers import Answer
 from txcalc.questions.explorer import Domain, Explorer, PagePart, Slider
 from txcalc.questions.train import Train, answer_of
 
@@ -111,7 +111,7 @@ class PageModel(Answer):
     parts: tuple[PagePart, ...]
     domains: tuple[PageDomain, ...]
     unproved: str
-    known: dict[str, Known]
+    known: dict[str, Evidence]
 
     @classmethod
     def of(cls, source: str, explorer: Explorer) -> PageModel:
@@ -131,7 +131,7 @@ class PageModel(Answer):
             parts=explorer.parts,
             domains=tuple(map(PageDomain.of, explorer.domains)),
             unproved=explorer.unproved,
-            known={name: Known(*on_page(known)) for name, known in all_known(model, KNOWN).items()},
+            known={name: on_page(known) for name, known in all_known(model, KNOWN).items()},
         )
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txcalc.errors import InputError, Refuted
+from txcalc.evidence.known import Evidence
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.answers import Answer, Result
 from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 
@@ -36,7 +37,7 @@ class Structure(Answer):
     where: str | None
     conditions: tuple[str, ...]
     sizes: dict[str, int]
-    further: dict[str, Known]
+    further: dict[str, Evidence]
     new: bool
     reason: str | None
     unequal: tuple[UnequalFigure, ...] = ()
@@ -117,7 +118,7 @@ def structure(
         where=theorem.domain if theorem else None,
         conditions=tuple(map(str, theorem.conditions)) if theorem else (),
         sizes=dict(unit.values),
-        further={name: Known(each.how, each.where) for name, each in theorem.further.items()} if theorem else {},
+        further={name: Evidence(each.how, each.where) for name, each in theorem.further.items()} if theorem else {},
         new=new,
         reason=reason or None,
         unequal=tuple(UnequalFigure(row.path, row.quantity, str(row.predicted), str(row.measured)) for row in unequal),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
-from txcalc.evidence.known import all_known, shown_known
+from txcalc.evidence.known import Evidence, all_known, shown_known
 from txcalc.ledger import KINDS, Ledger, kind_words, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
@@ -19,7 +19,7 @@ from txcalc.planning.initial import InitialValues, initial_values
 from txcalc.planning.memory import StateShare, cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.answers import Answer, Result, json_key
 from txcalc.questions.arguments import names, one_size
 from txcalc.questions.model_info import ModelInfo, architecture
 from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
@@ -161,7 +161,7 @@ class Tower(Answer, kw_only=True):
     params: TowerParams
     flops: TowerFlops
     memory: TowerMemory
-    known: dict[str, Known]
+    known: dict[str, Evidence]
     grid: tuple[int, int] | None = None
 
 
@@ -207,7 +207,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     memory: MemoryFigures
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
-    known: dict[str, Known]
+    known: dict[str, Evidence]
     checkpoint: CheckpointInfo | None = None
     sums: dict[str, int]
     rules: tuple[Rule, ...]
@@ -300,7 +300,7 @@ def show(
     step = None
     if recompute is not None or optimizer is not None or layout is not None:
         step = training_step(model, ledger, recompute, optimizer, layout, dtype)
-    known = {name: Known(*each) for name, each in shown_known(model, ledger, keeping_scores).items()}
+    known = shown_known(model, ledger, keeping_scores)
     return Show(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -428,13 +428,12 @@ def tower(model: Model, ledger: Ledger) -> Tower:
     by_kind = ledger.by_kind("params")
     sizes = {kind: ceil_div(number * ledger.bits[0], 8) for kind, number in by_kind.items()}
     spans = ((entry.leaf.mask_span, entry.work) for entry in ledger if entry.leaf.mask_span and entry.work)
-    known = all_known(model, {"params": "params", "flops": "flops"}, ledger)
     return Tower(
         tokens=ledger.work.tokens,
         params=TowerParams(ledger.total("params"), by_kind),
         flops=TowerFlops(ForwardFlops(ledger.total("flops"), ledger.total("flops_other")), ledger.by_kind("flops")),
         memory=TowerMemory(weights_bytes(ledger), sizes),
-        known={quantity: Known(*each) for quantity, each in known.items()},
+        known=all_known(model, {"params": "params", "flops": "flops"}, ledger),
         grid=next(filter(None, (span.grid(work) for span, work in spans)), None),
     )
 
@@ -473,7 +472,7 @@ def counted_by(convention: PublishedConvention) -> CountedByConvention:
     )
 
 
-def notes(model: Model, ledger: Ledger, known: Mapping[str, Known]) -> Iterator[str]:
+def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence]) -> Iterator[str]:
     """What a reader of the figures should know."""
     work, params = ledger.work, ledger.total("params")
     yield from model.notes

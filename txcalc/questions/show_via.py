@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra, TxcalcError
+from txcalc.evidence.known import Evidence
 from txcalc.notation import as_text
 from txcalc.num import ceil_div
-from txcalc.questions.answers import Answer, Known, Result, json_key
+from txcalc.questions.answers import Answer, Result, json_key
 from txcalc.questions.model_info import ModelInfo, SourceInfo
 from txcalc.questions.workload import Convention, WorkloadInfo
 from txcalc.units import bits_of
@@ -110,7 +111,7 @@ class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     architecture: None
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
-    known: dict[str, Known | None]
+    known: dict[str, Evidence | None]
     measured: MeasuredClass
 
     @property
@@ -183,9 +184,9 @@ def parsed(source: object) -> tuple[Any, str, str]:
     return hub.parsed(hub.repository(source)) if source.startswith("hf:") else huggingface.parsed_file(source)
 
 
-def known_of(measured: Any) -> Known:
+def known_of(measured: Any) -> Evidence:
     """What was measured, and how."""
-    return Known("measured", f"{measured.cls} of transformers {measured.library} on meta")
+    return Evidence("measured", f"{measured.cls} of transformers {measured.library} on meta")
 
 
 class Memory(NamedTuple):
@@ -193,7 +194,7 @@ class Memory(NamedTuple):
     with those that the next token adds."""
 
     model: ModelInfo
-    known: Known
+    known: Evidence
     caches: tuple[tuple[int, int], ...]
     notes: list[str]
 

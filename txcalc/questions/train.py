@@ -10,6 +10,7 @@ from msgspec import field
 
 from txcalc import hardware
 from txcalc.errors import InputError
+from txcalc.evidence.known import Evidence
 from txcalc.hardware import Accelerator, multiplied
 from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import kind_words
@@ -29,7 +30,7 @@ from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_da
 from txcalc.planning.training.search import FoundLayout, Searched
 from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import bandwidth, count, length, maybe, names
 from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.phrases import adapters, one_price, priced
@@ -303,7 +304,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     hfu: dict[str, float]
     sent: dict[str, int] | None
     run: TrainingRun | None
-    known: dict[str, Known]
+    known: dict[str, Evidence]
     utilisation: tuple[Utilisation, ...]
     trained_params: int  # all, or the adapters'
     adapted: tuple[str, ...] = ()  # linear layers with adapters
@@ -455,7 +456,7 @@ def answer_of(
     notes = ["the model fixes the number of positions: --tokens is ignored"] if fixed_length else []
     notes += [searched.refused] if searched and searched.refused else []
     rates = "" if step is None else f" ({Kernels(training.machine).source})"
-    memory = Known("modelled", "parameters, gradients and optimizer as PyTorch shards them")
+    memory = Evidence("modelled", "parameters, gradients and optimizer as PyTorch shards them")
     return Train(
         model=ModelInfo.of(training.model),
         gpu=Accelerators(
@@ -502,7 +503,7 @@ def answer_of(
         run=training.run,
         known={
             "allocated_bytes": memory,
-            "step_s": Known("modelled", f"a roofline with the shares of kernels{rates}"),
+            "step_s": Evidence("modelled", f"a roofline with the shares of kernels{rates}"),
         },
         utilisation=training.used,
         search=SearchSummary.of(searched) if searched else None,

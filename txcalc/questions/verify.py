@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict
 
 from txcalc.errors import Fault, InputError
-from txcalc.evidence.known import MEASURES, ORACLES, oracles_of
+from txcalc.evidence.figures import Figure
+from txcalc.evidence.known import MEASURES, ORACLES, Evidence, oracles_of
 from txcalc.notation import as_text
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import names
 from txcalc.sources import load
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from txcalc.verification import Verdict
     from txcalc.verification.verdict import CheckedRow
 
-Number = int | float
 Progress = Callable[[str, float], None]  # the current step and the share done
 
 
@@ -39,7 +38,7 @@ class VerifiedModel(Answer):
     figures: int
     unequal: int
     notes: tuple[str, ...]
-    known: dict[str, Known]
+    known: dict[str, Evidence]
 
 
 class VerifiedFigure(Answer):
@@ -59,32 +58,7 @@ class VerifiedFigure(Answer):
     difference: int | str = 0
 
 
-class Figure(Answer, kw_only=True):
-    """A measured figure with its prediction, which need not be equal.
-
-    part        a kind of part, or "" for all of it
-    unit        bytes, seconds, tokens, tokens/s or launches
-    floor       lower bound for any implementation; None: unknown
-    gap         the terms of measured minus predicted, by name
-    beside      figures included in neither, by name
-    planned     what `deploy` reserves for it; None: no deployment
-    above       the prediction's terms above the floor, by name
-    """
-
-    quantity: str
-    load: str
-    part: str
-    unit: str
-    floor: Number | None
-    predicted: Number | None
-    measured: Number
-    gap: dict[str, Number]
-    beside: dict[str, Number]
-    planned: Number | UnsetType | None = UNSET
-    above: dict[str, Number] | UnsetType = UNSET
-
-
-class MeasuredFigure(Figure):
+class MeasuredFigure(Figure, frozen=True):
     """A figure of a model."""
 
     model: str
@@ -266,9 +240,8 @@ def answer_of(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Ver
 
 
 def verified_model(verdict: Verdict) -> VerifiedModel:
-    known = {quantity: Known(*evidence) for quantity, evidence in verdict.known.items()}
     failures = len(verdict.failures)
-    return VerifiedModel(verdict.model, verdict.ok, len(verdict.rows), failures, tuple(verdict.notes), known)
+    return VerifiedModel(verdict.model, verdict.ok, len(verdict.rows), failures, tuple(verdict.notes), verdict.known)
 
 
 def verified_figure(model: str, row: CheckedRow) -> VerifiedFigure:

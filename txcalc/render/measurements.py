@@ -8,10 +8,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from txcalc.evidence.figures import Figure, Rate, StepCheck
 from txcalc.hardware.curves import PYTORCH, SHARES
-from txcalc.questions.calibrate import Calibrate, Rate, StepCheck
+from txcalc.questions.calibrate import Calibrate
 from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
-from txcalc.questions.verify import Figure
 from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.units import iec
 

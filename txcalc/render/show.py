@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from txcalc.evidence.known import Evidence
 from txcalc.ledger import KINDS, kind_words
-from txcalc.questions.answers import Known
 from txcalc.questions.show import ConventionTerm, CountedByConvention, Rule, Show, Tower
 from txcalc.render import stored, training_step
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
@@ -193,7 +193,7 @@ def _flops(answer: Show, form: str) -> Table:
     return _with_evidence("FLOPs", ["quantity", TableCell("FLOPs", "exact"), SHORT], rows, form)
 
 
-def _figure(name: str, number: int | Fraction, known: Known) -> list[object]:
+def _figure(name: str, number: int | Fraction, known: Evidence) -> list[object]:
     if isinstance(number, Fraction) and number.denominator == 1:
         number = number.numerator
     exact = cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}")

@@ -17,10 +17,12 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from msgspec import to_builtins
 from msgspec.structs import replace
 
 from txcalc import hardware
 from txcalc.errors import Refuted
+from txcalc.evidence.figures import Rate, StepCheck
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import PYTORCH, Curve, Efficiency
 from txcalc.model import Model
@@ -102,29 +104,11 @@ class Kernel(NamedTuple):
     make: Callable[[], Work]
 
 
-class TimedRate(NamedTuple):
-    """The measured rate of a kernel: FLOPs or bytes per second; attention's backward has 2.5 times forward's FLOPs."""
-
-    kind: str
-    dtype: str
-    size: str
-    rate: float
-
-
-class StepCheck(NamedTuple):
-    """A step of the reference model: seconds predicted with default and with measured efficiencies, and measured."""
-
-    load: str
-    before: float
-    after: float
-    measured: float
-
-
 class Calibration(NamedTuple):
     """An accelerator with what was measured of it, all that was measured, and what it predicts."""
 
     accelerator: Accelerator
-    rates: list[TimedRate]
+    rates: list[Rate]
     model: Model
     dtype: str
     checks: list[StepCheck]
@@ -135,10 +119,10 @@ class Calibration(NamedTuple):
         """All of it, ready to be written as JSON; the accelerator as `hardware.parse` reads it."""
         return {
             "accelerator": hardware.describe(self.accelerator),
-            "rates": [rate._asdict() for rate in self.rates],
+            "rates": to_builtins(self.rates),
             "model": self.model.name,
             "dtype": self.dtype,
-            "checks": [check._asdict() for check in self.checks],
+            "checks": to_builtins(self.checks),
             "rounds": self.rounds,
             "clocks": self.clocks,
         }
@@ -201,7 +185,7 @@ def _run_rounds(
             break
     clocks.append(devices.clocks(device))
     best = [median(step_seconds) if devices.is_cuda(device) else min(step_seconds) for step_seconds in timings]
-    rates = [TimedRate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
+    rates = [Rate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
     *step_seconds, tiny_seconds = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
     starts = _starts(tiny, plain)
@@ -311,7 +295,7 @@ def _update(device: str, dtype: str, side: int, number: int) -> Work:
     return optimizer.step
 
 
-def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[TimedRate]) -> Accelerator:
+def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[Rate]) -> Accelerator:
     """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
     facts = devices.describe(device)
     source = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
@@ -338,7 +322,7 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
 
 
 def _efficiency(
-    accelerator: Accelerator, rates: list[TimedRate], start: float, host: float, wide: str, known: Efficiency | None
+    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: Efficiency | None
 ) -> Efficiency:
     """Shares of the datasheet: of products the median over sizes, of reads that of the largest; of attention also the
     ratio of backward to forward, at the median length. Where servers' kernels are `known`, these are added as
@@ -379,7 +363,7 @@ def _efficiency(
     return replace(efficiency, curves=curves | updates, cited={**efficiency.cited, **dict.fromkeys(updates, source)})
 
 
-def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:
+def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:
     by_kind: dict[tuple[str, str], list[float]] = {}
     for rate in rates:
         by_kind.setdefault((rate.kind, rate.dtype), []).append(rate.rate)

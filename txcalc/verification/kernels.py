@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from txcalc.evidence.figures import Figure
 from txcalc.ledger import Ledger
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.verification import device as devices
 from txcalc.verification.measure import Work
-from txcalc.verification.verdict import Measurement
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
 FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
@@ -61,7 +61,7 @@ def profile_kernels(work: Work, device: str) -> PassKernels:
     return PassKernels(products, attention, kernels)
 
 
-def figures(ledger: Ledger, load: str, training: bool, kernels: PassKernels) -> Iterator[Measurement]:
+def figures(ledger: Ledger, load: str, training: bool, kernels: PassKernels) -> Iterator[Figure]:
     """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
     products = attention = 0
     for entry in ledger:
@@ -71,4 +71,7 @@ def figures(ledger: Ledger, load: str, training: bool, kernels: PassKernels) -> 
             products += int(entry.times) * (passes(entry) if training else 1)
     for part, counted, runs in (("products", products, kernels.products), ("attention", attention, kernels.attention)):
         by_name = {name: float(number) for name, number in runs.items()}
-        yield Measurement("kernels", load, part, "launches", None, counted, sum(runs.values()), {}, by_name)
+        ran = sum(runs.values())
+        yield Figure(
+            quantity="kernels", load=load, part=part, unit="launches", predicted=counted, measured=ran, beside=by_name
+        )

@@ -21,8 +21,8 @@ def proofs(model: Model, verdict: Verdict) -> dict[str, Shown | None]:
     shown = {name: verdict.known[name] for name, row in totals.items() if verdict.ok and _complete(model, row)}
     formulas = Formulas(sized(model))
     return {
-        name: Shown(formulas.digest(name), *shown[name], ()) if name in shown else None  # of its sizes: no conditions
-        for name in totals
+        name: Shown(formulas.digest(name), known.how, known.where, ()) if (known := shown.get(name)) else None
+        for name in totals  # of its sizes: no conditions
     }
 
 

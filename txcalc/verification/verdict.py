@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from msgspec import Struct, field as struct_field
-
+from txcalc.evidence.figures import Figure
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
@@ -48,32 +47,6 @@ class CheckedRow(NamedTuple):
     for_all: bool = False
 
 
-class Measurement(Struct, frozen=True):
-    """A measured figure that need not equal its prediction.
-
-    load        the work that was measured
-    part        a kind of part, or "" for all of it
-    unit        "bytes", "seconds", "tokens", "tokens/s" or "launches"
-    floor       lower bound for any implementation; None: unknown
-    gap         the terms of measured minus predicted, by name
-    beside      further figures by name, no part of measured minus predicted
-    planned     what `deploy` reserves for it; None: no deployment
-    above       the prediction's terms above the floor, by name
-    """
-
-    quantity: str
-    load: str
-    part: str
-    unit: str
-    floor: float | None
-    predicted: float | None
-    measured: float
-    gap: Mapping[str, float] = struct_field(default_factory=dict)
-    beside: Mapping[str, float] = struct_field(default_factory=dict)
-    planned: float | None = None
-    above: Mapping[str, float] = struct_field(default_factory=dict)
-
-
 @dataclass
 class Verdict:
     """The rows of one model; on a device also `figures` of memory and time, which need not be equal. `notes` say what
@@ -82,7 +55,7 @@ class Verdict:
     model: str
     rows: list[CheckedRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    figures: list[Measurement] = field(default_factory=list)
+    figures: list[Figure] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from msgspec.structs import replace
 from torch import Tensor
 
+from txcalc.evidence.figures import Figure
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import FEED_FORWARD, Ledger
@@ -40,7 +41,7 @@ from txcalc.verification.measure import Peak, Work, measure_peak, time_captured,
 from txcalc.verification.saved import claims
 from txcalc.verification.storage import state_bytes
 from txcalc.verification.subject import Subject as Modules
-from txcalc.verification.verdict import Measurement, Verdict, module_paths
+from txcalc.verification.verdict import Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ONE_GPU = Layout()
@@ -198,16 +199,23 @@ def _random_like(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
     return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
 
 
-def peak_memory(subject: DeviceModel, load: Load) -> Measurement:
+def peak_memory(subject: DeviceModel, load: Load) -> Figure:
     """The most that is held at once: of fake tensors (predicted), and on the device."""
     prepare = subject.prepare(load)
     predicted, peak = trace_peak(prepare, subject.device), measure_peak(prepare, subject.device)
-    floor, gap = subject.least_bytes(load), _gap(predicted, peak)
-    unused = {} if peak.reserved is None else {UNUSED: peak.reserved - peak.peak}
-    planned = deployed(subject, load)
-    above = {f"for what it computes ({_largest(predicted.added)})": predicted.peak - floor}
-    figures = floor, predicted.peak, peak.peak, gap, unused, planned, above
-    return Measurement("peak memory", str(load), "", "bytes", *figures)
+    floor = subject.least_bytes(load)
+    return Figure(
+        quantity="peak memory",
+        load=str(load),
+        unit="bytes",
+        floor=floor,
+        predicted=predicted.peak,
+        measured=peak.peak,
+        gap=_gap(predicted, peak),
+        beside={} if peak.reserved is None else {UNUSED: peak.reserved - peak.peak},
+        planned=deployed(subject, load),
+        above={f"for what it computes ({_largest(predicted.added)})": predicted.peak - floor},
+    )
 
 
 def deployed(subject: DeviceModel, load: Load) -> int | None:
@@ -245,7 +253,7 @@ def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
 
 def times(
     subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
-) -> Iterator[Measurement]:
+) -> Iterator[Figure]:
     """Seconds of a pass and of its parts by kind, on fresh data each time, with the roofline's floor and the time
     expected from the accelerator's efficiency; on CUDA a decode step also as a replayed graph. `notes` gets the reason
     where none can be captured."""
@@ -268,8 +276,9 @@ def times(
         yield _time(str(load), kind, costs.get(kind, Cost()), part_s)
 
 
-def _time(load: str, part: str, cost: Cost, measured: float) -> Measurement:
-    return Measurement("time", load, part, "seconds", cost.floor, cost.achievable, measured)
+def _time(load: str, part: str, cost: Cost, measured: float) -> Figure:
+    figure = partial(Figure, quantity="time", load=load, part=part, unit="seconds")
+    return figure(floor=cost.floor, predicted=cost.achievable, measured=measured)
 
 
 def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
@@ -279,7 +288,7 @@ def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -
     return {"": total(costs.values()), CAPTURED: without_host, **costs}
 
 
-def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[str, Any]]:
+def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, Any]]:
     """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
     work = subject.prepare(load)(subject.device)
     work()
@@ -288,9 +297,7 @@ def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[
     return list(counts), run.described()
 
 
-def training_speed(
-    subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5
-) -> Iterator[Measurement]:
+def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
     """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, compared with `train`:
     seconds, tokens per second, bytes allocated and reserved."""
     label = f"{load}, cross-entropy"
@@ -300,14 +307,14 @@ def training_speed(
     devices.tidy(subject.device)
     work = prepare(subject.device)
     median_s = median(time_fresh(lambda: work, subject.device, repeats))
-    yield Measurement("time", label, "", "seconds", step.floor, step.seconds, median_s)
-    speed = step.tokens / median_s
-    yield Measurement("speed of training", label, "", "tokens/s", None, step.tokens / step.seconds, speed)
-    floor = subject.least_bytes(load)
-    yield Measurement("memory of training", label, "", "bytes", floor, plan.fullest.allocated, peak.peak)
+    figure = partial(Figure, load=label)
+    yield figure(quantity="time", unit="seconds", floor=step.floor, predicted=step.seconds, measured=median_s)
+    speed = partial(figure, quantity="speed of training", unit="tokens/s")
+    yield speed(predicted=step.tokens / step.seconds, measured=step.tokens / median_s)
+    memory = partial(figure, quantity="memory of training", unit="bytes", floor=subject.least_bytes(load))
+    yield memory(predicted=plan.fullest.allocated, measured=peak.peak)
     if peak.reserved is not None:
-        label = f"{label}, reserved"
-        yield Measurement("memory of training", label, "", "bytes", floor, plan.fullest.reserved, peak.reserved)
+        yield memory(load=f"{label}, reserved", predicted=plan.fullest.reserved, measured=peak.reserved)
 
 
 def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
@@ -339,7 +346,7 @@ def attention_share(seconds: Mapping[str, float]) -> float:
     return core / feed_forward
 
 
-def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Measurement]:
+def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
     """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
     the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
     expected, measured = list[float](), list[float]()
@@ -356,7 +363,8 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
     foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
     for how, where in foreseen:
         if where is not None:
-            yield Measurement("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
+            figure = partial(Figure, quantity="attention outweighs the feed-forward", unit="tokens")
+            yield figure(load=f"by {how}", predicted=where, measured=met)
 
 
 def common_loads(model: Model, device: str) -> tuple[Load, ...]:

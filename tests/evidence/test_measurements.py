@@ -378,7 +378,7 @@ def test_a_number_that_was_changed_is_seen(tmp_path: Path) -> None:
         (
             '{"schema": "txcalc/measurements/1", "device": {}, "date": "", "command": "", "complete": true, '
             '"items": {"a": {}}}',
-            "no whole file of measurements: Object missing required field `source`",
+            "not a complete file of measurements: Object missing required field `source`",
         ),
     ],
 )

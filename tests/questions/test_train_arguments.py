@@ -69,5 +69,5 @@ def test_a_host_link_that_nothing_uses_is_a_note() -> None:
         offload: txcalc.train("gpt2", gpu="h100:1", tokens=512, host_link="10GB/s", offload=offload).notes
         for offload in (None, "optimizer")
     }
-    unused = "--host-link is not used: nothing is offloaded to the host (--offload optimizer)"
+    unused = "--host-link is ignored: nothing is offloaded to the host (--offload optimizer)"
     assert unused in notes[None] and unused not in notes["optimizer"]

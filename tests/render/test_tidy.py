@@ -150,4 +150,4 @@ def test_rows_and_digits_are_chosen() -> None:
     assert "total & 8.030 B" in latex and "feed-forward &" not in latex
     assert run(*two, "--rows", "nothing")[2].startswith("txcalc: --rows: no row named 'nothing'")
     assert run(*two, "--digits", "0")[2].startswith("txcalc: --digits is 0, expected a whole number from 1 to 15")
-    assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: options: --rows and --digits are of tables")
+    assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: options: --rows and --digits apply to tables")

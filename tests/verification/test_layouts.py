@@ -286,7 +286,7 @@ def test_muon_of_megatron_gathers_what_tp_splits() -> None:
     assert muon_collectives(experts, replace(torchs, layout=Layout(fsdp=2))) == []  # each is whole on a rank
     by_rows = [("all_reduce", 1, 8), ("all_gather", 10, 8 * 16 * 64), ("all_gather", 5, 8 * 16 * 16)]
     assert muon_collectives(experts._replace(rows=1), replace(torchs, layout=Layout(fsdp=8))) == by_rows
-    assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
+    assert "matrices that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
     assert muon_collectives(cut, Recipe(Layout(fsdp=4), optimizer="muon")) == []
     spread = Recipe(Layout(fsdp=4), optimizer="muon")
     tall, wide = (RankTensor(shape, 1, None, False, True, (0,)) for shape in ((64, 16), (10, 64)))

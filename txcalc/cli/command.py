@@ -27,6 +27,7 @@ SUGGESTIONS = {
     "--dtype": ("--weights", "--kv"),
     "--out": ("--plot", "--format"),
     "--gpus": ("--gpu",),
+    "--budget": ("--compute", "--memory"),
     "--format": ("--to",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),

@@ -29,7 +29,7 @@ def chosen(format_: str, json_: bool) -> str:
 def chosen_rows(rows: str | None, digits: int | None, form: str) -> tuple[Sequence[str], int | None]:
     """What `--rows` and `--digits` ask of the tables. Errors: `InputError`."""
     if (rows is not None or digits is not None) and form in ("json", "csv"):
-        raise InputError("options", [f"--rows and --digits are of tables, not of --format {form}"])
+        raise InputError("options", [f"--rows and --digits apply to tables, not to --format {form}"])
     if digits is not None and not 1 <= digits <= 15:
         raise InputError("--digits", [Fault("--digits", digits, "a whole number from 1 to 15")])
     names = re.split(r",(?!\d{3}\b)", rows or "")  # not within 8,192

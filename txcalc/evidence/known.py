@@ -29,7 +29,11 @@ MEANING = {
 # Who can be asked, of `txcalc.verification`: module, function, what it shows.
 ORACLES = {
     "parameters": ("parameters", "rows", "every weight's path and shape"),
-    "bytes": ("storage", "rows", "bytes of every weight and of the cache, and what the device's allocator has of them"),
+    "bytes": (
+        "storage",
+        "rows",
+        "bytes of every weight and of the cache, and what the device's allocator reserves for them",
+    ),
     "fvcore": ("macs", "rows", "forward FLOPs, from fvcore's trace"),
     "flops": ("flops", "rows", "forward FLOPs, from PyTorch's counter, for every batch and length"),
     "training": ("flops", "training_rows", "FLOPs of forward and backward, without and with blocks recomputed"),
@@ -43,8 +47,8 @@ ORACLES = {
 }
 # And on a device, of prefill, decode and a training step.
 MEASURES = {
-    "peak": "the most memory, beside that of fake tensors",
-    "time": "of prefill and decode by kind of part, beside the roofline's floor and what is expected",
+    "peak": "peak memory, compared with that of fake tensors",
+    "time": "of prefill and decode by kind of part, compared with the roofline's floor and the expected time",
 }
 
 

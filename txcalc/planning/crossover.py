@@ -261,7 +261,7 @@ def steps_to_zero(values: list[int], most: int | None) -> int | None:
     slopes = [b - a for a, b in pairwise(values)]
     start, slope, bend = values[0], slopes[0], slopes[1] - slopes[0]
     if slopes[2] - slopes[1] != bend:
-        raise ArithmeticError("a cost of more than the second degree in the length")
+        raise ArithmeticError("a cost that grows faster than the square of the length")
 
     def value(i: int) -> int:
         return start + i * slope + i * (i - 1) // 2 * bend

@@ -179,7 +179,7 @@ def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
         yield best
     yield from (left := [layout for layout in others if not sharding.faults(layout)])
     if first and not left:
-        raise InputError(sharding.model.name, [f"cannot be cut over {number} accelerators", *first])
+        raise InputError(sharding.model.name, [f"cannot be split over {number} accelerators", *first])
 
 
 def step(

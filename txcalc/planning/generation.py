@@ -120,7 +120,7 @@ def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int
 
 def _prefills(model: Model) -> Prefills:
     if model.has_encoder_apart or model.description.kind != "decoder":
-        raise InputError(model.name, ["is no decoder by itself: what it writes without a cache is not counted"])
+        raise InputError(model.name, ["is not a decoder alone: generation without a cache is not counted"])
     return lengths(model, logits="last")
 
 
@@ -144,7 +144,7 @@ def _law(start: int, values: Sequence[int]) -> FlopsLaw:
         heads.append(rows[0])
         rows = [b - a for a, b in pairwise(rows)]
     if any(rows):
-        raise ArithmeticError("a sum of more than the third degree")
+        raise ArithmeticError("a sum that grows faster than the cube of the length")
     # Σ Δᵏ·C(n − start, k), and C(n − start, k) as a polynomial in n
     total = [Fraction(0)] * 4
     basis = [Fraction(1)]

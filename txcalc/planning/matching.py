@@ -47,7 +47,7 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
     path = letter_path(key, model.raw, "--by")
     field = size_field(path)
     if field is None:
-        raise InputError("--by", [f"{path} is no size of a description"])
+        raise InputError("--by", [f"{path} is not a size of a description"])
     start = size_of(model.raw, key)
     search = SizeSearch(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
     below, above = search.around(start)
@@ -110,7 +110,9 @@ class SizeSearch:
         over, least, most = self.over(size), self.over(low), self.over(high)
         assert over is not None and least is not None and most is not None
         if not least <= over <= most:
-            raise InputError("--by", [f"what is matched does not grow with {self.key}: {low:,}, {size:,}, {high:,}"])
+            raise InputError(
+                "--by", [f"the quantity to match does not grow with {self.key}: {low:,}, {size:,}, {high:,}"]
+            )
         return over
 
     def _beyond(self, start: int, up: bool) -> tuple[int, int | None]:
@@ -129,6 +131,7 @@ class SizeSearch:
         other = self.next(start - step, 1 if up else self.most, not up)
         if len({self.over(size) for size in (start, last, other) if size}) == 1:
             raise InputError(
-                "--by", [f"what is matched does not change with {self.key} (name a size that it depends on: L, h_kv)"]
+                "--by",
+                [f"the quantity to match does not change with {self.key} (name a size that it depends on: L, h_kv)"],
             )
         return last, None

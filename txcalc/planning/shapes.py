@@ -140,7 +140,7 @@ class Likeness(Struct, frozen=True, dict=True):
 
     def __post_init__(self) -> None:
         if self.base.description.kind != "decoder":
-            raise InputError(self.base.name, ["is no decoder: a design has one stack of layers"])
+            raise InputError(self.base.name, ["is not a decoder: a design has one stack of layers"])
         for key in ("D", "L", "d_model", "n_layers"):
             if key in self.sizes:
                 raise InputError("options", [f"{key} is what a design looks for: it cannot be set"])

@@ -78,7 +78,7 @@ def utilisation(
                 raise
             continue
         if counted.counts != "a training step":
-            raise InputError(f"--as {name}", ["counts a forward pass, and a utilisation is of a training step"])
+            raise InputError(f"--as {name}", ["counts a forward pass, while MFU is of a training step"])
         recomputed = share * (counted.hardware_flops(recompute) - counted.model_flops)
         positions = ledger.work.positions
         model_flops, executed = Fraction(counted.model_flops, positions), (counted.model_flops + recomputed) / positions

@@ -239,8 +239,8 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     min_gpus       the fewest GPUs that hold the load in memory
     fewest_gpus    the fewest that serve it within the limits; None: none do
     unsuited       if more GPUs do not mend a missed limit: the replica that comes closest
-    times_cheapest  of several of a model that serve the load: cost per hour (per million tokens, if each is at its
-                   capacity), over that of the cheapest
+    times_cheapest  of several deployments of a model, those that serve the load: cost per hour (per million tokens, if
+                   each is at its capacity), over that of the cheapest
     layouts        best first, by `rule`
     memory         of each GPU of every distinct stage
     largest        the largest load that fits or, if a rate is too high, is within the limits
@@ -521,7 +521,7 @@ def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal
 
 def _by_cost(deployments: list[Deploy | Refusal]) -> list[Deploy | Refusal]:
     costs = {i: cost for i, each in enumerate(deployments) if (cost := _cost(each)) is not None}
-    if len(costs) < 2:
+    if not costs or len(deployments) < 2:
         return deployments
     cheapest = min(costs.values())
     order = sorted(range(len(deployments)), key=lambda i: costs.get(i, inf))
@@ -689,7 +689,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
             notes.append(f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)")
         unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
-        notes += [f"{flag} is not used: one GPU sends nothing to others" for flag in unused]
+        notes += [f"{flag} is ignored: one GPU has no other to send to" for flag in unused]
         api = None
         if self.api is not None and serving and speed:
             api = deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)

@@ -161,4 +161,4 @@ def read(path: Path) -> Measurements:
     try:
         return convert(document, Measurements)
     except ValidationError as error:
-        raise InputError(str(path), [f"is no whole file of measurements: {error}"]) from None
+        raise InputError(str(path), [f"is not a complete file of measurements: {error}"]) from None

@@ -126,7 +126,7 @@ def comes(rate: float | str | None, path: str | None, burstiness: float) -> tupl
     if rate is not None and path is not None:
         raise InputError("options", ["--rate and --arrivals contradict each other"])
     if burstiness != 1 and rate is None:
-        raise InputError("options", ["--burstiness is of requests at a --rate"])
+        raise InputError("options", ["--burstiness needs --rate"])
     return rates(rate) if rate is not None else None, arrivals(path) if path is not None else []
 
 

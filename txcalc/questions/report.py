@@ -163,10 +163,10 @@ def report(
     )
     gpus, runs = names(gpus), names(runs)
     training = {"--layout": layouts or None, "--tokens": tokens, "--global-batch": global_batch}
-    faults = [] if gpus else [f"{flag} is of a plan of serving (add --gpu NAME)" for flag in grid.given()]
+    faults = [] if gpus else [f"{flag} applies to serving plans (add --gpu NAME)" for flag in grid.given()]
     if not runs:
         flags = [flag for flag, value in training.items() if value is not None]
-        faults += [f"{flag} is of a plan of training (add --train NAME:N)" for flag in flags]
+        faults += [f"{flag} applies to training plans (add --train NAME:N)" for flag in flags]
     if faults:
         raise InputError("options", faults)
     models = [load(source, changes, ignore=ignore) for source in model_sources]

@@ -89,7 +89,9 @@ class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
 
 def show_stored(checkpoint: Checkpoint) -> ShowStored:
     """The answer for a checkpoint without a config.json."""
-    missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
+    missing = (
+        "no config.json beside it, and a checkpoint does not say the head width, the windows or the experts per token"
+    )
     model = SourceInfo(checkpoint.where, None, checkpoint.where, None)
     return ShowStored(model=model, checkpoint=checkpoint_info(checkpoint, None), assumptions=(), notes=(missing,))
 

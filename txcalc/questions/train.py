@@ -529,7 +529,7 @@ def notes_of(training: Training, rates: str) -> list[str]:
     notes += [*time_notes(training, rates), *recipe_notes(training)]
     notes += utilisation_notes(training)
     if training.run and training.run.energy_kwh is not None:
-        notes.append("energy is that of the accelerators at full power, without hosts and networks")
+        notes.append("energy is that of the accelerators at full power; hosts and networks are not counted")
     elif training.run and training.run.power_w is None:
         notes.append(f"no energy: the power of {card.name} is not known")
     return notes
@@ -579,7 +579,7 @@ def recipe_notes(training: Training) -> list[str]:
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
         notes.append(f"offload is modelled: {link}{share if recipe.offloads('optimizer') else ''}")
     elif training.machine.host != PCIE:
-        notes.append("--host-link is not used: nothing is offloaded to the host (--offload optimizer)")
+        notes.append("--host-link is ignored: nothing is offloaded to the host (--offload optimizer)")
     return notes
 
 

@@ -48,8 +48,6 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     if largest := answer.largest_that_fits:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
-    usable = f", {iec(gpu.visible_bytes)} usable" if gpu.visible_bytes < gpu.memory_bytes else ""
-    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each{usable}; {answer.layout}"
     plan = [
         f"{serving.sequences(work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
@@ -59,14 +57,20 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
     lines = [*verdicts, *(serving.headline(answer, speed) if speed else ())]
     if not detail:
         cost = serving.cost(speed) if speed and speed.price_per_gpu_hour is not None else ()
-        return [*lines, *cost, f"{answer.model.name} on {gpus}", *plan, *_memory_lines(answer)]
+        plan[0] = f"{answer.model.name}: {plan[0]}"
+        return [*lines, *cost, *plan, *_memory_lines(answer)]
+    usable = f", {iec(gpu.visible_bytes)} usable" if gpu.visible_bytes < gpu.memory_bytes else ""
+    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each{usable}; {answer.layout}"
     pages = f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}"
     return [*lines, answer.model.summary[0], gpus, *plan, f"{pages}, reserve {gpu.reserve} ({gpu.reserve_source})"]
 
 
 def _memory_lines(answer: Deploy) -> list[str]:
     """What the fullest GPU holds, how much more fits, and the fewest GPUs."""
-    stage, work = min(answer.memory, key=lambda stage: stage.free_bytes), answer.workload
+    stage, work, gpu = min(answer.memory, key=lambda stage: stage.free_bytes), answer.workload, answer.gpu
+    memory = iec(gpu.memory_bytes)
+    if gpu.visible_bytes < gpu.memory_bytes:
+        memory = f"{iec(gpu.visible_bytes)} usable of {memory}"
     sizes = {"weights": stage.weights_bytes, "cache": stage.cache_bytes, "activations": stage.activations_bytes}
     sizes["engine"] = stage.rest_bytes
     used = ", ".join(f"{name} {iec(size)}" for name, size in sizes.items() if size)
@@ -74,7 +78,7 @@ def _memory_lines(answer: Deploy) -> list[str]:
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
     return [
-        f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {used}; reserve {answer.gpu.reserve}",
+        f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {memory}; {used}; reserve {gpu.reserve}",
         f"at most {answer.max_concurrency:,} such sequences, or {work.concurrency:,} of {longest} "
         f"(limited by {answer.limit})",
         f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
@@ -83,15 +87,16 @@ def _memory_lines(answer: Deploy) -> list[str]:
 
 def verdict(answer: Deploy) -> str:
     """Whether it fits, and by how much."""
+    gpus = f"{answer.layout.gpus} × {answer.gpu.title}{f' ({answer.layout})' if answer.layout.gpus > 1 else ''}"
     if answer.fits:
-        return f"fits: {iec(answer.headroom_bytes)} to spare on the fullest GPU"
+        return f"fits on {gpus}: {iec(answer.headroom_bytes)} to spare on the fullest GPU"
     lacking = f"the fullest GPU lacks {iec(-answer.headroom_bytes)} (limited by {answer.limit})"
     if answer.limit == "RAM" and answer.engine.ram:
         lacking = f"RAM lacks {iec(-(answer.engine.ram.free_bytes or 0))}"
     if answer.max_concurrency:
         asked = serving.sequences(answer.workload.concurrency)
-        return f"fits {answer.max_concurrency:,} of {asked} at the full context: {lacking}"
-    return f"does not fit: {lacking}"
+        return f"fits {answer.max_concurrency:,} of {asked} at the full context on {gpus}: {lacking}"
+    return f"does not fit on {gpus}: {lacking}"
 
 
 def comparison(answer: DeployComparison) -> Report:

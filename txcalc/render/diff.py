@@ -17,14 +17,14 @@ def report(answer: Diff, form: str) -> Report:
     counted.append(["total", "", "", *_costs(answer.whole)])
     tables = []
     if differences:
-        title = "Each difference by itself, added to the first model"
+        title = "Cost of each difference, applied alone to the first model"
         headings = ("key", "from", "to", "parameters", "FLOPs/token", "cache/token")
         tables.append(Table(title, headings, counted, frozenset({0, 1, 2}), True))
     uncounted = [[*_values(row), row.why or ""] for row in differences if not row.cache]
     if uncounted:
         reasons = {row[-1] for row in uncounted}
         columns = 3 if len(reasons) == 1 else 4  # a common reason is in the title
-        title = "Not counted by themselves" + (f": {reasons.pop()}" if columns == 3 else "")
+        title = "Not counted separately" + (f": {reasons.pop()}" if columns == 3 else "")
         named = ("key", "from", "to", "why")[:columns]
         tables.append(Table(title, named, [row[:columns] for row in uncounted], left=frozenset(range(columns))))
     convention = answer.convention
@@ -33,7 +33,7 @@ def report(answer: Diff, form: str) -> Report:
         _verdict(answer) if differences else f"{first.name} and {second.name} are equal",
         f"{answer.workload}; {convention.flops_per_mac} FLOPs per multiply-add; {convention.attention} attention; "
         f"cache in {convention.kv_dtype}",
-        *["differences interact: their single costs do not add up to the total"] * bool(differences),
+        *["differences interact: their separate costs do not add up to the total"] * bool(differences),
     ]
     return Report(tables, header, [*answer.assumptions, *answer.notes])
 

@@ -63,7 +63,7 @@ def report(answer: Fit, form: str) -> Report:
         speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
         header.append(", ".join(["the first format that fits", *speeds, *room]))
     if grouped and (others := len(fitting) - len(served)):
-        header.append(f"without the {others} encoders and encoder–decoders among them (--all)")
+        header.append(f"{others} of them, encoders and encoder–decoders, are left out of the table (--all)")
     return Report([table], header, answer.notes, not answer.failed)
 
 

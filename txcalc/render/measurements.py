@@ -42,7 +42,7 @@ def _notes(answer: Measurements) -> list[str]:
     notes += [f"{name}: {note}" for name, step in steps if step.figures for note in step.notes or ()]
     notes += [f"{name} ran PyTorch's plain attention, not a fused kernel" for name, step in steps if _plain(step)]
     if not answer.complete:
-        notes.append("not complete: the same command goes on where this ended")
+        notes.append("incomplete: the same command resumes it")
     return notes
 
 
@@ -57,17 +57,17 @@ def near(figures: Sequence[tuple[str, Figure]]) -> list[Table]:
     near = sum(ratio <= NEAR for ratio in ledger)
     of_ledger = f": {near} of {len(ledger)} at most {NEAR} × the ledger's, the largest {max(ledger, default=0):.2f} ×"
     tables = [
-        Table("Kernels of a pass, counted on and run", ("work", "counted on", "ran", "of them"),
+        Table("Kernels per pass, predicted and run", ("work", "predicted", "run", "of these"),
               _by_model(kernels, _kernels), frozenset({0, 3})),
         Table(f"Peak memory{of_ledger if ledger else ''}",
               ("work", "ledger", "dry run", "measured", "of ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
-        Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
+        Table("Memory planned by deploy: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
               _by_model([row for row in memory if row[1].planned], _shown(iec, "planned"))),
         Table("Training, predicted by train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
               _by_model(time, _shown(_milliseconds, "floor", "predicted"))),
-        Table("Attention outweighs the feed-forward", ("predicted", "tokens", "measured", "ratio"),
+        Table("Attention costs more than the feed-forward", ("predicted", "tokens", "measured", "ratio"),
               _by_model(lengths, _shown("{:,.0f}".format, "predicted"))),
     ]  # fmt: skip
     return [table for table in tables if table.rows]

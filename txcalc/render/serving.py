@@ -195,7 +195,7 @@ def _within(answer: Deploy, speed: Speed) -> str:
         if check.floor_s is not None and check.limit_s < check.floor_s:
             gpus = f"{speed.layout.gpus} × {answer.gpu.name}"
             return f"impossible on {gpus}: the floor of {check.latency} is {seconds(check.floor_s)}"
-    return f"no layout and batch has {_limits(speed)}"
+    return f"no layout and batch meets {_limits(speed)}"
 
 
 def load(point: Point, as_rate: bool = False) -> str:
@@ -213,11 +213,14 @@ def shared(answer: Deploy, speed: Speed) -> list[str]:
     work, engine = answer.workload, answer.engine
     within = " within the limits" if speed.limits else ""
     users = f"as many users as fit{within}" if speed.capacity else _load(speed)
+    most = "within the limits" if within and speed.capacity else "as many as memory holds"
     return [
         f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
         f"weights {engine.weights}, cache {engine.kv}",
+        *([f"limits: {_limits(speed)}; the table has means"] if speed.checks else ()),
         *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        f"max users: in flight{within} at full context. Speeds: achievable, each in its best layout (floors: --json)",
+        f"max users: requests in flight at full context, {most}. Speeds: achievable, each in its best layout "
+        "(floors: --json)",
     ]
 
 
@@ -304,7 +307,7 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
         rows.append(("share of time in prefill", _share(steady.utilisation), None, None, None))
         if steady.timed and speed.rate is not None:
             rows.append(_rates("requests in the system, on average", steady.requests_in_system))
-    return Table("Speed", ("", "at the load", "one request", "its floor", "bound"), rows)
+    return Table("Speed", ("", "at the load", "one request", "floor", "bound"), rows)
 
 
 def _rates(name: str, at_the_load: float | None, one_request: float | None = None) -> tuple[Any, ...]:

@@ -33,14 +33,14 @@ def tables(checkpoint: CheckpointInfo) -> list[Table]:
         for row in rows
     ]
     if extra:
-        title = "Explained, and no parameters of their own"
+        title = "Explained, but not parameters"
         result.append(_cut(title, ("what", "tensor", "shape", "type", "elements"), extra, frozenset({0, 1, 3})))
     if check.missing:
         lacking = [[row.path, _shape(row.shape), cell(row.copies), cell(row.elements)] for row in check.missing]
         headings = ("part", "shape", "copies", "parameters")
-        result.append(_cut("Described, and not in the checkpoint", headings, lacking))
+        result.append(_cut("In the description, not in the checkpoint", headings, lacking))
     if check.unexplained:
-        result.append(_names("In the checkpoint, and not described", check.unexplained))
+        result.append(_names("In the checkpoint, not in the description", check.unexplained))
     return result
 
 

@@ -160,7 +160,7 @@ def size_of(raw: Table, name: str) -> Any:
     """
     path = spec.letter_path(name, raw)
     if size_field(path) is None:
-        raise InputError(name, [f"{path} is no size of a description"])
+        raise InputError(name, [f"{path} is not a size of a description"])
     steps = path.split(".")
     values = [value for table in _tables(raw, path != name) for value in _under(table, steps)]
     if not values:

@@ -241,7 +241,7 @@ class Sweep:
             raise UnknownName(f"--over {name}", "axis", error.name, known, f"letters: {', '.join(known)}") from None
         field = size_field(path)
         if field is None:
-            raise InputError(f"--over {name}", [f"{path} is no size of a description, and cannot be swept"])
+            raise InputError(f"--over {name}", [f"{path} is not a size of a description, and cannot be swept"])
         for value in extremes:
             try:
                 field.check(value)

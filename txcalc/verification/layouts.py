@@ -124,7 +124,7 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
         group = layout.expert_group
         yield f"ep · etp = {group} is no divisor of tp · fsdp · cp = {ranks}: each copy of dp has all experts"
     if layout.exchanges and recipe.shards == 1:
-        yield "without fsdp nobody adds up the gradients of experts that are spread over others than tp's ranks"
+        yield "without fsdp the gradients of experts outside tp's ranks are not summed"
     if layout.exchanges and layout.tp > layout.sp:
         if recipe.local_tokens % layout.tp:
             yield f"{recipe.local_tokens} tokens are no multiple of tp, whose ranks send a share each to the experts"

@@ -156,9 +156,7 @@ class MeasuredModel(Model, frozen=True):
             counter = flops.count(self.net, partial(run_module, self.name, self.net, [self.takes], [tensor]))
         if counter.uncounted:
             names = ", ".join(sorted({name for names in counter.uncounted.values() for name in names}))
-            raise InputError(
-                self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
-            )
+            raise InputError(self.name, [f"runs operators without a FLOP count: {names} (txcalc.trace names them)"])
         paths = [
             path for path, _ in self.net.named_modules() if self._own_params.get(path) or counter.by_module.get(path)
         ]

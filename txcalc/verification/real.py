@@ -337,7 +337,7 @@ def _verdict(model: Model, recipe: Recipe, results: list[RankResult]) -> Verdict
     verdict.rows += [row for result in results for row in compared_rows(model, recipe, result)]
     verdict.notes += [
         f"values: losses and gradients in fp32, equal to one process to {TOLERANCE:g} of the largest element",
-        "every rank's step came to its end: no collective and no schedule waited for itself",
+        "every rank finished its step: no deadlock in collectives or schedule",
     ]
     if recipe.layout.pp > 1 or recipe.accumulation > 1:
         verdict.notes.append("collectives: compared for one micro-batch without a pipeline, as --layout alone does")

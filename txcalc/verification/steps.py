@@ -232,7 +232,7 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
     windows = [name for name in unit.values if name.startswith("attention.window")]
     fixed = unit.description.kind == "encoder" or root.fixed is not None
     if fixed or len(windows) > 1:
-        raise NotForAll("it has an encoder alone, or windows of several sizes")
+        raise NotForAll("it is an encoder, or has windows of several sizes")
     if any(name.startswith("compressed.") for name in unit.values):
         return _measure_pooled(unit, form)
     rows: list[CheckedRow] = []

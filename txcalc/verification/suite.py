@@ -139,12 +139,16 @@ class Suite:
                 for name, item in before["items"].items()
             }
         except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
-            raise InputError("measure", [f"--out {path} exists and is no file of measurements: {error}"]) from None
+            raise InputError("measure", [f"--out {path} exists and is not a file of measurements: {error}"]) from None
         if not same_device:
-            raise InputError("measure", [f"--out {path} has measurements of another device or PyTorch (another name)"])
+            raise InputError(
+                "measure", [f"--out {path} has measurements of another device or PyTorch (choose another name)"]
+            )
         if sheet != self.results["datasheet"]:
             used = f"with --gpu {sheet}" if sheet else "without --gpu"
-            raise InputError("measure", [f"--out {path} was begun {used}: go on so, or give it another name"])
+            raise InputError(
+                "measure", [f"--out {path} was begun {used}: continue the same way, or choose another name"]
+            )
         hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
         moved = before["device"] != self.results["device"]
         self.results["hosts"] = hosts if moved else before.get("hosts", [])

@@ -133,7 +133,7 @@ def forward_flops(
     if counter is None:
         return None, why
     if missed := sorted(set().union(*counter.uncounted.values())):
-        return None, f"nobody counts {', '.join(missed)}"
+        return None, f"there is no FLOP count for {', '.join(missed)}"
     return counter.by_module, ""
 
 

@@ -46,7 +46,7 @@ from txcalc.verification.verdict import Verdict, module_paths
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ONE_GPU = Layout()
 CAPTURED = "captured"
-UNUSED = "taken from the device and not used: fragments"
+UNUSED = "reserved on the device but not used: fragments"
 WORKS = 2  # as often is a piece of work done: once before it counts
 
 
@@ -247,7 +247,7 @@ def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
         who = _largest({name: sign * size for name, size in difference.items()})
         names[f"scratch space and workspaces ({who})"] = requested - predicted.peak
     if peak.peak != requested:
-        names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = peak.peak - requested
+        names["blocks larger than requested: rounded up, or not split"] = peak.peak - requested
     return names
 
 

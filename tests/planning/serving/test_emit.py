@@ -97,7 +97,7 @@ def test_drafts_and_adapters_in_every_engines_words() -> None:
     out = emit(*asked, "--draft", "4", "--emit", "dynamo")[1]
     assert '"method": "ngram", "num_speculative_tokens": 4' in out and "proposed at no cost" in out
     code, _, err = emit(*asked[:3], "--tp", "4", "--pp", "2", *asked[-2:], "--draft", "4", "--emit", "vllm")
-    assert code == 2 and "vLLM drafts in no pipeline: --pp 1" in err
+    assert code == 2 and "vLLM has no drafts with pipeline parallelism (--pp 1)" in err
 
 
 @pytest.mark.slow
@@ -223,7 +223,7 @@ def test_engine_and_format_agree_with_the_command() -> None:
         ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),
         ((*LLAMA, "--emit", "ollama"), "Ollama splits a model by layers, and the plan's layout is tp=4"),
         ((*LLAMA[:2], "h100:1", "--emit", "vllm"), "the plan does not fit (its weights)"),
-        ((*gguf, "--adapters", "1", "--adapter-rank", "8", "--emit", "ollama"), "nothing for --adapters"),
+        ((*gguf, "--adapters", "1", "--adapter-rank", "8", "--emit", "ollama"), "cannot set --adapters"),
         ((*gguf, "--kv", "q5_1", "--emit", "ollama"), "expected a dtype of Ollama's cache: bf16, q8_0, q4_0"),
     ):
         code, out, err = emit(*argv)

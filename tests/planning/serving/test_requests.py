@@ -50,7 +50,7 @@ def test_what_a_request_leaves_open() -> None:
         ({"prompt": 90, "answer": 20}, "answer is 20, expected at most 10, what a prompt of 90 leaves"),
         ({"prompt": 90, "answer": 20}, "(--context 110)"),
         ({"draft_tokens": 2}, "--acceptance 70%"),
-        ({"acceptance": 0.5}, "none are proposed"),
+        ({"acceptance": 0.5}, "needs a draft"),
         ({"prompt": 5, "prefix": 6}, "shared prefix is 6, expected at most the 5 tokens"),
     ],
 )

@@ -50,7 +50,10 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     most = planner.max_concurrency(Layout(), 4096)
     wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
     assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
-    assert found.rule == "those that fit; within the limits; quickest from question to answer at this load"
+    assert (
+        found.rule
+        == "first those that fit, then those within the limits, then the shortest end-to-end time at this load"
+    )
 
 
 def test_ranks_of_smaller_nodes_are_apart() -> None:
@@ -214,7 +217,7 @@ def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
 
 def test_a_link_that_nothing_uses_is_a_note() -> None:
     argv = ("llama-3.1-8b", "--gpu", "l4:1", "--context", "2k", "--link", "30GB/s")
-    assert "--link is not used: one GPU sends nothing to others" in run(*argv)[2]
+    assert "--link is ignored: one GPU has no other to send to" in run(*argv)[2]
     assert "is not used" not in run(*argv[:2], "l4:2", *argv[3:])[2] and "is not used" not in run(*argv[:-2])[2]
     assert run.data(*argv)["gpu"]["source"]["link"] == "--link"
 
@@ -332,7 +335,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     code, out, _ = run(*argv)
     out = out.replace("\n", " ")
     assert code == 1 and "largest load that fits: 172 users on tp=8, TTFT " in out and " per 1M out" in out
-    assert out.startswith("fits 172 of 500 sequences at the full context: ")
+    assert out.startswith("fits 172 of 500 sequences at the full context on 8 × ")
     assert " users are served at once, limited by the cache, at " in out
     data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
@@ -344,7 +347,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     code, out, _ = run(*argv, "--ttft", "5s")
     assert code == 1 and out.startswith("misses mean TTFT ")
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
-    assert code == 1 and out.startswith("does not fit: ") and "largest load that fits" not in out
+    assert code == 1 and out.startswith("does not fit on ") and "largest load that fits" not in out
 
 
 def test_targets_that_a_floor_forbids() -> None:

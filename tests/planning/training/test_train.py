@@ -513,7 +513,7 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
         key: value for key, value in data["search"].items() if key != "too_few"
     }
     code, _, err = run(*few[:-1], "--gpu", "l4:1")
-    assert code == 1 and 'without ":1" the fewest that suffice are found' in err
+    assert code == 1 and 'without ":1" the smallest number that fits is found' in err
     many = [{"1": "4096"}.get(text, text) for text in few]
     code, out, _ = run(*many, "--gpu", "l4", "--recompute", "none", "--global-batch", "4096")
     assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less

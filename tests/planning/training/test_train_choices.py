@@ -334,7 +334,7 @@ def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
     small = replace(ONE, accelerator=replace(ONE.accelerator, memory=1))
     search = Search(load(DECODER, {"lora.rank": 4}), Recipe(tokens=1, frozen="nf4"), small, 1, 1)
     assert search.run(given=False).refused.endswith(" KiB")
-    assert search.run().refused.endswith(' KiB (more GPUs); without ":1" the fewest that suffice are found')
+    assert search.run().refused.endswith(' KiB (more GPUs); without ":1" the smallest number that fits is found')
 
 
 @pytest.mark.parametrize(("reserved", "fits"), [(79, True), (80, True), (81, False)])
@@ -417,6 +417,8 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["diffllama", "forgetting", "compressed", "deberta"])
 def test_positions_of_an_attention_whose_exchange_is_unknown_are_not_split(name: str) -> None:
-    with pytest.raises(InputError, match="how ranks would exchange the keys and values of this attention is not known"):
+    with pytest.raises(
+        InputError, match="the exchange of keys and values between ranks is not known for this attention"
+    ):
         txcalc.train(TINY[name], gpu="h100:2", layout="cp=2", tokens=64)
     assert txcalc.train(TINY["latents"], gpu="h100:2", layout="cp=2", tokens=64).fits

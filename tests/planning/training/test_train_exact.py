@@ -111,7 +111,7 @@ def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import timeline
 
     monkeypatch.setattr(timeline, "order", lambda *asked: [Action("B", 0, 0), Action("F", 0, 0)])
-    with pytest.raises(InputError, match="1f1b with 1 micro-batches waits for itself at pp = 1"):
+    with pytest.raises(InputError, match="1f1b with 1 micro-batches deadlocks at pp = 1"):
         simulate(Recipe(), [PieceTime(1, 1, 1, 0)])
 
 

@@ -89,7 +89,7 @@ def _agreed(model: Model, native: Format) -> Format:
         more = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
         stored, counted = checkpoint.size.bytes - more, sum(native.bytes_of(entry) for entry in model.entries)
         if abs(counted - stored) > OTHERWISE * stored:
-            mend = "which of them is right? --weights FORMAT counts another"
+            mend = "which of them is right? --weights FORMAT chooses one"
             fault = f"says {method!r}, {counted:,} bytes by its keys, and its checkpoint's tensors have {stored:,}"
             raise InputError("quantization_config", [f"{fault} ({mend})"])
     return native

@@ -75,7 +75,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     main = next((form for _, form in reversed(rules) if form), None)
     mixed = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
     if not isinstance(mixed, Mixed) or not mixed.choices:
-        raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
+        raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists exclude every layer"])
     if unknown := [name for modules in read.lists for name in modules.unknown(ledger)]:
         few = ", ".join(sorted(unknown)[:3])
         raise InputError(WHERE, [f"names modules that are not known here: {few} (--weights FORMAT counts all alike)"])

@@ -220,7 +220,7 @@ def with_offload(
 ) -> EngineConfig:
     """An engine with the requested part of the model in RAM. Errors: `InputError` for unified memory."""
     if accelerator.unified:
-        raise InputError("--ram", [f"{accelerator.title} has no memory of its own: what it holds is in RAM already"])
+        raise InputError("--ram", [f"{accelerator.title} shares its memory with the host: nothing can be moved to RAM"])
     layout = Layout(pp=gpus)
 
     def fits(offload: Offload) -> bool:
@@ -273,7 +273,8 @@ class LayoutCapacity(NamedTuple):
 
 # The ranking of layouts: a pipeline only if nothing else fits, since its stages add to every token's time.
 RULE = (
-    "those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; most room"
+    "first those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; "
+    "most free memory"
 )
 
 

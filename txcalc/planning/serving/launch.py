@@ -77,9 +77,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if style.write is None:
         return "\n".join([*comments, *_comment(weights), *_dynamo(plan, weights, pools, guess)])
     if pools:
-        raise InputError(
-            "--emit", [f"{engine} alone serves no pools of their own for prompts and answers: --emit dynamo"]
-        )
+        raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
     if style.gguf:
         requests = "1 request" if (number := slots(plan, engine)) == 1 else f"{number} requests"
@@ -109,7 +107,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     if lacking := unsupported(chosen, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
     if not plan.best.serves:
-        raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}), so that no command runs it"])
+        raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}): no command runs it"])
     return chosen
 
 
@@ -281,7 +279,7 @@ def _vllm_flags(
     ]
     if guess:
         if layout.pp > 1:
-            raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
+            raise InputError("--emit", ["vLLM has no drafts with pipeline parallelism (--pp 1)"])
         draft = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
         draft["parallel_drafting"] = _at_once(plan.planner.draft)
         text = json.dumps({key: value for key, value in draft.items() if value})

@@ -94,7 +94,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
         "--n-cpu-moe": engine.offload and engine.offload.experts > engine.offload.layers,
     }
     if flags := [flag for flag, wanted in lacking.items() if wanted]:
-        raise InputError("--emit", [f"a Modelfile has nothing for {', '.join(flags)} (--emit llama.cpp)"])
+        raise InputError("--emit", [f"a Modelfile cannot set {', '.join(flags)} (--emit llama.cpp)"])
     start = {"OLLAMA_NUM_PARALLEL": str(number), "OLLAMA_FLASH_ATTENTION": "1"}
     if word := _cache(plan, CACHES_OF_OLLAMA, "Ollama"):
         start["OLLAMA_KV_CACHE_TYPE"] = word
@@ -142,7 +142,7 @@ def _draft(plan: Plan, guess: SpeculativeDecoding) -> Flags:
     draft, model = plan.planner.draft, plan.planner.model
     if draft is None or draft.description.drafting != "in-turn" or draft.description.last.features:
         name = draft.name if draft else "n-grams"
-        raise InputError("--emit", [f"no flags of llama.cpp's are known here for a draft such as {name}"])
+        raise InputError("--emit", [f"llama.cpp's flags are not known for a draft such as {name}"])
     if draft is model.predictor:
         flags: Flags = [("--spec-type", "draft-mtp")]
     else:

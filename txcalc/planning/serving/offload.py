@@ -73,9 +73,9 @@ class Offload(Struct, frozen=True):
         """What of a figure rests on what is not known of the host."""
         if not self.cuts or self.host is None:
             return
-        yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie says another rate)"
+        yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie changes it)"
         if self.host.peak is None:
-            yield "the host's arithmetic is not counted: reads of RAM decide, where few sequences run at once"
+            yield "the CPU's arithmetic is not counted: with few sequences, reading RAM takes longer"
 
     def __str__(self) -> str:
         words = []

@@ -25,8 +25,8 @@ from txcalc.planning.serving.steady_state import closed_loop, open_loop
 from txcalc.planning.serving.traffic import Lengths, Requests
 
 CONTEXT = 8192  # tokens, the default of a plan
-UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acceptance 70%)"
-UNPROPOSED = "an acceptance is of a draft's tokens, and none are proposed (--draft 4, 4:SOURCE or mtp)"
+UNACCEPTED = "a draft needs the probability that a proposed token is accepted (--acceptance 70%)"
+UNPROPOSED = "an acceptance needs a draft (--draft 4, 4:SOURCE or mtp)"
 
 
 class SpeculativeDecoding(NamedTuple):

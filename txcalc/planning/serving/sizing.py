@@ -39,7 +39,7 @@ from txcalc.planning.serving.deployment import (
 from txcalc.planning.serving.points import Request, Slo, Timer
 from txcalc.planning.serving.speed import bounded
 
-RULE = "those that fit; within the limits; quickest from question to answer at this load"
+RULE = "first those that fit, then those within the limits, then the shortest end-to-end time at this load"
 
 
 def sizes(node: int | None, ways: int) -> list[int]:

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.simulation import Simulated
 
 DEFINITIONS = {
-    "ttft": "time to first token: the mean at the load, of queueing, prefill and the engine's overhead",
-    "tpot": "time per output token: the mean at the load, of a decode step at the mean length, the engine's overhead "
-    "and prefill of other prompts",
+    "ttft": "mean time to first token at the load: queueing, prefill and the engine's overhead",
+    "tpot": "mean time per output token at the load: a decode step at the mean length, the engine's overhead and "
+    "prefills of other prompts",
     "alone": "one prompt's prefill with no other load, in chunks, to its first token",
     "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
@@ -41,8 +41,9 @@ DEFINITIONS = {
     "rate",
     "capacity": "the most users within the limits; without limits, those that memory holds at the full context and the "
     "engine runs at once",
-    "throughput": "answer tokens per second, with their prompts' prefill; prompt tokens per second of prefill alone",
-    "cost": "of a million answer tokens: of all the time, prefill included; of prompt tokens: of the time of prefill",
+    "throughput": "answer tokens per second, the time of prefill included; prompt tokens per second of prefill alone",
+    "cost": "of a million answer tokens: all GPU time, prefill included; of a million prompt tokens: the GPU time "
+    "of prefill",
     "floor": "datasheet peaks, perfect overlap, free kernel launches: no server is faster",
     "achievable": "every operation at its measured efficiency, one after the other, with its kernel launch",
 }
@@ -308,7 +309,7 @@ def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo 
     limits = limits or Slo()
     check_budget(price, limits.ttft, limits.tpot)
     if not plan.best.serves:
-        raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
+        raise InputError("speed", ["the plan has no room for a sequence, so it has no speed"])
     timer, best = Timer.of(plan.planner, request, plan.context), plan.best.layout
     chosen = timer.point(best, plan.concurrency, request.rate, plan.best.max_concurrency)
     serving = Serving(plan, timer, price, limits, chosen)
@@ -353,7 +354,7 @@ def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> 
 def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
     times, request = timer.layout_time(chosen.layout), timer.request
     if not times.caching:
-        yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"
+        yield f"{plan.planner.model.name} does not decode: its only latency is that of a pass"
     elif not times.encodes and request.traffic.prompts.high == plan.context > 1:
         filled = f"prompts of {plan.context:,} leave no room in a context of {plan.context:,}"
         yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
@@ -371,7 +372,10 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
         how = f"at {rate} (--link)" if source == "--link" else f"{known} one way (--link changes it)"
         yield f"GPUs are linked {how}{shared}"
     if chosen.layout.pp > 1 and accelerator.link is None:
-        yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known (--link)"
+        yield (
+            "pipeline stages exchange activations through the host at 8 GB/s each way (PCIe 4.0 x4): the card's link "
+            "is not known (--link)"
+        )
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"Pareto front: best {MOST_LAYOUTS} of {len(plan.choices)} layouts"
     if any(not timer.links_known(choice.layout) for choice in plan.choices):

@@ -120,7 +120,7 @@ def memory_within(model: Model, recipe: Recipe, capacity: int | None) -> Ranks |
         peaks += ranks
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
-        cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
+        cautions.append(f"{recipe.optimizer}: communication for matrices that tp splits is not counted")
     if layout.tp > 1:
         of_all = dict.fromkeys(leaf.entry.leaf.of_all for piece in pipeline.pieces for leaf in piece.leaves)
         cautions += [

@@ -85,7 +85,7 @@ def resolve_recipe(
     if sequences and (step_sequences < 1 or step_sequences % sequences):
         faults.append(Fault("--global-batch", step_sequences, f"a multiple of micro-batch · dp · fsdp = {sequences:,}"))
     if "schedule" in choices and layout.pp == 1:
-        faults.append(Fault("--schedule", choices["schedule"], "none where pp = 1: it is of a pipeline"))
+        faults.append(Fault("--schedule", choices["schedule"], "none where pp = 1, which has no pipeline"))
     if faults:
         raise InputError("train", faults)
     schedule = choices.get("schedule", "interleaved" if layout.vpp > 1 else "1f1b")

@@ -111,7 +111,7 @@ def tokens_of(
     if tokens == 0:
         raise InputError("train", [Fault("--train-tokens", 0, "a number above 0")])
     if tokens is compute is None and terms and terms.deadline is not None and terms.budget is None:
-        raise InputError("train", ["--deadline is of a run: --train-tokens, --compute or --budget says which"])
+        raise InputError("train", ["--deadline needs the size of the run: --train-tokens, --compute or --budget"])
     if compute is None:
         return tokens
     token_flops = flops_per_token(model, length)

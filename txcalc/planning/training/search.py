@@ -161,7 +161,7 @@ class Search:
             f" ({mends})" if mends else ""
         )
         if given:
-            refusal += f'; without ":{self.gpus}" the fewest that suffice are found'
+            refusal += f'; without ":{self.gpus}" the smallest number that fits is found'
         return Searched((smallest_layout,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:

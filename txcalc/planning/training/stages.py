@@ -317,7 +317,7 @@ class Pipeline:
         """A note on copies whose gradients nothing sums."""
         if self._sums or self.recipe.layout.pp == 1 or not (self._ties or self._across):
             return ()
-        return ("pp: stages hold copies of shared weights; torch sums no gradients of these, torchtitan refuses it",)
+        return ("pp: stages hold copies of shared weights; torch does not sum their gradients, torchtitan refuses it",)
 
     @property
     def _sums(self) -> bool:
@@ -368,7 +368,7 @@ def _sequential(model: Model) -> str:
     # Megatron exchanges keys and values that it expands from latents.
     cores = [entry.leaf for entry in entries if entry.leaf.attended and entry.leaf.kernels != "latent"]
     known = all(core.exchanges for core in cores)
-    return "" if known else "how ranks would exchange the keys and values of this attention is not known"
+    return "" if known else "the exchange of keys and values between ranks is not known for this attention"
 
 
 def _batched(recipe: Recipe) -> str:

@@ -112,9 +112,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
                 ready.append(waiting.pop(key))
         clocks[rank] = clock
     if any(place < len(table) for place, table in zip(places, tables, strict=True)):
-        raise InputError(
-            "schedule", [f"{recipe.schedule} with {batches} micro-batches waits for itself at pp = {stages}"]
-        )
+        raise InputError("schedule", [f"{recipe.schedule} with {batches} micro-batches deadlocks at pp = {stages}"])
     return Timeline(tuple(map(tuple, events)))
 
 

@@ -19,10 +19,12 @@ from txcalc.program import HELPERS
 from txcalc.questions.explorer import Explorer
 from txcalc.questions.page import PageData
 from txcalc.render.page.programs import programs
+from txcalc.render.train import CAUSES, NAMES
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("core", "charts", "learn", "memory", "compare", "serve", "train", "main")
 MOST_BYTES = 1_500_000
+WORDS = {"feed_forward": "feed-forward", **NAMES, **CAUSES}  # what the page calls a key of its data
 
 OLD = """
 try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = false }
@@ -35,7 +37,8 @@ def page(data: PageData, explorers: Sequence[Explorer]) -> str:
     Errors: `InputError` for a page of more than 1.5 MB.
     """
     models = ",\n".join(map(programs, explorers))
-    document = {**exact(data.to_dict()), "licences": (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")}
+    licences = (FOLDER / "vendor" / "LICENSES.txt").read_text("utf-8")
+    document = {**exact(data.to_dict()), "licences": licences, "words": WORDS}
     views = "\n".join((FOLDER / "app" / f"{name}.js").read_text("utf-8") for name in SCRIPTS)
     start = 'const DATA=JSON.parse(document.getElementById("data").textContent);'
     scripts = [

@@ -20,7 +20,7 @@ const KINDS = [
 const stroke = (i) => ["solid", "dashed", "dotted"][Math.floor(i / COLOURS)];
 const sign = (i) => ["circle", "rect", "triangle"][Math.floor(i / COLOURS)];
 const kindColour = (kind) => colour(Math.max(0, KINDS.indexOf(kind)));
-const spoken = (name) => (name === "feed_forward" ? "feed-forward" : name.replaceAll("_", " "));
+const spoken = (name) => DATA.words[name] ?? name.replaceAll("_", " ");
 
 function save(name, type, content) {
   const link = document.createElement("a");

@@ -18,7 +18,7 @@ function Memory({ model, figures }) {
     { name: `memory ${name}`, value },
     { text: html`<${Badge} how=${byConvention(known(model, figures, quantity))} />` },
   ];
-  const head = ["what", "size", "formula", "bytes", "evidence"];
+  const head = ["quantity", "size", "formula", "bytes", "evidence"];
   const terms = model.parts.map((part) => part.formulas.cache).filter(Boolean); // of all copies
   const one = bytes(t.cache, BITS[held]),
     sum = terms.join(" + "),

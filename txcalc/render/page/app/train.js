@@ -45,11 +45,11 @@ function Train() {
       run.spent_s &&
       html`<section aria-label="Time"><h2>Step time by cause</h2><${Cells} table=${{
         title: "Slowest stage",
-        head: ["what", "time", "share"],
+        head: ["cause", "time", "share"],
         rows: Object.entries(run.spent_s)
           .filter(([, s]) => s > 0)
           .map(([name, s]) => [
-            name,
+            spoken(name),
             cell(`spent ${name}`, s, seconds(s)),
             percentOf(`spent share ${name}`, s / run.step_s.achievable),
           ]),
@@ -72,7 +72,7 @@ function Ranks({ run, memory }) {
     { name: `reserved of ${rank.rank}`, value: rank.reserved_bytes },
   ]);
   return html`<section aria-label="Memory" class="wide"><h2>Memory per rank</h2><${Legend} names=${names} />
-    ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names} memory=${memory} top=${top} />`)}
+    ${shown.map((rank) => html`<${Stack} title=${title(rank)} sizes=${of(rank)} names=${names.map(spoken)} memory=${memory} top=${top} />`)}
     ${run.ranks.length > shown.length && html`<p class="note">The table has all ${run.ranks.length}.</p>`}
     <${Cells} table=${{ title: "Peak bytes of a rank", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;
 }

@@ -25,6 +25,7 @@ from txcalc.errors import InputError
 from txcalc.evidence import splits, store, theorems
 from txcalc.evidence.domains import common
 from txcalc.evidence.formulas import Formulas
+from txcalc.evidence.known import Evidence
 from txcalc.evidence.structures import sized
 from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inheritance, units
 from txcalc.ledger import walk
@@ -100,7 +101,7 @@ def test_configs_that_transformers_makes_by_itself_inherit(draw: Random) -> None
 def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) -> None:
     model = load("llama-3.1-8b", changes)
     assert inherited(model, "flops") == ("proved", "all B, T ≥ 1") and inherited(model, "params") == ("proved", "")
-    assert how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+    assert how_known(model, "flops") == Evidence("proved", "all B, T ≥ 1")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,9 @@ def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) ->
 )
 def test_a_figure_that_depends_on_the_number_of_layers_is_proved_for_every_number(model: Model) -> None:
     """Per-layer embeddings, and a regression on the heads of all layers."""
-    assert how_known(model, "params") == ("proved", "") and how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+    assert how_known(model, "params") == Evidence("proved", "") and how_known(model, "flops") == Evidence(
+        "proved", "all B, T ≥ 1"
+    )
     assert all(known.how == "proved" for known in (show(model).known[name] for name in ("params", "flops")))
 
 
@@ -148,12 +151,12 @@ def test_what_is_measured_of_a_model_stands_in_for_its_structures(monkeypatch: p
     """Theorems of structures first, what was measured of the model at its own sizes next, then a citation."""
     gemma, gpt3 = load("gemma-2-9b"), load("gpt3-175b")
     assert inherited(gemma, "flops") == ("proved", "all B, T ≥ 1")
-    assert how_known(gemma, "flops with cache") == ("measured", "at 8 sizes")
+    assert how_known(gemma, "flops with cache") == Evidence("measured", "at 8 sizes")
     assert inherited(load("gemma-2-9b", {"F": 1000}), "flops with cache") is None
     assert how_known(gpt3, "params").how == "proved"
     monkeypatch.setattr(theorems, "theorems", lambda: store.TheoremFiles({}))
-    assert how_known(gpt3, "params") == ("published", gpt3.description.source)
-    assert how_known(gemma, "flops") == how_known(load(TOY), "params") == ("modelled", "")
+    assert how_known(gpt3, "params") == Evidence("published", gpt3.description.source)
+    assert how_known(gemma, "flops") == how_known(load(TOY), "params") == Evidence("modelled", "")
 
 
 def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

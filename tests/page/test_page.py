@@ -30,7 +30,7 @@ from test_explorer import KINDS, settings, workload
 import txcalc
 from txcalc import hardware
 from txcalc.evidence import theorems
-from txcalc.evidence.known import all_known
+from txcalc.evidence.known import Evidence, all_known
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.crossover import crossovers, ends, lengths
@@ -68,7 +68,7 @@ def made(place: Path, *argv: str) -> Path:
 def test_what_is_proved_of_some_lengths_alone_is_not_proved_on_the_page() -> None:
     """Its batch and tokens may be any: Gemma 2's training step is proved for B and T of 2 or more."""
     gemma = txcalc.load("gemma-2-9b")
-    assert all_known(gemma, KNOWN)["training"] == ("proved", "all B, T ≥ 2")
+    assert all_known(gemma, KNOWN)["training"] == Evidence("proved", "all B, T ≥ 2")
     page = PageModel.of("gemma-2-9b", explore(gemma))
     assert page.known["training"].how == "modelled" and page.known["flops"].how == "proved"
     assert not any("training flops" in domain.further for domain in explore(gemma).domains)

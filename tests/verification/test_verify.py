@@ -25,7 +25,7 @@ from tiny import TINY
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.evidence import theorems
-from txcalc.evidence.known import MEANING
+from txcalc.evidence.known import MEANING, Evidence
 from txcalc.evidence.store import read
 from txcalc.evidence.structures import sized
 from txcalc.parts.cores import AttentionCore
@@ -791,7 +791,7 @@ def test_a_changed_description_inherits_what_holds_for_all_sizes() -> None:
         assert known == {**dict.fromkeys(FIGURES, "proved"), "masked flops": "measured"}
     assert how_known(load("gpt2"), "flops_other").how == "modelled"
     assert how_known(load("mixtral-8x7b"), theorems.FUSED).how == "modelled"  # its experts are
-    assert how_known(load("mixtral-8x7b"), "active") == ("measured", "at 2 sizes")
+    assert how_known(load("mixtral-8x7b"), "active") == Evidence("measured", "at 2 sizes")
     assert {how_known(load(name), "params").how for name in names()} <= MEANING.keys()
 
 
@@ -841,7 +841,7 @@ def test_a_verdict_says_what_was_shown() -> None:
     assert {known.how for known in points.known.values()} == {"measured"}
     assert {row.where for row in points.rows if row.quantity == "traffic"} == {"all B, T = 61"}
     shown = verify(tiny("llama"), ["parameters", "flops", "cache"]).known
-    assert shown["flops"] == ("proved", "all B, T ≥ 2") and shown["params"].how == "proved"
+    assert shown["flops"] == Evidence("proved", "all B, T ≥ 2") and shown["params"].how == "proved"
     assert shown["cache"].how == "measured" and verify(tiny("llama"), ["other"]).ok
     code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--points", "--oracle", "flops")
     assert code == 0 and ": measured, " in out.splitlines()[0] and out.splitlines()[1] == "measured at 5 sizes: flops"

@@ -11,7 +11,7 @@ import pytest
 from command import typed
 from tiny import TINY
 
-from txcalc import InputError, load
+from txcalc import InputError, load, sweep
 from txcalc.model import Model
 from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, idle, presets, spec
@@ -148,6 +148,9 @@ def test_a_change_to_latent_attention_replaces_the_heads_of_keys() -> None:
     latent = {"latent.kv_rank": 512, "latent.d_nope": 128, "latent.d_rope": 64, "latent.d_v": 128}
     assert load("llama-3.1-8b", latent).outline()[1] == "MLA 32 heads, latent 512 + 64; gated F = 14,336"
     assert load("llama-3.1-8b", {**latent, "latent.n_heads": 16}).outline()[1].startswith("MLA 16 heads")
+    rank, *others = latent
+    swept = sweep("llama-3.1-8b", over={rank: [256, 512]}, changes={key: latent[key] for key in others}).rows
+    assert [row["params"] for row in swept] == [load("llama-3.1-8b", latent | {rank: n}).params for n in (256, 512)]
     missing = refused(load, "llama-3.1-8b", {"latent.kv_rank": 512})
     assert "3 faults" in missing and "latent.d_nope is missing" in missing
     windowed, plain = load("mistral-7b", latent), load("mistral-7b", {**latent, "latent.window": 64})

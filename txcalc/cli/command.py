@@ -28,6 +28,7 @@ SUGGESTIONS = {
     "--out": ("--plot", "--format"),
     "--gpus": ("--gpu",),
     "--budget": ("--compute", "--memory"),
+    "--qlora": ("--lora",),
     "--format": ("--to",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
@@ -57,7 +58,7 @@ class Command(TyperCommand):
             message = " ".join(error.format_message().split())
             if not example or "Example: " in message:
                 raise
-            if self.name == "show" and "unexpected extra argument" in message:
+            if self.name in ("show", "kv") and "unexpected extra argument" in message:
                 message = f"{message.rstrip('.')}: compare shows models side by side"
             typed = error.option_name if isinstance(error, NoSuchOption) else ""
             candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())

@@ -480,7 +480,10 @@ def deploy(
         api=api_price,
         utilisation=None if utilisation is None else float(phrases.share(utilisation, "--utilisation")),
     )
-    _check_api(scenario, [each for _, _, each in kinds])
+    if utilisation is not None and (api_price is None or not 0 < (scenario.utilisation or 0) <= 1):
+        raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
+    if api_price is not None and any(each is None for _, _, each in kinds):
+        raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
     placed = [(kind.placed(layout.node, network, link), number, each) for kind, number, each in kinds]
     pairs = [(model, *kind) for model in loaded for kind in placed]
@@ -538,15 +541,6 @@ def _cost(deployment: Deploy | Refusal) -> float | None:
         return None
     capacity = deployment.speed.capacity
     return capacity.cost_per_million_output if capacity else deployment.speed.cost_per_hour
-
-
-def _check_api(scenario: Scenario, prices: Sequence[float | None]) -> None:
-    """Errors: `InputError` where an API cannot be compared with."""
-    share = scenario.utilisation
-    if share is not None and (scenario.api is None or not 0 < share <= 1):
-        raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
-    if scenario.api is not None and None in prices:
-        raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
 
 
 Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour

@@ -6,7 +6,7 @@ field here, and a column in `render.deploy` or `render.serving`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -506,11 +506,14 @@ def workload(plan: Plan, request: Request) -> Workload:
 
 
 def engine_info(plan: Plan) -> EngineInfo:
-    engine, memory, profile = plan.planner.engine, plan.planner.engine.memory, None
+    engine, memory = plan.planner.engine, plan.planner.engine.memory
+    profile = ram = None
     if memory:
         name, version, source = memory.profile.engine, memory.profile.version, memory.profile.source
         graphs, steps = plan.best.fullest.rank.graphs, (memory.most_sequences, memory.most_tokens)
         profile = MemoryProfile(name, version, source, memory.accelerator.visible, graphs, *steps)
+    if offload := engine.offload:
+        ram = Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, offload.host, str(offload))
     return EngineInfo(
         weights=engine.weights.name,
         weights_source=engine.weights.source,
@@ -520,16 +523,9 @@ def engine_info(plan: Plan) -> EngineInfo:
         poll=None if engine.gathers else engine.interval,
         gather=engine.interval if engine.gathers else None,
         profile=profile,
-        ram=_offloaded(plan),
+        ram=ram,
         compute_dtype=engine.weights.dtype,
     )
-
-
-def _offloaded(plan: Plan) -> Offloaded | None:
-    offload = plan.planner.engine.offload
-    if offload is None:
-        return None
-    return Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, offload.host, str(offload))
 
 
 def stage_memory(gpu: Gpu, context: int) -> StageMemory:
@@ -771,23 +767,16 @@ def _speculation(serving: Serving) -> SpeculationInfo | None:
     )
 
 
-def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
+def _part_times(serving: Serving) -> PartTimes:
     """A prefill and a decode step of the chosen point by kind of part, without speculation."""
     times, at = serving.layout_time, serving.chosen
-    if at.tpot is None:
-        return times.prefill_parts(serving.prompt), {}
-    sequences = ceil_div(at.running, at.layout.dp)
-    decode = times.decode_parts(sequences, serving.plan.context, busy=times.busy(at.running))
-    return times.prefill_parts(serving.request.prompt, serving.cached), decode
-
-
-def _part_times(serving: Serving) -> PartTimes:
-    costs = part_costs(serving)
-    prefill, decode = (
-        tuple(_part_time(kind, of[kind]) for kind in (*KINDS, ADAPTERS, LINKS) if kind in of) for of in costs
-    )
-    sums = (sum(cost.achievable for cost in of.values()) for of in costs)
-    return PartTimes(prefill, decode, *sums)
+    costs = [times.prefill_parts(serving.prompt, serving.cached), {}]
+    if at.tpot is not None:
+        sequences = ceil_div(at.running, at.layout.dp)
+        costs[1] = times.decode_parts(sequences, serving.plan.context, busy=times.busy(at.running))
+    parts = [tuple(_part_time(kind, of[kind]) for kind in (*KINDS, ADAPTERS, LINKS) if kind in of) for of in costs]
+    prefill, decode = (sum(cost.achievable for cost in of.values()) for of in costs)
+    return PartTimes(parts[0], parts[1], prefill, decode)
 
 
 def _part_time(kind: str, cost: Cost) -> PartTime:

@@ -271,4 +271,4 @@ def refusals(rows: Sequence[ModelFit]) -> list[str]:
     if len(notes) <= MOST_REFUSALS:
         return notes
     more = len(notes) - MOST_REFUSALS
-    return [*notes[:MOST_REFUSALS], f"and {more} more without a figure (–) for similar reasons"]
+    return [*notes[:MOST_REFUSALS], f"and {more} more are refused for similar reasons"]

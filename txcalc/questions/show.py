@@ -310,7 +310,7 @@ def show(
         cache=cache_figures(ledger, kv),
         memory=memory_figures(model, ledger, keeping_scores, form, dtype, step),
         assumptions=model.assumptions,
-        notes=tuple(dict.fromkeys([*notes(model, ledger, known), *(step.notes if step else ())])),
+        notes=tuple(dict.fromkeys([*notes(model, ledger, known, default_tokens), *(step.notes if step else ())])),
         known=known,
         checkpoint=checkpoint_info(model.checkpoint.stored, model.checkpoint) if model.checkpoint else None,
         checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
@@ -472,7 +472,7 @@ def counted_by(convention: PublishedConvention) -> CountedByConvention:
     )
 
 
-def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence]) -> Iterator[str]:
+def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_tokens: bool) -> Iterator[str]:
     """What a reader of the figures should know."""
     work, params = ledger.work, ledger.total("params")
     yield from model.notes
@@ -481,7 +481,7 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence]) -> Iterat
     if model.context and work.past + work.tokens > model.context and not model.fixed_length:
         yield f"{work.past + work.tokens:,} positions exceed its context of {model.context:,}"
     if model.fixed_length:
-        yield "the model fixes the number of positions: --tokens is ignored"
+        yield from ["the model fixes the number of positions: --tokens is ignored"] * (not default_tokens)
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         yield "the model fixes the picture's positions: --source-tokens is ignored"
     yield from theorems.theorems().notes

@@ -251,14 +251,19 @@ def grid_of(
     lengths: Mapping[str, int],
     conventions: Mapping[str, object],
 ) -> Grid:
-    """The grid of one model. Changes that are expressions follow the axes. Errors: `InputError`."""
+    """The grid of one model. Changes that are expressions follow the axes; an attention that the model does not have
+    begins with its axes' first values. Errors: `InputError`."""
+    from txcalc.parts.mechanisms import ATTENTIONS
     from txcalc.sources.expressions import read as read_expressions
     from txcalc.sources.spec import letter_path
     from txcalc.sweeps.sweep import MAX_STREAMED, Sweep as Grid
 
+    attention = {axis.name: axis.values[0] for axis in axes if axis.name.partition(".")[0] in ATTENTIONS}
     expressions = any(isinstance(value, str) for value in changes.values())
-    follow = read_expressions(load(source, ignore=ignore).raw, changes) if expressions else {}
-    model = load(source, {key: value for key, value in changes.items() if key not in follow}, ignore=ignore)
+    raw = load(source, ignore=ignore).raw if expressions or attention else {}
+    follow = read_expressions(raw, changes) if expressions else {}
+    first = {name: value for name, value in attention.items() if name.partition(".")[0] not in raw}
+    model = load(source, first | {key: changes[key] for key in changes if key not in follow}, ignore=ignore)
     grid = Grid(model, axes, quantities, {**lengths, **conventions}, follow, MAX_STREAMED)
     fixed = {*lengths, *(letter_path(key, model.raw) for key in changes)}
     if repeated := [f"{name} is both swept and fixed" for name in grid.places[: len(axes)] if name in fixed]:

@@ -155,8 +155,13 @@ def _judgement(answer: Deploy) -> tuple[TableCell, str | None]:
 
 
 def _advice(answer: DeployComparison) -> list[str]:
-    """The cheapest plan of each model, and those that cost several times as much."""
-    plans = [each for each in answer.deployments if isinstance(each, Deploy) and each.speed and each.times_cheapest]
+    """The cheapest plan of each model, and those that cost several times as much; without prices the GPUs of each plan
+    that serves the load; or that none does."""
+    plans = [each for each in answer.deployments if isinstance(each, Deploy) and each.speed]
+    if answer.failed:
+        return [
+            "none serves this load" + " within the limits" * any(each.speed and each.speed.limits for each in plans)
+        ]
     lines = []
     for each in plans:
         speed, name = each.speed, f"{each.layout.gpus} × {each.gpu.name}"
@@ -168,6 +173,10 @@ def _advice(answer: DeployComparison) -> list[str]:
         elif each.times_cheapest and each.times_cheapest >= EXPENSIVE:
             per = "per million tokens" if speed and speed.capacity else "per hour"
             lines.append(f"{each.model.name} on {name} costs {each.times_cheapest:.1f} × as much {per}")
+    if not lines and not any(each.speed and each.speed.capacity for each in plans):
+        fewest = sorted((each for each in plans if not each.failed), key=lambda each: each.layout.gpus)
+        gpus = ", ".join(f"{each.model.name} on {each.layout.gpus} × {each.gpu.name}" for each in fewest)
+        return [f"for this load: {gpus} (prices tell the cheapest: --gpu NAME@PRICE)"]
     return lines
 
 

@@ -55,7 +55,9 @@ def report(answer: Fit, form: str) -> Report:
     table = Table("", headings, lines, name="fit", crossed=not one_format)
     verb = "model fits" if len(models) == 1 else "models fit"
     tokens = f"with one sequence of {answer.context:,} tokens (their context if shorter)"
-    header = [f"{len(fitting)} of {len(models)} {verb}, {tokens}", *_cards(answer)]
+    refused = sum(all(row.refused for row in rows) for rows in models.values())
+    count = f"{len(fitting)} of {len(models)} {verb}{f' ({refused} refused)' * bool(refused)}"
+    header = [f"{count}, {tokens}", *_cards(answer)]
     header += dict.fromkeys(
         f"measured on {row.known['where']}; without activations" for row in answer.rows if row.known
     )
@@ -94,7 +96,7 @@ def _by_engine(answer: Fit, card: Cards) -> list[str]:
 def _room(row: ModelFit) -> TableCell:
     """Free or missing bytes."""
     if row.room_bytes is None:
-        return TableCell(None, "–")
+        return TableCell(None, "refused", "red")
     if row.short_bytes:
         where = ["of RAM"] * (-row.short_bytes < row.room_bytes)
         return TableCell(-row.short_bytes, "\n".join([f"short {iec(row.short_bytes)}", *where]), "red")
@@ -105,7 +107,7 @@ def _room(row: ModelFit) -> TableCell:
 def _best(row: ModelFit) -> TableCell:
     """The format and its speed, or that it does not fit; in data free or missing bytes too."""
     if row.room_bytes is None:
-        return TableCell(None, "–")
+        return _room(row)
     values = {"": _room(row).value, "format": row.weights, "tokens/s": row.tokens_per_s}
     speed = [three(row.tokens_per_s)] if row.tokens_per_s else []
     text = " ".join([row.weights, *speed, *["in RAM"] * bool(row.in_ram)])

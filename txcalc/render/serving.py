@@ -11,6 +11,7 @@ from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.deployment import (
+    MONTH_HOURS,
     ApiComparison,
     Disaggregated,
     LatencyLimits,
@@ -453,7 +454,9 @@ def cost(speed: Speed) -> list[str]:
     point = speed.capacity or speed
     hour, month, output = map(money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
     tokens = f", {output.text} per 1M out (prompts included)" if output.text else ""
-    return [f"cost{' at capacity' * bool(speed.capacity)}: {hour.text} per hour, {month.text} per month{tokens}"]
+    requests = short(round(point.steady.requests_per_s * MONTH_HOURS * 3600))
+    where = " at capacity" * bool(speed.capacity)
+    return [f"cost{where}: {hour.text} per hour, {month.text} per month for {requests} requests{tokens}"]
 
 
 def _budget(speed: Speed) -> Table:

@@ -52,13 +52,14 @@ def _headline(answer: Show) -> list[str]:
     """The figures that people come for, in three lines, each with how it is known."""
     params, cache, memory, known = answer.params, answer.cache, answer.memory, answer.known
     active = f", {short(params.active)} active ({known['active'].text})" if params.active != params.total else ""
-    tokens = answer.workload.batch * answer.workload.tokens
+    unit, number = ("image", 1) if answer.model.kind == "vision" else ("token", answer.workload.tokens)
+    number *= answer.workload.batch
     dense, masked = (
-        short(Fraction(cost, tokens)) for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
+        short(Fraction(cost, number)) for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
     )
-    flops = f"{dense} FLOPs per token ({known['flops'].text})"
+    flops = f"{dense} FLOPs per {unit} ({known['flops'].text})"
     if answer.has_windows or answer.convention.attention == "masked":
-        flops = f"{masked} FLOPs per token as masked ({known['flops_masked'].text}), {dense} dense"
+        flops = f"{masked} FLOPs per {unit} as masked ({known['flops_masked'].text}), {dense} dense"
     memories = f"weights {iec(memory.weights_bytes)} ({memory.format})"
     if cache.elements:
         grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""

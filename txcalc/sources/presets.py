@@ -89,7 +89,7 @@ def find(name: str) -> Preset:
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
     if "," in name and {piece.strip() for piece in wanted.split(",")} <= {*names()}:
-        raise InputError("source", [f"{shown(name)} is several names (a space between them)"])
+        raise InputError("source", [f"{shown(name)} is several names (separate them by spaces; show and kv take one)"])
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 
 

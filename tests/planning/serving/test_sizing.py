@@ -160,19 +160,7 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
 
 def test_the_capacity_by_a_percentile_is_not_that_of_the_first_requests() -> None:
     """Ten requests of each user let the first ones, which start together, decide: 18 users."""
-    argv = (
-        "llama-3.1-8b",
-        "--gpu",
-        "l40s:1",
-        "--prompt",
-        "2k",
-        "--answer",
-        "300",
-        "--ttft",
-        "p95:1s",
-        "--tpot",
-        "60ms",
-    )
+    argv = ("llama-3.1-8b", "--gpu", "l40s:1", *CHAT[2:6], "--ttft", "p95:1s", "--tpot", "60ms")
     users, more = (run.data(*argv, *words)["speed"]["capacity"]["sequences"] for words in ((), ("--requests", "8000")))
     assert users == pytest.approx(more, rel=0.1)  # another sample
     few = run.data(*argv, "--requests", "180")["speed"]["capacity"]["sequences"]
@@ -190,6 +178,9 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert first == "cheapest for this load: llama-3.1-8b on 3 × h100-sxm, dp=3 (7.50/h, 5,475/month)"
     assert dear == "llama-3.1-8b on 20 × l40s costs 4.0 × as much per hour"
     assert re.search(r"cheapest +dp=3 .* 7\.50 +0\.2595", out) and out.count("cheapest") == 2
+    unpriced, slow = run(*argv[:1], "--gpu", "l40s,h100", *CHAT)[1], run(*argv[:1], "--gpu", "l40s:1,h100:1", *CHAT)[1]
+    assert unpriced.startswith("for this load: llama-3.1-8b on 3 × h100-sxm, llama-3.1-8b on 20 × l40s (prices\n")
+    assert slow.startswith("none serves this load within the limits\n")
     # Without a load each is at its capacity, and compared by the cost of its tokens; what does not serve is last.
     cards = [word for card in ("l4:1@0.1", "l40s:4@1", "h100:1@2.5") for word in ("--gpu", card)]
     rows = run.data("llama-3.1-8b", *cards, "--ttft", "2s", "--tpot", "30ms")["deployments"]

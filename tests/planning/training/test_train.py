@@ -107,7 +107,8 @@ def test_ranks_of_cp_exchange_keys_and_values_of_all_heads_of_mla(context: str, 
 def test_a_picture_has_its_positions_whatever_length_is_said() -> None:
     """And a step of a power of two of them, so that micro-batches can be larger than one."""
     data = json.loads(run("train", "vit-b", "--gpu", "h100-sxm:1", "--tokens", "4096", "--json")[1])
-    assert data["notes"][0] == "the model fixes the number of positions: --tokens is ignored"
+    assert (ignored := "the model fixes the number of positions: --tokens is ignored") == data["notes"][0]
+    assert [ignored in run("show", "vit-b", *words)[2] for words in (["--tokens", "9"], [])] == [True, False]
     recipe, positions = data["recipe"], load("vit-b").workload().tokens
     assert recipe["tokens"] == data["max_tokens"] == positions == 197
     assert recipe["micro_batch"] > 1 and 2**20 <= recipe["global_batch"] * positions < 2**21

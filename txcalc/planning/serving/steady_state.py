@@ -78,14 +78,11 @@ def open_loop(demand: Demand, rate: float, most: float) -> Steady:
     def rate_excess(decoding: float) -> float:
         return loop.rate(decoding) - rate
 
-    def stuck(decoding: float) -> float:
-        return 1.0 if loop.state(loop.rate(decoding), decoding) is None else -1.0
-
     if rate_excess(most) >= 0 and loop.state(rate, root(rate_excess, 0.0, most)):
         decoding, full = loop.population(rate, most)
         steady = loop.state(rate, decoding)
         return steady if steady and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
-    limit = root(stuck, 0.0, most)
+    limit = root(lambda n: 1.0 if loop.state(loop.rate(n), n) is None else -1.0, 0.0, most)
     more = rate_excess(most) < 0 <= rate_excess(max(most, MANY))  # a larger cache would suffice
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
@@ -115,20 +112,15 @@ def disaggregated(
     line, answers = Loop(prefill._replace(answer=1), each), decode.answer - 1
     start = max(0.0, each - 1) / 2 * prefill.prompt / ROUNDS if each is not None else 0.0
 
-    def tpot(decoding: float) -> float:
-        return decode.step(decoding) / decode.tokens
-
-    def first_token(decoding: float) -> float:
-        return (1.5 + decode.polls) * decode.step(decoding)
-
     def served(decoding: float) -> float:
-        return decoders * decoding / answers / tpot(decoding)
+        return decoders * decoding / answers / (decode.step(decoding) / decode.tokens)
 
     def state(x: float, decoding: float) -> Steady | None:
         first = line.state(x / prefills, 0.0)
         if first is None:
             return None
-        ttft, each = first.ttft + start + transfer + first_token(decoding), decoders * decoding / answers / x
+        first_token = (1.5 + decode.polls) * decode.step(decoding)
+        ttft, each = first.ttft + start + transfer + first_token, decoders * decoding / answers / x
         return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
 
     if clients is None:

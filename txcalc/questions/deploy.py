@@ -677,7 +677,8 @@ class Scenario(Struct, frozen=True, kw_only=True):
         """The answer; `fewer`: the largest load that fits. A `single_plan` has a plot and a command."""
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving, self.without_load and not self.disaggregated) if serving else None
-        notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
+        notes = [f"no speed: {unknown}"] if unknown else list(speed.notes) if speed else []
+        notes += plan.notes
         engine, kind = planner.engine, planner.accelerator
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
         if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):

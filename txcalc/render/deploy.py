@@ -13,6 +13,7 @@ from txcalc.render.report import Report, Table, TableCell, column, exact, percen
 from txcalc.units import iec
 
 LAYOUTS = 10  # shown
+MOST_NOTES = 3  # without --detail
 EXPENSIVE = 3  # times the hourly cost of the cheapest plan, from which a plan is named
 
 
@@ -24,7 +25,10 @@ def report(answer: Deploy | DeployComparison, form: str) -> Report:
     speed = answer.speed
     memory = (_limits, _memory, _caches, _layouts) if detail else () if speed else (_memory,)
     tables = [*(table(answer) for table in memory), *(serving.tables(answer, speed, detail) if speed else ())]
-    return Report(tables, _header(answer, detail), answer.plan_notes, not answer.failed)
+    notes = answer.plan_notes
+    if not detail and len(notes) > MOST_NOTES:
+        notes = (*notes[: MOST_NOTES - 1], f"{len(notes) - MOST_NOTES + 1} more notes with --detail")
+    return Report(tables, _header(answer, detail), notes, not answer.failed)
 
 
 def _header(answer: Deploy, detail: bool) -> list[str]:
@@ -75,12 +79,15 @@ def _memory_lines(answer: Deploy) -> list[str]:
     sizes["engine"] = stage.rest_bytes
     used = ", ".join(f"{name} {iec(size)}" for name, size in sizes.items() if size)
     longest = "any length" if answer.max_context is None else f"{answer.max_context:,} tokens"
+    trained = answer.model.context
+    exceeds = answer.max_context is None or (trained and answer.max_context > trained)
+    beyond = f"; the model supports {trained:,} tokens" if trained and exceeds else ""
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
     return [
         f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {memory}; {used}; reserve {gpu.reserve}",
         f"at most {answer.max_concurrency:,} such sequences, or {work.concurrency:,} of {longest} "
-        f"(limited by {answer.limit})",
+        f"(limited by {answer.limit}{beyond})",
         f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
     ]
 

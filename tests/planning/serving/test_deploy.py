@@ -381,23 +381,23 @@ def test_where_an_engine_holds_towers_is_said(name: str, tp: int, where: str) ->
     model, kept = load("qwen3.5-27b"), profile(name)
     assert kept
     planner = Planner(model, CARD, engine(model, memory=EngineMemory(kept, CARD, 4096)))
-    assert f"held {where}, " in " ".join(notes_of_layout(planner, Layout(tp=tp), 512, 512))
+    assert f"stored {where}, " in " ".join(notes_of_layout(planner, Layout(tp=tp), 512))
 
 
-def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
+def test_a_context_beyond_the_model_s_is_named() -> None:
     model = load("gpt2")
     planner = Planner(model, CARD, engine(model))
-    for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
-        notes = " ".join(notes_of_layout(planner, Layout(), 512, longest))
-        assert ("is what memory alone allows" in notes) == said and "beyond" not in notes
-    assert "a context of 1,025 is beyond" in " ".join(notes_of_layout(planner, Layout(), 1025, 1025))
-    assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024, 1025))
+    assert "a context of 1,025 is beyond" in " ".join(notes_of_layout(planner, Layout(), 1025))
+    assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024))
+    for users, said in ((1, True), (10_000, False)):
+        header = " ".join(deploy("gpt2", gpu="l4:1", concurrency=users).report("table").header)
+        assert ("; the model supports 1,024 tokens)" in header) == said
 
 
 def test_states_stay_as_wide_as_they_were() -> None:
     for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
         model = load(name)
-        notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
+        notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64))
         assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
 
 

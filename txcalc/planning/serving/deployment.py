@@ -383,7 +383,7 @@ def plan_of(
     """The plan whose best layout is the first of those found."""
     best = capacities[0].layout
     longest = planner.max_context(best, concurrency, context)
-    notes = tuple(notes_of_layout(planner, best, context, longest))
+    notes = tuple(notes_of_layout(planner, best, context))
     return Plan(planner, context, concurrency, capacities, least, longest, notes, rule)
 
 
@@ -401,20 +401,21 @@ def _reasons(sharding: Sharding, gpus: int, fixed: Mapping[str, int]) -> list[Fa
     ]
 
 
-def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
+def notes_of_layout(planner: Planner, layout: Layout, context: int) -> Iterable[str]:
     model, engine = planner.model, planner.engine
     yield from model.left_out
     if most := max(rank.towers_bytes for rank in planner.ranks(layout)):
         divided = engine.towers == "split" and most < towers_bytes(model, engine, 1, 0)
         where = "split over tp" if divided else "on the first GPU" if engine.towers == "first" else "whole on every GPU"
         bytes_said = f"{iec(most)} in {engine.activation_bits} bits"
-        yield f"{model.name}: its towers and projectors are held {where}, {bytes_said} (not: --text-only)"
+        yield f"{model.name}: towers and projectors are stored {where}, {bytes_said} (--text-only leaves them out)"
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
-    elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
-        yield f"{model.name} supports {model.context:,} tokens: a longer context is what memory alone allows"
     if model.fixed_length:
         yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
+    yield from planner.accelerator.cautions
+    if more := planner.accelerator.gives_more:
+        yield f"{planner.accelerator.title}: {more}"
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.stored.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
@@ -425,9 +426,6 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
         yield from engine.memory.notes(model, max(rank.graphs for rank in planner.ranks(layout)), layout)
-    yield from planner.accelerator.cautions
-    if more := planner.accelerator.gives_more:
-        yield f"{planner.accelerator.title}: {more}"
     if engine.offload:
         yield from engine.offload.notes()
     yield from planner.sharding.notes(layout)

@@ -135,8 +135,8 @@ def _towers(model: Model) -> tuple[str, ...]:
     """Notes on a multimodal model's towers."""
     if not model.tower_roots:
         return model.left_out
-    note = f"{model.name}: its towers and projectors are held, {model.tower_params:,} parameters"
-    return (f"{note} (not: --text-only); their activations and the time of their products are not counted",)
+    note = f"{model.name}: memory has the {model.tower_params:,} parameters of towers and projectors"
+    return (f"{note} (--text-only leaves them out); their activations and their time are not counted",)
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:

@@ -188,6 +188,8 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
     assert out.startswith("vllm serve deepseek-ai/DeepSeek-V3 ") and "--quantization" not in out
     out = emit("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16", "--emit", "vllm")[1]
     assert parsed("vllm", out).dtype == "float16"
+    mxfp4 = [emit("gpt-oss-120b", "--gpu", gpu, "--context", "8k", "--emit", "vllm")[1] for gpu in ("b200:1", "h100:1")]
+    assert ["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in out for out in mxfp4] == [True, False]
 
 
 @pytest.mark.parametrize(

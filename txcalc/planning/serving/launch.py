@@ -73,9 +73,12 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
             f"# requests of more than {longest:,} tokens are refused; where lengths differ, plan for a range"
             " (--prompt 2k±1k)"
         )
+    if chosen.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
+        comments.append("export VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1  # experts multiply in MXFP8, as planned")
     weights = style.weights(plan)
+    comment = [f"# {weights.comment}"] if weights.comment else []
     if style.write is None:
-        return "\n".join([*comments, *_comment(weights), *_dynamo(plan, weights, pools, guess)])
+        return "\n".join([*comments, *comment, *_dynamo(plan, weights, pools, guess)])
     if pools:
         raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
@@ -87,7 +90,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
-    return "\n".join([*comments, *_comment(weights), _lines(start, flags)])
+    return "\n".join([*comments, *comment, _lines(start, flags)])
 
 
 def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
@@ -120,10 +123,6 @@ def _vllm_weights(plan: Plan) -> CommandWeights:
 # SGLang quantises when all weights are on the GPU, TensorRT-LLM nothing while it loads.
 _sglang_weights = partial(weights_of_plan, online=True, streams=False)
 _trtllm_weights = partial(weights_of_plan, online=False, streams=False)
-
-
-def _comment(weights: CommandWeights) -> list[str]:
-    return [f"# {weights.comment}"] if weights.comment else []
 
 
 def _longest(request: Request | None) -> int:

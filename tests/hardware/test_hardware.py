@@ -19,7 +19,7 @@ from paths import DATA
 import txcalc
 from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
-from txcalc.hardware import cards, instances
+from txcalc.hardware import cards
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder
@@ -316,8 +316,8 @@ def test_every_short_name_is_of_a_preset() -> None:
 
 
 def test_every_cloud_instance_has_the_accelerators_of_a_preset() -> None:
-    for name in instances.names():
-        instance, card = instances.find(name), hardware.load(name)
+    for name in cards.instance_names():
+        instance, card = cards.find_instance(name), hardware.load(name)
         assert instance and (card.name, card.node) == (instance.accelerator, instance.gpus), name
         assert card.link_between == instance.network
         assert instance.gpus == 1 or card.link, name  # else its GPUs could not talk to each other

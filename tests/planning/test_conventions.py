@@ -14,9 +14,7 @@ from strategies import decoders, encoders
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.parts.latent import IndexCore
-from txcalc.planning.activations import korthikanti
-from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.rules import rules_of_thumb, sums_of
+from txcalc.planning.conventions import CONVENTIONS, korthikanti, rules_of_thumb, sums_of
 from txcalc.planning.terms import Convention
 from txcalc.sources import build, load
 from txcalc.sources.presets import names

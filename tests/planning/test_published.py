@@ -29,9 +29,9 @@ from txcalc import hardware
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Elementwise
+from txcalc.planning.conventions import rules_of_thumb
 from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
-from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.layout_time import LayoutTime

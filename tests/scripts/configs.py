@@ -21,7 +21,7 @@ from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, type_of
 from txcalc.sources.huggingface.families import PUBLISHED, READERS
-from txcalc.sources.huggingface.size_neutral_keys import is_neutral
+from txcalc.sources.huggingface.transformers_metadata import is_neutral
 
 
 def records(folder: Path) -> Iterator[tuple[dict[str, Any], Any]]:

@@ -31,7 +31,7 @@ from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import ACTIVATIONS
-from txcalc.sources.huggingface.size_neutral_keys import is_neutral
+from txcalc.sources.huggingface.transformers_metadata import is_neutral
 from txcalc.verification import via
 from txcalc.verification.inputs import blank, inputs_of
 from txcalc.verification.tracker import Tracker

@@ -30,7 +30,7 @@ import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
 
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
-from txcalc.sources.huggingface.size_neutral_keys import is_neutral
+from txcalc.sources.huggingface.transformers_metadata import is_neutral
 
 PLACE = Path(inspect.getfile(is_neutral)).parent
 # Modules of transformers that read configs of every type.

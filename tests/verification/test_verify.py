@@ -33,7 +33,7 @@ from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.spans import Causal, Window
-from txcalc.planning.activations import korthikanti
+from txcalc.planning.conventions import korthikanti
 from txcalc.planning.training import training_flops
 from txcalc.sources import build, huggingface
 from txcalc.sources.export import to_config

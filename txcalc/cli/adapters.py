@@ -19,8 +19,7 @@ from txcalc.cli.command import Command
 from txcalc.cli.output import print_notes, progress, save
 from txcalc.errors import InputError
 from txcalc.questions import options as o
-from txcalc.questions.changes import must_change
-from txcalc.questions.phrases import adapters
+from txcalc.questions.phrases import adapters, must_change
 from txcalc.sources import lone_checkpoint
 from txcalc.sources.files import writable
 

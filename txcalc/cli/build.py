@@ -21,8 +21,7 @@ from txcalc.cli.adapters import ADAPTERS, Call, ShowCommand, function_of, questi
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
-from txcalc.questions.changes import parse_changes
-from txcalc.questions.phrases import adapters
+from txcalc.questions.phrases import adapters, parse_changes
 
 
 @cache

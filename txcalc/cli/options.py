@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.questions.changes import must_change
+from txcalc.questions.phrases import must_change
 from txcalc.render import FORMATS
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, UnknownName
-from txcalc.hardware import cards, instances
+from txcalc.hardware import cards
 from txcalc.hardware.curves import Curve, Efficiency, Link
 from txcalc.num import ceil_div
 from txcalc.units import ALIASES, parse_bytes
@@ -195,7 +195,7 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         return Accelerator(text, text, memory, bandwidth, peaks, None, None, dict.fromkeys(keys, "as given"))
     files = _files()
     known = cards.named(text, files)
-    if known not in files and (instance := instances.find(text)):
+    if known not in files and (instance := cards.find_instance(text)):
         title = f"{(card := load(instance.accelerator)).title} ({instance.name})"
         sources = {**card.sources, "node": instance.source, "link_between": instance.source}
         return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
@@ -211,7 +211,7 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         if several and cards.named(one := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
             raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{one}")])
-        names = [*sorted(files), *instances.names()]
+        names = [*sorted(files), *cards.instance_names()]
         numbers = "; another is given by its memory and bandwidth: 16GB@500GB/s" if flag == "--gpu" else ""
         raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them", numbers)
     path = files[known]

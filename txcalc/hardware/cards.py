@@ -1,11 +1,14 @@
-"""Accelerators by the names that people use, and by numbers: `h100`, `4090`, `a100-80gb`, `16GB@500GB/s`."""
+"""Accelerators by the names that people use, by numbers, and by cloud instances: `h100`, `4090`, `16GB@500GB/s`,
+`p5.48xlarge` (`presets/instances.toml`)."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Collection
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_bytes, parse_rate
@@ -68,3 +71,38 @@ def many(text: str) -> tuple[int | None, str]:
         r"\s*(\d{1,6})\s*×\s*(\S.*?)\s*", text
     )
     return (int(match[1]), match[2]) if match else (None, text)
+
+
+class Instance(NamedTuple):
+    """`gpus` accelerators of a preset's name, with `network` bytes per second one way each to other instances; None: a
+    single one, or not known."""
+
+    name: str
+    gpus: int
+    accelerator: str
+    network: int | None
+    source: str
+
+
+def find_instance(name: str) -> Instance | None:
+    """The instance of this name, in any case, with or without Azure's `Standard_`; None where there is none."""
+    return _instances().get(bare(name).removeprefix("standard"))
+
+
+def instance_names() -> list[str]:
+    """The names of all instances, as their clouds write them."""
+    return [instance.name for instance in _instances().values()]
+
+
+@cache
+def _instances() -> dict[str, Instance]:
+    from txcalc.sources.presets import folder, read
+
+    clouds, _ = read(folder() / "instances.toml")
+    return {
+        bare(name): Instance(
+            name, row["gpus"], row["of"], row.get("network", 0) * 10**9 // 8 // row["gpus"] or None, source
+        )
+        for cloud, source in clouds["sources"].items()
+        for name, row in clouds[cloud].items()
+    }

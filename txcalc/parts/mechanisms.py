@@ -30,7 +30,7 @@ OTHERS = {"channel_mix": "rwkv", "convolution": "convolution"}
 # Tables that describe a layer's attention in place of [attention].
 ATTENTIONS = {
     "latent": "latent",
-    "differential_attention": "differential",
+    "differential_attention": "attention",
     "expert_attention": "routed",
 }
 # Tables of a Transformer, around and in its layers.

@@ -1,4 +1,5 @@
-"""Published counts of FLOPs, each beside txcalc's own, with the difference term by term.
+"""Published counts of FLOPs and of activation memory, and rules of thumb, each beside txcalc's own, with the difference
+term by term.
 
 A convention is a function of a model and its ledger. Its terms sum exactly to both totals, and say what a formula
 counts that is in no matrix product, what it leaves out, and where its sizes are not the model's. What a formula cannot
@@ -11,10 +12,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
 
 from txcalc.errors import InputError, UnknownName
-from txcalc.ledger import FEED_FORWARD, Ledger
+from txcalc.ledger import FEED_FORWARD, Entry, Ledger
 from txcalc.model import Model
+from txcalc.num import Num, total
+from txcalc.planning.gradients import training_flops
 from txcalc.planning.terms import (
     CORE,
     HEAD,
@@ -24,6 +29,7 @@ from txcalc.planning.terms import (
     TABLES,
     WHY,
     Convention,
+    ConventionTerm,
     by_kind,
     by_product,
     convention,
@@ -290,3 +296,121 @@ def known_conventions(names: Sequence[str], *more: str) -> tuple[str, ...]:
         if name not in known:
             raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
     return tuple(dict.fromkeys(names))
+
+
+class RuleOfThumb(NamedTuple):
+    """A rule of thumb: what it claims to give, its formula in letters, what it gives, and the truth."""
+
+    what: str
+    formula: str
+    gives: Any
+    truth: Any
+
+
+def sums_of(ledger: Ledger) -> dict[str, Any]:
+    """Sums of parameters that are quoted for all of them: without embedding and head, of all layers, of their
+    feed-forward."""
+    kinds = ledger.by_kind("params")
+    blocks = total(entry.params for entry in ledger if entry.layer)
+    return {
+        "without embedding and head": ledger.total("params") - kinds.get("embedding", 0) - kinds.get("head", 0),
+        "blocks: all layers": blocks,
+        "feed-forward of all layers": total(kinds.get(kind, 0) for kind in FEED_FORWARD),
+    }
+
+
+def rules_of_thumb(model: Model, ledger: Ledger) -> list[RuleOfThumb]:
+    """4D² a layer's attention, 8D² its feed-forward, 12·L·D² blocks, 2·V·D the embeddings, 2N and 6N FLOPs per token.
+
+    N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
+    training step's.
+    """
+    layers = total(stack.n_layers for stack in model.stacks)
+    width, vocab = model.d_model, model.vocab_size
+    kinds = ledger.by_kind("params")
+    active, embedding = ledger.total("active"), kinds.get("embedding", 0)
+    params = ledger.total("params")
+    blocks = params - embedding - kinds.get("head", 0)
+    attention = kinds.get("attention", 0)
+    channel = sums_of(ledger)["feed-forward of all layers"]
+    square = width * width
+    tokens = ledger.work.batch * ledger.work.tokens
+    per_token = Fraction(ledger.total("flops"), tokens)
+    rules = [
+        RuleOfThumb("attention of all layers", "4·L·D²", 4 * layers * square, attention) if attention else None,
+        RuleOfThumb("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
+        RuleOfThumb("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
+        RuleOfThumb("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params)
+        if vocab
+        else None,
+        RuleOfThumb("forward FLOPs per token", "2·N", 2 * active, per_token),
+        RuleOfThumb("training FLOPs per token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
+    ]
+    return [rule for rule in rules if rule is not None]
+
+
+MASK = "a dropout mask of one byte per element: txcalc's models drop nothing"
+GELU = ("gelu", "gelu_tanh")
+DROPPED = "the probabilities again, after dropout"
+
+
+def korthikanti(model: Model, ledger: Ledger) -> Convention:
+    """s·b·h·(34 + 5·a·s/h) bytes per layer, at 16 bits per element and one byte per element of a dropout mask.
+
+    Letters  s tokens, b batch, h width, a heads
+    Counts   the layers, with the attention matrix kept; txcalc's own are the ledger's saved elements, 2 bytes each
+    Omits    embedding, final norm and head, as their count of a layer does
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1, equation 1
+    Errors   `InputError` for layers that it does not describe
+    """
+    layers = [entry for entry in ledger if entry.steps[0].duty == "layer"]
+    _describes(model, ledger, layers)
+    core = next(entry for entry in layers if entry.leaf.attended)
+    assert core.leaf.attended is not None
+    heads: Num = core.leaf.attended.heads
+    wide = ledger.work.positions * model.stacks[0].d_model * core.runs
+    square = ledger.work.positions * ledger.work.tokens * heads * core.runs
+
+    def kept(kind: str, duty: str = "", *, activation: bool = False) -> Num:
+        entries = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
+        return total(2 * entry.saved for entry in entries if (entry.leaf.role == "activation") == activation)
+
+    norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
+    terms = (
+        ConventionTerm("layer norms", 4 * wide, norms),
+        ConventionTerm("input of Q, K and V", 2 * wide, kept("attention", "reads")),
+        ConventionTerm("Q, K and V", 6 * wide, kept("attention_core") - 2 * square),
+        ConventionTerm("softmax", 2 * square, 2 * square),
+        ConventionTerm("mask of the softmax's dropout", square, 0, MASK),
+        ConventionTerm("what that dropout gives", 2 * square, 0, DROPPED),
+        ConventionTerm("input of the projection", 2 * wide, kept("attention", "writes")),
+        ConventionTerm("mask of the attention's dropout", wide, 0, MASK),
+        ConventionTerm("input of the feed-forward", 2 * wide, kept("feed_forward")),
+        ConventionTerm("input of GeLU", 8 * wide, kept("feed_forward", activation=True)),
+        ConventionTerm("input of the second matrix", 8 * wide, kept("feed_forward", "writes")),
+        ConventionTerm("mask of the feed-forward's dropout", wide, 0, MASK),
+    )
+    source = "Korthikanti et al. 2022, equation 1"
+    return Convention("korthikanti", "activation bytes of the layers", "s·b·h·(34 + 5·a·s/h) a layer", source, terms)
+
+
+def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
+    """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
+    stack = model.stacks[0]
+    kinds = [layer for layer in stack.layer.values() if {"attention", "feed_forward"} == set(layer.parts)]
+    cores = [entry.leaf for entry in layers if entry.leaf.attended]
+    faults = []
+    if not (ledger.work.keep_scores and ledger.work.past == 0):
+        faults.append("counts a training step that keeps the attention matrix (keep_scores)")
+    if stack.lora is not None:
+        faults.append("describes layers whose weights all learn: these are frozen")
+    plain = len(model.stacks) == len(kinds) == len(stack.layer) == len(cores) == 1
+    heads = cores[0].attended if plain and not cores[0].extra_products and not cores[0].kernels else None
+    if heads is None or heads.groups != heads.heads or not heads.d_qk == heads.d_v == stack.d_model / heads.heads:
+        faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")
+    else:
+        inner = kinds[0].feed_forward
+        if not inner or inner.gated or inner.d_ff != 4 * stack.d_model or inner.activation not in GELU:
+            faults.append(f"describes a feed-forward of two matrices of D × 4·D with GeLU; {model.name} has another")
+    if faults:
+        raise InputError("korthikanti", faults)

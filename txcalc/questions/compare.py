@@ -22,9 +22,9 @@ from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import listed, some
-from txcalc.questions.changes import must_change, parse_variant
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.phrases import must_change, parse_variant
 from txcalc.questions.pictures import (
     USUAL_CONTEXTS,
     Panel,

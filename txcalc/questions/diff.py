@@ -10,8 +10,7 @@ from txcalc.num import ceil_div
 from txcalc.planning.differences import CostChange, KeyDifference, cost, differences
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result, json_key
-from txcalc.questions.model_info import ModelInfo
-from txcalc.questions.workload import WorkloadInfo
+from txcalc.questions.model_info import ModelInfo, WorkloadInfo
 from txcalc.sources import load
 
 

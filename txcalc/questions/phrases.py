@@ -1,14 +1,16 @@
-"""Parsers of what people type: accelerators, rates, shares and drafts."""
+"""Parsers of what people type: accelerators, rates, shares, drafts, and changes of a model (`norm.place=post`)."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from txcalc.errors import Fault, InputError
-from txcalc.units import parse_seconds
+from txcalc.model import Model
+from txcalc.units import parse_seconds, parse_tokens
 
 # An amount of money: 2, 2.5, .5 or 1e3.
 PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"
@@ -17,7 +19,7 @@ OWN = "mtp"  # the draft that a model's own prediction layers are
 
 def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
-    from txcalc.hardware import instances
+    from txcalc.hardware import cards
     from txcalc.hardware.cards import many
 
     first, name = many(text)
@@ -33,7 +35,7 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
         raise InputError(flag, [Fault(flag, text, "one or more of it")])
     if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
         raise InputError(flag, [Fault(flag, text, "its number once", f"{first}x{name.rpartition(':')[0]}")])
-    instance = instances.find(name)
+    instance = cards.find_instance(name)
     if instance and (number or instance.gpus > 1):  # of instances with one GPU, as many as are needed
         number = (number or 1) * instance.gpus
     return name, number
@@ -43,7 +45,7 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given. That of an instance
     (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
-    from txcalc.hardware import instances
+    from txcalc.hardware import cards
     from txcalc.hardware.cards import named, numbers
 
     rest, at, price = text.rpartition("@")
@@ -59,7 +61,7 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
-    instance = instances.find(name)
+    instance = cards.find_instance(name)
     return name, number, float(price) / (instance.gpus if instance else 1)
 
 
@@ -179,3 +181,47 @@ def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, An
     if faults:
         raise InputError("options", faults)
     return changes, beside
+
+
+def parse_changes(pairs: Sequence[str] | None) -> dict[str, Any]:
+    """`KEY=VALUE` texts as a mapping; a value is a number (`32k`), a TOML value, or bare text. Errors: `InputError`."""
+    changes: dict[str, Any] = {}
+    faults: list[Fault | str] = []
+    for pair in pairs or ():
+        key, equals, value = (piece.strip() for piece in pair.partition("="))
+        if not equals or not key or not value:
+            faults.append(Fault("--set", pair, "KEY=VALUE", "--set h_kv=32"))
+        elif key in changes:
+            faults.append(f"--set {key} is given twice")
+        else:
+            changes[key] = _value(value)
+    if faults:
+        raise InputError("options", faults)
+    return changes
+
+
+def parse_variant(text: str) -> dict[str, Any]:
+    """The changes of one variant: `h_kv=8`, or several keys, `h_kv=8,F=12k`. Errors: `InputError`."""
+    return parse_changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", text))
+
+
+def must_change(models: Sequence[Model], changes: Mapping[str, object]) -> None:
+    """Refuses changes that leave every model as it was. Errors: `InputError`."""
+    if changes and not any(model.changed for model in models):
+        from txcalc.sources.idle import changes_nothing
+
+        where = ", ".join(model.origin for model in models)
+        raise InputError(where, [changes_nothing(key, value) for key, value in changes.items()])
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_tokens(text)
+    except InputError:
+        pass
+    if text.count(".") > 200:
+        return text  # TOML's dotted keys take quadratic time
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
+        return text

@@ -23,7 +23,7 @@ from txcalc.planning.memory import ADAMW_MIXED
 from txcalc.planning.serving.deployment import check
 from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.training.answer import train as train_plan
-from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
+from txcalc.planning.training.search import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
 from txcalc.questions.arguments import checked, length, lengths, listed, maybe, names, several_texts
 from txcalc.questions.explorer import explore

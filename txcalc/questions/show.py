@@ -12,20 +12,19 @@ from txcalc.evidence.known import Evidence, all_known, shown_known
 from txcalc.ledger import KINDS, Ledger, kind_words, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
+from txcalc.planning.conventions import RuleOfThumb, rules_of_thumb, sums_of
 from txcalc.planning.formats.quantised import native
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import InitialValues, initial_values
 from txcalc.planning.memory import StateShare, cache_bytes, learning, saved_bytes, training_state, weights_bytes
-from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result, json_key
 from txcalc.questions.arguments import names, one_size
-from txcalc.questions.model_info import ModelInfo, architecture
+from txcalc.questions.model_info import Convention, ModelInfo, WorkloadInfo, architecture
 from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step
-from txcalc.questions.workload import Convention, WorkloadInfo
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -442,8 +441,7 @@ def counted_by_conventions(
     wanted: Sequence[str], model: Model, ledger: Ledger, keeping_scores: Ledger, attention: str
 ) -> Iterator[CountedByConvention]:
     """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
-    from txcalc.planning.activations import korthikanti
-    from txcalc.planning.conventions import CONVENTIONS
+    from txcalc.planning.conventions import CONVENTIONS, korthikanti
 
     known = [*CONVENTIONS, "korthikanti"]
     for name in wanted:

@@ -10,8 +10,7 @@ from txcalc.evidence.known import Evidence
 from txcalc.notation import as_text
 from txcalc.num import ceil_div
 from txcalc.questions.answers import Answer, Result, json_key
-from txcalc.questions.model_info import ModelInfo, SourceInfo
-from txcalc.questions.workload import Convention, WorkloadInfo
+from txcalc.questions.model_info import Convention, ModelInfo, SourceInfo, WorkloadInfo
 from txcalc.units import bits_of
 
 CACHE_DTYPE = "bf16"  # whatever the weights' format

@@ -25,9 +25,8 @@ from txcalc.planning.training.memory import CATEGORIES, RankPeak
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe, parse_options
-from txcalc.planning.training.resolve import resolve_recipe, search_layouts, sequence_length
 from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_days, tokens_of
-from txcalc.planning.training.search import FoundLayout, Searched
+from txcalc.planning.training.search import FoundLayout, Searched, resolve_recipe, search_layouts, sequence_length
 from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result

@@ -113,7 +113,7 @@ def step_recipe(
 ) -> Recipe:
     """The recipe of a step over a ledger's workload per rank; in a pipeline, as many micro-batches as stages. Errors:
     `InputError` for a workload that cannot be trained on."""
-    from txcalc.planning.training.resolve import resolve_recipe
+    from txcalc.planning.training.search import resolve_recipe
 
     work, faults = ledger.work, list[Fault | str]()
     for name, wrong, expected in (

@@ -9,7 +9,8 @@ from typing import Any
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import KINDS, kind_words
 from txcalc.questions.show import ConventionTerm, CountedByConvention, Rule, Show, Tower
-from txcalc.render import stored, training_step
+from txcalc.questions.training_step import TrainingStep
+from txcalc.render import stored
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.units import iec, short
 
@@ -43,7 +44,7 @@ def report(answer: Show, form: str) -> Report:
         header.append(f"trained: {trained:,} parameters, {100 * trained / answer.params.total:.2g} % of all")
     if answer.training:
         header.append(answer.training.summary)
-        tables.append(training_step.table(answer.training))
+        tables.append(_training_step(answer.training))
     notes = [*(f"assumed {assumption}" for assumption in answer.assumptions), *answer.notes]
     return Report(tables, header, notes)
 
@@ -284,3 +285,31 @@ def _initial(answer: Show) -> Table:
         deviation = TableCell(row.deviation, "" if row.deviation is None else f"{row.deviation:.4g}")
         rows.append((", ".join(row.parts), row.rule, deviation, row.params))
     return Table("Initialisation", ("weights", "rule", "σ", "parameters"), rows, left=frozenset({0, 1}))
+
+
+STEP_HEADINGS = (
+    ("FLOPs, dense", "FLOPs"),
+    ("of these recomputed", "recomputed"),
+    ("saved activations, bytes", "saved"),
+    ("optimizer state, bytes", "optimizer"),
+)
+
+
+def _training_step(step: TrainingStep) -> Table:
+    """Each kind of part of the fullest GPU, and their sum."""
+    rows = [
+        [
+            kind_words(kind),
+            cell(part.flops or None),
+            TableCell(part.recomputed_flops, short(part.recomputed_flops) if part.recomputed_flops else ""),
+            TableCell(part.saved_bytes, iec(part.saved_bytes) if part.saved_bytes else ""),
+            TableCell(part.optimizer_bytes, iec(part.optimizer_bytes) if part.optimizer_bytes else ""),
+        ]
+        for kind, part in step.in_order().items()
+    ]
+    sums = (short(step.recomputed_flops), iec(step.saved_bytes), iec(step.optimizer_bytes))
+    rows.append(["total", cell(step.flops), *map(cell, sums)])
+    batches = f", {step.accumulation} micro-batches" if step.accumulation > 1 else ""
+    where = f" of rank {step.rank} of {step.layout}{batches}" if step.layout.layout.gpus > 1 else ""
+    headings = ["part", *(TableCell(name, text) for name, text in STEP_HEADINGS)]
+    return Table(f"A training step{where}: modelled", headings, rows, total=True, name="training step")

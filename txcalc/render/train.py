@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.training.answer import OnAccelerator
-from txcalc.planning.training.inverse import MOST_GPUS
+from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.planning.training.run import TrainingRun
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train

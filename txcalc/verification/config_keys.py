@@ -15,7 +15,7 @@ from txcalc.errors import ABSENT, NULL, Fault, shown
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import COMMON_WORDS, printable
-from txcalc.sources.huggingface.size_neutral_keys import TRAINING_NUMBERS, elsewhere, ignores, is_neutral
+from txcalc.sources.huggingface.transformers_metadata import TRAINING_NUMBERS, elsewhere, ignores, is_neutral
 
 # Names of one size, as configuration classes and other people's files spell it.
 SPELLINGS = (

@@ -17,7 +17,7 @@ from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.options import absent
 from txcalc.parts.part import Leaf, Workload
 from txcalc.parts.place import mechanism
-from txcalc.planning.activations import korthikanti
+from txcalc.planning.conventions import korthikanti
 from txcalc.reference import mode
 from txcalc.verification.sizes import SizeSymbols
 from txcalc.verification.subject import SizePoint, Subject

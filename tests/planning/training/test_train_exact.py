@@ -22,18 +22,16 @@ from txcalc.planning.machine import PCIE, SLOWED, Floor, Kernels, Machine
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import collectives
-from txcalc.planning.training.exchange import StageWeights
+from txcalc.planning.training.exchange import ProductTime, StageWeights
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.overlap import ProductTime
 from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE, PassSizes, WeightGroups
-from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import RankTensor, State, rank_weights, states, tensors
 from txcalc.planning.training.step import Step, StepTimer
-from txcalc.planning.training.timeline import PieceTime, number, simulate
+from txcalc.planning.training.timeline import Action, PieceTime, number, simulate
 
 # Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
 # asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.

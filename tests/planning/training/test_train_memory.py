@@ -13,8 +13,8 @@ from txcalc import load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.planning.training.activations import leaf_bytes
+from txcalc.planning.training.answer import last_within
 from txcalc.planning.training.collectives import Sent, collectives
-from txcalc.planning.training.inverse import last_within
 from txcalc.planning.training.memory import RankPeak
 from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.stages import Pipeline

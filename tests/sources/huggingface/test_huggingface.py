@@ -25,7 +25,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import PUBLISHED, READERS, WRAPPERS
-from txcalc.sources.huggingface.size_neutral_keys import IGNORED_KEYS
+from txcalc.sources.huggingface.transformers_metadata import IGNORED_KEYS
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
 TRUTH: dict[str, dict[str, Any]] = json.loads((HF / "truth.json").read_text())
@@ -541,9 +541,7 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 describe(json.loads(sys.argv[1]))
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("txcalc.sources.huggingface.")}
-assert loaded == {
-    "config", "decoders", "families", "heads", "keys", "size_neutral_keys", "transformers_metadata"
-}, loaded
+assert loaded == {"config", "decoders", "families", "heads", "keys", "transformers_metadata"}, loaded
 assert not {"torch", "numpy", "sympy", "transformers"} & set(sys.modules)
 for model_type in READERS:
     assert callable(reader_of("", Config({}, model_type))), model_type

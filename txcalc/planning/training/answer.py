@@ -1,22 +1,28 @@
-"""The answer of `txcalc train` for one recipe on one machine: memory, time, utilisation, and a whole run."""
+"""The answer of `txcalc train` for one recipe on one machine: memory, time, utilisation, a whole run; and the largest
+micro-batch, the longest sequence and the fewest GPUs that fit."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Callable
 from fractions import Fraction
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import peak
 from txcalc.model import Model
+from txcalc.num import divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine, allocatable
 from txcalc.planning.memory import has_frozen_weights
-from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
-from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms, TrainingRun, run
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import tensors, unshared
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, utilisation
 
@@ -136,3 +142,84 @@ def train(
     return Training(
         model, recipe, machine, plan, step, why, rate, measured is not None, tuple(used), whole_run, *limits, rank_peak
     )
+
+
+# Steps of linear interpolation before bisection.
+LINES = 8
+MOST_GPUS = 1 << 14  # in the largest layout that is tried with more replicas
+
+
+def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
+    """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest GPU reserves at most `capacity`
+    bytes; 0 where none does. A length is a multiple of the layout's sequence split."""
+    layout = recipe.layout
+    step = layout.cp * layout.sp if what == "tokens" else 1
+
+    def reserved(number: int) -> int:
+        changed = (
+            replace(recipe, micro_batch=number) if what == "micro_batch" else replace(recipe, tokens=number * step)
+        )
+        return memory(model, changed).fullest.reserved
+
+    if what == "micro_batch":
+        return last_within(reserved, MOST, capacity)
+    longest = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
+    return step * last_within(reserved, max(1, longest // step), capacity)
+
+
+def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
+    """The same sharding with the fewest replicas whose fullest GPU reserves at most `capacity` bytes: of divisors of
+    dp and fsdp, else of multiples of what shards over them (fsdp, or dp with ZeRO); None where none does. Layouts that
+    the model or the recipe does not allow are passed over."""
+
+    def holds(layout: Layout) -> bool:
+        single = layout.dp == layout.cp == 1  # ZeRO then shards nothing
+        try:
+            plan = memory(model, replace(recipe, layout=layout, zero=0 if single else recipe.zero))
+        except InputError:
+            return False
+        return plan.fullest.reserved <= capacity
+
+    return next(filter(holds, fewer(recipe.layout)), None) or _more(model, recipe, holds)
+
+
+def fewer(layout: Layout) -> list[Layout]:
+    """The same sharding with fewer replicas, fewest first: every pair of divisors of dp and fsdp."""
+    layouts = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
+    return sorted(layouts, key=lambda candidate: candidate.gpus)
+
+
+def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:
+    """The first that fits with twice, three times … as many ranks that share weights or states: of more of them, each
+    holds less. Numbers over which FSDP cannot shard experts are left out."""
+    layout = recipe.layout
+    axis = "fsdp" if recipe.rules.dtensor else "dp"
+    if axis == "dp" and not recipe.zero:
+        return None
+    weights = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
+    experts = {tensor.shape[:2]: tensor for tensor in weights if tensor.expert}.values()
+    multiples = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MOST_GPUS // layout.gpus + 1))
+    layouts = [candidate for candidate in multiples if not unshared(experts, replace(recipe, layout=candidate))]
+    at = bisect_left(layouts, True, key=holds)
+    return layouts[at] if at < len(layouts) else None
+
+
+def last_within(reserved: Callable[[int], int], limit: int, capacity: int) -> int:
+    """The largest number up to `limit` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
+    Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
+    capacity."""
+    low, high = 1, limit + 1  # the last that is known to fit, the first that does not
+    before = (1, reserved(1))
+    if before[1] > capacity:
+        return 0
+    guess, tried = 2, 0
+    while high - low > 1:
+        if tried > LINES:
+            guess = (low + high) // 2
+        number = min(max(guess, low + 1), high - 1)
+        latest = (number, reserved(number))
+        low, high = (number, high) if latest[1] <= capacity else (low, number)
+        grown = latest[1] - before[1]
+        guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high
+        before, tried = latest, tried + 1
+    return low

@@ -1,4 +1,5 @@
-"""What data parallelism exchanges in a step: messages of weights and gradients, and how long a rank waits for them."""
+"""How long a rank waits for messages in a step: of weights and gradients, which data parallelism exchanges, and of the
+products that tensor parallelism splits."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from txcalc.planning.links import Message, ring
 from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training.collectives import partial_gradients
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline, StagePiece
+from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, State, moments, rank_weights, sharers, weight_bytes
 
 
@@ -214,3 +215,43 @@ class Exchange:
             for state in states
         )
         return kernels.update(moved, moments(self.recipe))
+
+
+class ProductTime(NamedTuple):
+    """Seconds of products: forward, and of the gradients of their inputs and of their weights."""
+
+    forward: float = 0.0
+    inputs: float = 0.0
+    weights: float = 0.0
+
+    @classmethod
+    def of(cls, products: Iterable[ProductTime]) -> ProductTime:
+        """The total over several products."""
+        return cls(*map(sum, zip(*products, strict=True)))
+
+
+def repeats_gather(join: RankLeaf, recipe: Recipe) -> bool:
+    """Whether backward repeats a gather, for the gradient of weights whose product saved only its slice of the
+    input."""
+    learns = any(product.learns for product in join.products)
+    gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
+    return recipe.regathers_inputs and gathers and learns
+
+
+def waits(
+    join: RankLeaf, kind: str, seconds: float, products: ProductTime, recipe: Recipe, machine: Machine
+) -> tuple[float, float]:
+    """Seconds that a rank waits, forward and backward, for a collective of the given kind and duration next to the
+    given products, and for its counterpart in backward.
+
+    Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
+    gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered."""
+    rules, lost = recipe.rules, machine.lost
+    first_share = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
+    there, back = join.passes
+    if kind == "reduce_scatter":
+        return there * seconds, back * lost(seconds, first_share * products.inputs)
+    hides = float(machine.overlap and kind in rules.hidden_backward)
+    forward = lost(seconds, first_share * products.forward) if kind == "all_gather" else seconds
+    repeated = lost(seconds, hides * products.inputs) if repeats_gather(join, recipe) else 0.0
+    return there * forward, back * lost(seconds, hides * products.weights) + repeated

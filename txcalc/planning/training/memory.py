@@ -20,9 +20,9 @@ from txcalc.planning.training.activations import SavedActivations, saved_activat
 from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.schedules import in_flight
 from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import RankTensor, State, rank_weights, shard_runs, sharers, states
+from txcalc.planning.training.timeline import in_flight
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",

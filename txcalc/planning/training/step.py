@@ -32,13 +32,11 @@ from txcalc.planning.links import LibrarySource, Message
 from txcalc.planning.machine import Floor, Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
-from txcalc.planning.training.collectives import TWIN, muon_replicas
-from txcalc.planning.training.exchange import Exchange, StageWeights
+from txcalc.planning.training.collectives import TWIN, Messages, muon_replicas
+from txcalc.planning.training.exchange import Exchange, ProductTime, StageWeights, repeats_gather, waits
 from txcalc.planning.training.memory import Ranks
-from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.overlap import ProductTime, repeats_gather, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, tied_tables

@@ -1,16 +1,19 @@
-"""A pipeline's step by events: every rank executes its own list of actions, and waits for messages from others.
+"""A pipeline's step by events: the actions of every rank in the order of its schedule, which wait for messages from
+others.
 
 The bubble is not assumed: it is the remaining idle time. Stages may differ, and so may pieces of a rank.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from operator import le
 from typing import NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.planning.training.recipe import V_SHAPED, Recipe
-from txcalc.planning.training.schedules import Action, order
 
 
 class PieceTime(NamedTuple):
@@ -143,3 +146,149 @@ def _needed(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
     if action.kind == "W":
         return None
     return ("G", n + 1, action.batch) if n < last else ("F", n, action.batch)
+
+
+class Action(NamedTuple):
+    """kind: F forward; B backward; where a schedule splits it, I the input's gradient and W the weights'. `piece`: the
+    index among the rank's pieces, from the front. B or W frees a piece's activations of a micro-batch."""
+
+    kind: str
+    piece: int
+    batch: int
+
+
+def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) -> list[Action]:
+    """The actions of stage `rank` of `stages` in one step of `batches` micro-batches."""
+    if stages == 1:
+        return [Action(kind, 0, m) for m in range(batches) for kind in "FB"]
+    if schedule == "gpipe":
+        return [Action(kind, 0, m) for kind in "FB" for m in range(batches)]
+    if schedule == "zbv":
+        return [a for a in _zbv(stages, rank, max(batches, 2 * stages - 1)) if a.batch < batches]
+    if schedule == "dualpipev":
+        return list(_dualpipev(stages, rank, batches))
+    return list(_one_f_one_b(stages, rank, batches, pieces, schedule == "zb"))
+
+
+def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble: bool) -> Iterator[Action]:
+    """Warm-up forwards, then one forward and one backward in turn, then the remaining backwards. With `zero_bubble` the
+    weights' gradients are delayed by the rank's index."""
+    total, ahead = batches * pieces, stages - rank - 1
+    ahead = min(
+        total, ahead + (pieces - 1) * stages if zero_bubble or pieces == 1 else 2 * ahead + (pieces - 1) * stages
+    )
+
+    def turn(kind: str, i: int) -> Action:
+        """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last piece."""
+        rounds, rest = divmod(i, stages * pieces) if pieces > 1 else (0, i)
+        piece, batch = (rest // stages, rounds * stages + rest % stages) if pieces > 1 else (0, i)
+        return Action(kind, piece if kind == "F" else pieces - 1 - piece, batch)
+
+    done = 0
+    for i in range(total + ahead):
+        if i < total:
+            yield turn("F", i)
+        if i < ahead:
+            continue
+        yield turn("I" if zero_bubble else "B", i - ahead)
+        if zero_bubble and i - ahead >= rank:
+            yield turn("W", done)
+            done += 1
+    if zero_bubble:
+        yield from (turn("W", i) for i in range(done, total))
+
+
+class _Script:
+    """Actions of a rank with two pieces, the micro-batches numbered as they come."""
+
+    def __init__(self) -> None:
+        self.next = Counter[tuple[str, int]]()
+        self.waiting: list[tuple[int, int]] = []  # deferred weights' gradients: piece and micro-batch
+
+    def __call__(self, words: str) -> Iterator[Action]:
+        """F0 I0 W0 B0: kind and piece; W without a piece: the oldest deferred one."""
+        for word in words.split():
+            if word == "W":
+                if self.waiting:
+                    yield Action("W", *self.waiting.pop(0))
+                continue
+            kind, piece = word[0], int(word[1])
+            count = "F" if kind == "F" else "W" if kind == "W" else "I"
+            batch = self.next[count, piece]
+            self.next[count, piece] += 1
+            if kind == "B":
+                self.next["W", piece] += 1
+            elif kind == "I":
+                self.waiting.append((piece, batch))
+            yield Action(kind, piece, batch)
+
+
+def _zbv(stages: int, rank: int, batches: int) -> Iterator[Action]:
+    do = _Script()
+    for _ in range(2 * (stages - rank) - 1):
+        yield from do("F0")
+    for _ in range(rank):
+        yield from do("F1 F0")
+    for _ in range(stages - rank):
+        yield from do("F1 I1 W1")
+    while do.next["F", 1] < do.next["F", 0] or do.next["F", 0] < batches:
+        if do.next["F", 0] < batches:
+            yield from do("F0")
+        yield from do("I0 W0 F1 I1 W1")
+    for _ in range(rank):
+        yield from do("I0 I1")
+    for _ in range(stages - rank):
+        yield from do("I0 W0")
+    for piece in (1, 0):
+        while do.next["W", piece] < do.next["I", piece]:
+            yield from do(f"W{piece}")
+
+
+def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
+    do, later_ranks = _Script(), stages - rank - 1
+    for _ in range(2 * later_ranks):
+        yield from do("F0")
+    for _ in range(rank + 1):
+        yield from do("F0 F1")
+    for _ in range(later_ranks):
+        yield from do("I1 W F1")
+    for _ in range(batches - 2 * stages + rank + 1):
+        yield from do("F0 B1 F1 B0")
+    for _ in range(later_ranks):
+        yield from do("B1 F1 B0")
+    late = False  # in the second half of the rest, weights' gradients are deferred
+    for i in range(rank + 1):
+        half = i == (rank + 1) // 2
+        late = late or (half and rank % 2 == 1)
+        yield from do("I1" if late else "B1")
+        late = late or half
+        yield from do("I0" if late else "B0")
+    for _ in range(later_ranks):
+        yield from do("W I0" if late else "W B0")
+    while do.waiting:
+        yield from do("W")
+
+
+def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
+    """The micro-batches in flight of each piece, when a rank of this stage holds most; several combinations where none
+    dominates."""
+    stages, batches = recipe.layout.pp, recipe.accumulation
+    if recipe.schedule != "gpipe":  # twice as many micro-batches as stages show all: what follows repeats itself
+        batches = min(batches, 2 * stages)
+    return _fullest(recipe.schedule, stages, stage, batches, recipe.pieces)
+
+
+@cache
+def _fullest(schedule: str, stages: int, rank: int, batches: int, pieces: int) -> tuple[tuple[int, ...], ...]:
+    now, combinations = [0] * pieces, dict[tuple[int, ...], None]()
+    for kind, piece, _ in order(schedule, stages, rank, batches, pieces):
+        if kind == "F":
+            now[piece] += 1
+            combinations[tuple(now)] = None
+        elif kind != "I":
+            now[piece] -= 1
+    return tuple(
+        counts
+        for counts in combinations
+        if not any(counts != larger and all(map(le, counts, larger)) for larger in combinations)
+    )

@@ -33,7 +33,7 @@ from txcalc.sources.huggingface.families import (
 )
 from txcalc.sources.huggingface.heads import class_of, named_after
 from txcalc.sources.huggingface.keys import bare, printable
-from txcalc.sources.huggingface.size_neutral_keys import IGNORED_KEYS, is_neutral
+from txcalc.sources.huggingface.transformers_metadata import IGNORED_KEYS, is_neutral
 
 MAX_BYTES = 1 << 24
 

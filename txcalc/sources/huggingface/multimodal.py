@@ -8,8 +8,7 @@ from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, by_name
 from txcalc.sources.huggingface.keys import printable, without
-from txcalc.sources.huggingface.size_neutral_keys import is_neutral
-from txcalc.sources.huggingface.transformers_metadata import knows, size_of
+from txcalc.sources.huggingface.transformers_metadata import is_neutral, knows, size_of
 
 
 def language_model(c: Config) -> Config:

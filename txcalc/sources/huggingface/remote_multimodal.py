@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface import tower_types, transformers_metadata as metadata
+from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader
 from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, norm_leaf
 from txcalc.sources.huggingface.multimodal import LANGUAGE_ONLY, note_towers
-from txcalc.sources.huggingface.size_neutral_keys import is_neutral
 from txcalc.sources.huggingface.tower_registry import TOWER_PLANS, describe_towers
+from txcalc.sources.huggingface.tower_types import count_params
+from txcalc.sources.huggingface.transformers_metadata import is_neutral
 
 
 class Whole:
@@ -143,7 +144,7 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, d_source=wide, keys=[0, 64, 1], bias="")]
     layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
     what = f"words alone are run: {number:,} gated layers that read a picture"
-    return c.with_idle(raw, number * tower_types.count_params(layer), what, "are held")
+    return c.with_idle(raw, number * count_params(layer), what, "are held")
 
 
 def xgenmm(c: Config) -> Raw:

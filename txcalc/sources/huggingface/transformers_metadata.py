@@ -1,4 +1,5 @@
-"""What transformers' code says about a model type: its classes, the keys it names, the sizes it takes unless told.
+"""What transformers' code says about a model type: its classes, the keys it names, the sizes it takes unless told; and
+keys that change no size.
 
 The tables beside this file are made by `tests/scripts/release.py` from one release of transformers; nothing of it is
 imported here.
@@ -10,7 +11,7 @@ import json
 from functools import cache
 from pathlib import Path
 
-from txcalc.parts.options import Raw
+from txcalc.parts.options import Raw, Table
 
 
 @cache
@@ -87,3 +88,45 @@ def padding_of(model_type: str) -> tuple[bool, int | None]:
     nothing."""
     rows = table("transformers_keys.json")["padding"]
     return model_type in rows or not classes(model_type), rows.get(model_type)
+
+
+NAMES = frozenset(" ".join(table("size_neutral_keys.json")["neutral"]).split())
+ENDINGS, BEGINNINGS = (tuple(table("size_neutral_keys.json")[name]) for name in ("endings", "beginnings"))
+TRAINING_NUMBERS = frozenset(" ".join(table("size_neutral_keys.json")["unread"]).split())
+_OFF: Raw = table("size_neutral_keys.json")["off"]
+_NULL: dict[str, str] = table("size_neutral_keys.json")["null"]  # by key, the families
+
+# By model type and table, the rows of keys that are set aside there.
+IGNORED_KEYS: dict[str, list[Raw]] = {}
+for _places, _row in table("ignored_keys.json").items():
+    for _place in _places.split():
+        IGNORED_KEYS.setdefault(_place, []).append(_row)
+
+
+def elsewhere(model_type: str, key: str, config: Table) -> str:
+    """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
+    for family, keys, condition, value, owner in table("size_neutral_keys.json")["elsewhere"]:
+        if model_type == family and key in keys.split() and config.get(condition) == value:
+            return str(owner)
+    return ""
+
+
+def ignores(place: str, key: str, value: object) -> bool:
+    """True for a key of which no size follows in this table of a type, or none with this value."""
+    return any(
+        key in row.get("ignore", "").split()
+        or any(key in names.split() and value == only for only, names, _ in row.get("only", ()))
+        for row in IGNORED_KEYS.get(place, ())
+    )
+
+
+def is_neutral(key: str, value: object) -> bool:
+    """True for a key that changes no size. One that is null says nothing."""
+    off: bool = key in _OFF and type(_OFF[key]) is type(value) and _OFF[key] == value
+    return value is None or off or key in NAMES or key.endswith(ENDINGS) or key.startswith(BEGINNINGS)
+
+
+def needs_value(model_type: str, key: str) -> bool:
+    """True where a configuration of this family takes null for a key, and transformers builds no model of it, or
+    another."""
+    return model_type in _NULL.get(key, "").split()

@@ -14,17 +14,15 @@ from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED, Raw, Table
-from txcalc.sources.huggingface.size_neutral_keys import (
+from txcalc.sources.huggingface.transformers_metadata import (
     IGNORED_KEYS,
     TRAINING_NUMBERS,
     elsewhere,
     is_neutral,
-    needs_value,
-)
-from txcalc.sources.huggingface.transformers_metadata import (
     kinds_of,
     knows,
     names,
+    needs_value,
     part_of,
     size_of,
     table,
@@ -146,7 +144,7 @@ class Keys:
         self.listed.update(names)
         return self._get(names, check, default, default, default, assumed=False)
 
-    def require_value(self, value: object, *names: str, why: str = "transformers' class has it so") -> None:
+    def require_value(self, value: object, *names: str, why: str = "its class takes no other") -> None:
         """A fault for a feature that this reader does not express: a key may be absent, or have this one value."""
         self.keys_read.update(names)
         for name in names:

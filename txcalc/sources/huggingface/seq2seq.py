@@ -135,7 +135,8 @@ def bart_like(
     c.require_value(
         place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class"
     )
-    c.require_value(embedded_norm, "normalize_embedding", why="the class has it so")
+    norms = "a norm" if embedded_norm else "no norm"
+    c.require_value(embedded_norm, "normalize_embedding", why=f"{norms} after the embedding is read")
     raw: Raw = {
         "kind": "encoder-decoder",
         "d_model": c.size("d_model", "hidden_size"),

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from txcalc.hardware.curves import SHARES
 from txcalc.ledger import KINDS, kind_words
+from txcalc.num import ceil_div
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import SEATED
 from txcalc.questions.deploy import Deploy
@@ -388,7 +389,8 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
     rows.append(("waiting for a first token, per replica", _rate(run.waiting), *none))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *none))
-    title = f"Simulated, {run.requests:,} requests of one replica, seed {run.seed}"
+    start = "" if speed.rate else f" from {_users(ceil_div(speed.sequences, run.copies))} who start together"
+    title = f"Simulated, {run.requests:,} requests of one replica{start}, seed {run.seed}"
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 

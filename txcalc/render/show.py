@@ -53,8 +53,8 @@ def _headline(answer: Show) -> list[str]:
     """The figures that people come for, in three lines, each with how it is known."""
     params, cache, memory, known = answer.params, answer.cache, answer.memory, answer.known
     active = f", {short(params.active)} active ({known['active'].text})" if params.active != params.total else ""
-    unit, number = ("image", 1) if answer.model.kind == "vision" else ("token", answer.workload.tokens)
-    number *= answer.workload.batch
+    batch = answer.workload.batch
+    unit, number = ("image", batch) if answer.model.kind == "vision" else ("token", batch * answer.workload.tokens)
     dense, masked = (
         short(Fraction(cost, number)) for cost in (answer.flops.forward.matmul, answer.flops.masked.matmul)
     )
@@ -64,20 +64,17 @@ def _headline(answer: Show) -> list[str]:
     memories = f"weights {iec(memory.weights_bytes)} ({memory.format})"
     if cache.elements:
         grows = f"{iec(cache.bytes_per_token)} per token, " if cache.bytes_per_token else ""
-        memories += f"; cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens ({cache.dtype})"
+        several = f", {iec(batch * cache.bytes)} for {batch:,} sequences" if batch > 1 else ""
+        memories += f"; cache {grows}{iec(cache.bytes)} at {cache.context:,} tokens{several} ({cache.dtype})"
     state, saved = iec(memory.training_state_bytes), iec(memory.saved_bytes.fused)
     per_param = sum(part.bytes_per_param or 0 for part in memory.training_state)
     rule = "" if answer.training else f" (AdamW, {per_param} B/param)"  # a step has a line of its own
     unscaled = memory.unscaled_bytes
-    scaled = (
-        []
-        if unscaled is None
-        else [f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled)}"]
-    )
+    scaled = f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled or 0)}"
     return [
         f"{answer.model.name}: {short(params.total)} parameters ({known['params'].text}){active}; {flops}",
         f"{memories}; {known['weights_bytes'].text}",
-        *scaled,
+        *[scaled] * (unscaled is not None),
         f"to train: state {state}{rule}, saved activations {saved}",
     ]
 

@@ -73,7 +73,7 @@ def report(answer: Train, form: str) -> Report:
 def _verdict(answer: Train) -> str:
     fits = "fits" if answer.fits else "does not fit"
     reserved, memory = iec(answer.fullest.reserved_bytes), iec(answer.gpu.usable_bytes)
-    verdict = f"{fits}: peak {reserved} of {memory} usable on the fullest GPU"
+    verdict = f"{fits}: peak {reserved} of {memory} allocatable on the fullest GPU"
     if answer.tokens_per_s_per_gpu and answer.fits:
         verdict += f"; {answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU {_how(answer)}"
         if name := answer.mfu_headline:
@@ -268,7 +268,7 @@ def _fits_on(others: Sequence[OnAccelerator]) -> Table:
         [row.gpu, _size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
         for row in others
     ]
-    headings = ("accelerator", column("usable", "bytes"), "fits", "tokens/s per GPU")
+    headings = ("accelerator", column("allocatable", "bytes"), "fits", "tokens/s per GPU")
     return Table("The same recipe on every accelerator", headings, rows)
 
 

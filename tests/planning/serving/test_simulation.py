@@ -529,7 +529,7 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--json")[1] == out
     assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--seed", "7", "--json")[1] != out
     code, out, _ = run_(*argv, "--concurrency", "8")
-    assert code == 0 and "Simulated, 80 requests of one replica, seed 0" in out and "goodput" in out
+    assert code == 0 and "Simulated, 80 requests of one replica" in out and "goodput" in out
     assert max(map(len, out.splitlines())) <= 80
     file = tmp_path / "times.txt"
     file.write_text("\n".join(str(i / 5) for i in range(50)))

@@ -454,11 +454,11 @@ def _spaced(points: Sequence[Item], most: int) -> Sequence[Item]:
 def cost(speed: Speed) -> list[str]:
     """What the load costs, or what the GPUs carry, in a line."""
     point = speed.capacity or speed
-    hour, month, output = map(money, (point.cost_per_hour, point.cost_per_month, point.cost_per_million_output))
-    tokens = f", {output.text} per 1M out (prompts included)" if output.text else ""
+    hour, output = money(point.cost_per_hour), money(point.cost_per_million_output)
+    tokens = f", {output.text} per 1M out (with prompts)" if output.text else ""
     requests = short(round(point.steady.requests_per_s * MONTH_HOURS * 3600))
     where = " at capacity" * bool(speed.capacity)
-    return [f"cost{where}: {hour.text} per hour, {month.text} per month for {requests} requests{tokens}"]
+    return [f"cost{where}: {hour.text}/h, {point.cost_per_month:,.0f}/month ({requests} requests){tokens}"]
 
 
 def _budget(speed: Speed) -> Table:

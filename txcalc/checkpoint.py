@@ -34,7 +34,7 @@ class StoredTensor(NamedTuple):
         return product(self.shape)
 
 
-class StoredSize(NamedTuple):
+class StoredSize(Struct, frozen=True):
     """Tensors, elements and bytes of a part of a checkpoint."""
 
     tensors: int

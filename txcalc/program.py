@@ -93,33 +93,34 @@ class Tape:
 
 
 def _sum(left: object, right: object) -> Any:
-    return right if _is(left, 0) else left if _is(right, 0) else None
+    return right if is_int(left, 0) else left if is_int(right, 0) else None
 
 
 def _product(left: object, right: object) -> Any:
-    if _is(left, 0) or _is(right, 0):
+    if is_int(left, 0) or is_int(right, 0):
         return 0
-    return right if _is(left, 1) else left if _is(right, 1) else None
+    return right if is_int(left, 1) else left if is_int(right, 1) else None
 
 
 _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "+": _sum,
-    "-": lambda left, right: left if _is(right, 0) else 0 if left is right else None,
+    "-": lambda left, right: left if is_int(right, 0) else 0 if left is right else None,
     "*": _product,
     "min": lambda left, right: left if left is right else _least(left, right),
-    "/": lambda left, right: left if _is(right, 1) else None,
-    "ceil": lambda left, right: left if _is(right, 1) else None,
+    "/": lambda left, right: left if is_int(right, 1) else None,
+    "ceil": lambda left, right: left if is_int(right, 1) else None,
 }
 
 
 def _least(left: Any, right: Any) -> Any:
     """The smaller of 0 and what is not below it: a letter, which is 1 or more, or one less than a letter."""
-    positive = isinstance(right, Recorded) and (right.op == "letter" or (right.op == "-" and _is(right.right, 1)))
+    positive = isinstance(right, Recorded) and (right.op == "letter" or (right.op == "-" and is_int(right.right, 1)))
     letter = positive and (right.op == "letter" or (isinstance(right.left, Recorded) and right.left.op == "letter"))
-    return 0 if _is(left, 0) and letter else None
+    return 0 if is_int(left, 0) and letter else None
 
 
-def _is(number: object, value: int) -> bool:
+def is_int(number: object, value: int) -> bool:
+    """Whether a number is this integer, not a formula that may have its value."""
     return type(number) is int and number == value
 
 

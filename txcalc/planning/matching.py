@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from txcalc.errors import InputError
@@ -20,7 +21,7 @@ from txcalc.sources.spec import MAX_LAYERS, MAX_SIZE, changed, layers, letter_pa
 TRIED = 1024  # sizes that are refused one after another before a side is given up
 
 
-class Near(NamedTuple):
+class Near(Struct, frozen=True):
     """A size, and by how much it spends more than the budget (below 0: less)."""
 
     value: int

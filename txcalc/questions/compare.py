@@ -23,7 +23,7 @@ from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import listed, some
 from txcalc.questions.crossover import MAIN_RULES
-from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.model_info import Convention, ModelInfo
 from txcalc.questions.phrases import must_change, parse_variant
 from txcalc.questions.pictures import (
     USUAL_CONTEXTS,
@@ -39,13 +39,9 @@ from txcalc.sources import load
 MAX_MODELS = 8  # compared at once
 
 
-class CompareConvention(Answer):
-    """The conventions of the figures."""
+class CompareConvention(Convention, kw_only=True):
+    """The conventions of the figures, and their formats."""
 
-    flops_per_mac: int
-    attention: str
-    logits: str
-    mla: str | None
     dtype: str
     kv_dtype: str
 
@@ -77,21 +73,14 @@ class ComparedQuantity(Answer, kw_only=True):
     never: tuple[bool, ...] | None = None
 
 
-class Neighbour(Answer):
-    """A neighbouring size, and how far its model is from the budget."""
-
-    value: int
-    difference: int
-
-
 class MatchedSize(Answer):
     """The size that brings a model closest to the budget, how far it is from it, and the sizes on both sides."""
 
     name: str
     value: int
     difference: int
-    below: Neighbour | None
-    above: Neighbour | None
+    below: Near | None
+    above: Near | None
 
 
 class Match(Answer):
@@ -188,7 +177,9 @@ def compare(
     latent = mla if any(model.has_latents for model in models) else None
     return Compare(
         models=tuple(map(ModelInfo.of, models)),
-        convention=CompareConvention(2, attention, logits, latent, dtype, kv),
+        convention=CompareConvention(
+            flops_per_mac=2, attention=attention, logits=logits, mla=latent, dtype=dtype, kv_dtype=kv
+        ),
         workload=CompareWorkload(1, 0, tuple(contexts)),
         rows=tuple(compared_quantity(row) for row in quantities(models, contexts, conventions)),
         match=match_of(match, by, length, matches, models[1:]) if match and by else None,
@@ -262,12 +253,8 @@ def equal_budget(
 
 def match_of(quantity: str, by: str, tokens: int, matches: Sequence[MatchedModel], models: Sequence[Model]) -> Match:
     """How close every further model comes to the first one's budget."""
-
-    def neighbour(near: Near | None) -> Neighbour | None:
-        return near and Neighbour(*near)
-
     sizes = tuple(
-        MatchedSize(each.model.name, *each.best, neighbour(each.below), neighbour(each.above)) for each in matches
+        MatchedSize(each.model.name, each.best.value, each.best.difference, each.below, each.above) for each in matches
     )
     return Match(quantity, by, None if quantity == "params" else tokens, matches[0].budget, sizes)
 

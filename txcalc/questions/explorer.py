@@ -23,7 +23,7 @@ from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.parts.options import Raw, Table
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
-from txcalc.program import Guard, Program, Recorded, Tape, steps, written
+from txcalc.program import Guard, Program, Recorded, Tape, is_int, steps, written
 from txcalc.sources import spec
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
@@ -179,7 +179,7 @@ def _totals(model: Model, ledger: Ledger) -> Iterator[tuple[str, object]]:
 
 
 def _part(entry: Entry) -> PagePart:
-    formulas = {q: written(value) for q in ("params", "flops", "cache") if not _is(value := getattr(entry, q), 0)}
+    formulas = {q: written(value) for q in ("params", "flops", "cache") if not is_int(value := getattr(entry, q), 0)}
     return PagePart(entry.path, entry.kind, written(entry.runs), formulas)
 
 
@@ -395,11 +395,7 @@ def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guar
             values[name] = exact_div(dividend, divisor)
         else:
             conditions.append(Guard("=", size, param.over(values)))
-    return values, [c for c in conditions if _varies(c) and c.a is not c.b and not _is(c.a, 1)]
-
-
-def _is(number: object, value: int) -> bool:
-    return type(number) is int and number == value
+    return values, [c for c in conditions if _varies(c) and c.a is not c.b and not is_int(c.a, 1)]
 
 
 def _pairs(spec: object, traced: Any) -> Iterator[tuple[object, object]]:

@@ -6,19 +6,14 @@ from collections.abc import Iterable
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from msgspec.structs import asdict, astuple
+
+from txcalc.checkpoint import StoredSize
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.model_info import SourceInfo
 
 if TYPE_CHECKING:
-    from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup
-
-
-class TensorSizes(Answer):
-    """Tensors, stored elements and bytes."""
-
-    tensors: int
-    elements: int
-    bytes: int
+    from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredTensor, TensorGroup
 
 
 class TensorRow(Answer):
@@ -69,7 +64,7 @@ class CheckpointInfo(Answer):
     tensors: int
     elements: int
     bytes: int
-    by_dtype: dict[str, TensorSizes]
+    by_dtype: dict[str, StoredSize]
     by_name: tuple[TensorRow, ...]
     check: CheckpointAgreement | None
 
@@ -99,13 +94,13 @@ def show_stored(checkpoint: Checkpoint) -> ShowStored:
 def checkpoint_info(checkpoint: Checkpoint, check: CheckpointCheck | None) -> CheckpointInfo:
     """Exact sizes by type and by name, and how it agrees with the model."""
     return CheckpointInfo(
-        checkpoint.form,
-        checkpoint.files,
-        max(checkpoint.of, checkpoint.files),
-        *checkpoint.size,
-        {dtype: TensorSizes(*size) for dtype, size in checkpoint.by_dtype().items()},
-        tensor_rows(checkpoint.tensors),
-        agreement(checkpoint.size, check) if check else None,
+        format=checkpoint.form,
+        files=checkpoint.files,
+        of_files=max(checkpoint.of, checkpoint.files),
+        **asdict(checkpoint.size),
+        by_dtype=checkpoint.by_dtype(),
+        by_name=tensor_rows(checkpoint.tensors),
+        check=agreement(checkpoint.size, check) if check else None,
     )
 
 
@@ -129,6 +124,6 @@ def tensor_rows(tensors: Iterable[StoredTensor]) -> tuple[TensorRow, ...]:
     from txcalc.checkpoint import folded
 
     def row(group: TensorGroup) -> TensorRow:
-        return TensorRow(group.name, tuple(group.shape), group.dtype, *group.size)
+        return TensorRow(group.name, tuple(group.shape), group.dtype, *astuple(group.size))
 
     return tuple(map(row, folded(tensors)))

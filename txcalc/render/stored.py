@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from txcalc.questions.stored import CheckpointInfo, ShowStored, TensorRow, TensorSizes
+from txcalc.checkpoint import StoredSize
+from txcalc.questions.stored import CheckpointInfo, ShowStored, TensorRow
 from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
 from txcalc.units import iec
 
@@ -45,7 +46,7 @@ def tables(checkpoint: CheckpointInfo) -> list[Table]:
 
 
 def _types(checkpoint: CheckpointInfo) -> Table:
-    whole = TensorSizes(checkpoint.tensors, checkpoint.elements, checkpoint.bytes)
+    whole = StoredSize(checkpoint.tensors, checkpoint.elements, checkpoint.bytes)
     rows = [_sizes(dtype, size, whole) for dtype, size in checkpoint.by_dtype.items()]
     rows.append(_sizes("total", whole, whole))
     several = f"{checkpoint.files:,} file{'s' * (checkpoint.files > 1)}"
@@ -56,7 +57,7 @@ def _types(checkpoint: CheckpointInfo) -> Table:
     return Table(f"Checkpoint ({checkpoint.format}, {files})", headings, rows, total=True)
 
 
-def _sizes(name: str, size: TensorSizes, whole: TensorSizes) -> list[Any]:
+def _sizes(name: str, size: StoredSize, whole: StoredSize) -> list[Any]:
     each = Fraction(8 * size.bytes, size.elements) if size.elements else None
     bits = TableCell(None, "") if each is None else TableCell(float(each), f"{float(each):.4g}")
     stored = [cell(size.tensors), cell(size.elements), rounded(size.elements), bits, cell(size.bytes), iec(size.bytes)]

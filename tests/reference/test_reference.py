@@ -184,7 +184,7 @@ def test_an_activation_that_learns_has_the_gradient_of_its_definition() -> None:
 
 
 def test_forms_are_set_within_and_restored_after() -> None:
-    from txcalc.reference.mode import current
+    from txcalc.reference.run import current
 
     with pytest.raises(ZeroDivisionError), reference.tracing(absorbed=True) as forms:
         assert forms == current() == reference.Mode(explicit=True, static=True, absorbed=True)

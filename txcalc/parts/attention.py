@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from msgspec.structs import replace
 
 from txcalc.num import Num, exact_div, product
-from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
 from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
@@ -39,7 +38,7 @@ from txcalc.parts.options import (
 from txcalc.parts.part import Child, Composite, Workload, on_source, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import AllGather, AllReduce, Ways
 from txcalc.parts.spans import (
     Causal,
     CentredWindow,

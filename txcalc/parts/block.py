@@ -10,12 +10,11 @@ from msgspec.structs import replace
 
 from txcalc.num import Num, maximum, total
 from txcalc.parts.adapters import Adapters, freeze
-from txcalc.parts.collectives import Collective
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise, optional
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import Collective, Ways
 from txcalc.parts.shared import SharedBlock
 
 

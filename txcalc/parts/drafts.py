@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from txcalc.num import Num
-from txcalc.parts.collectives import AllGather
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
@@ -15,7 +14,7 @@ from txcalc.parts.options import REQUIRED, Options, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import AllGather, Ways
 from txcalc.parts.spans import Causal
 
 

@@ -8,7 +8,6 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc.num import Num, exact_div
-from txcalc.parts.collectives import Collective
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import REQUIRED, Conflict, Options, Raw, count, flag, key, letter, odd, real, size, tables
@@ -28,7 +27,7 @@ from txcalc.parts.part import (
     optional,
 )
 from txcalc.parts.positions import PositionsOptions
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import Collective, Ways
 from txcalc.parts.taps import Convolution
 
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from txcalc.num import Num, exceeds, maximum
-from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.linear import SAVES_RESULT, Activation, LearnedScale, Linear, Shift, Vector, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
@@ -30,7 +29,7 @@ from txcalc.parts.options import (
 )
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import AllReduce, Collective, Ways
 
 
 class FeedForward(Composite):

@@ -8,14 +8,13 @@ from typing import Any, ClassVar, NamedTuple
 from msgspec.structs import replace
 
 from txcalc.num import Num
-from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, Raw, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import Collective, Ways
 
 
 class Head(Composite):

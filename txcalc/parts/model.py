@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from txcalc.num import Num
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
-from txcalc.parts.collectives import Collective
 from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.drafts import Features
@@ -26,7 +25,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.options import every
 from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_batch, on_one, on_source, optional
 from txcalc.parts.positions import RelativeBias
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import Collective, Ways
 
 
 class LayerGroup(NamedTuple):

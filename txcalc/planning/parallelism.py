@@ -27,10 +27,9 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
 from txcalc.num import Num, divisors, product
-from txcalc.parts.collectives import Receive, Send
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
-from txcalc.parts.sharding import Ways
+from txcalc.parts.sharding import Receive, Send, Ways
 from txcalc.parts.work import Axis
 from txcalc.planning.layout import Layout, unserved
 

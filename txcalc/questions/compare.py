@@ -20,10 +20,9 @@ from txcalc.planning.crossover import CrossoverRule, RuleCrossover, crossovers, 
 from txcalc.planning.matching import MatchedModel, Near, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
 from txcalc.questions.arguments import listed, some
 from txcalc.questions.crossover import MAIN_RULES
-from txcalc.questions.model_info import Convention, ModelInfo
 from txcalc.questions.phrases import must_change, parse_variant
 from txcalc.questions.pictures import (
     USUAL_CONTEXTS,

@@ -18,9 +18,8 @@ from txcalc.planning.crossover import (
     lengths as prefills_of,
 )
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import length, listed, maybe
-from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_MODELS, Mark, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
 

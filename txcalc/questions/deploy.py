@@ -32,7 +32,7 @@ from txcalc.planning.serving.offload import OffloadRequest, parse_offload
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import bandwidth, checked, length, listed, maybe, models, split_commas
 from txcalc.questions.deployment import (
     AcceleratorInfo,
@@ -45,7 +45,6 @@ from txcalc.questions.deployment import (
     UnsuitedReplica,
     Workload,
 )
-from txcalc.questions.model_info import ModelInfo
 from txcalc.units import three
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ from msgspec import structs
 from txcalc.num import ceil_div
 from txcalc.planning.differences import CostChange, KeyDifference, cost, differences
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result, json_key
-from txcalc.questions.model_info import ModelInfo, WorkloadInfo
+from txcalc.questions.answers import Answer, ModelInfo, Result, WorkloadInfo, json_key
 from txcalc.sources import load
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txcalc.errors import InputError, UnknownName
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
-from txcalc.questions.model_info import Convention, ModelInfo, WorkloadInfo
+from txcalc.questions.answers import Answer, Convention, ModelInfo, Result, WorkloadInfo
 from txcalc.questions.training_step import LayoutInfo, StepRecipe, step_recipe
 from txcalc.sources import load
 

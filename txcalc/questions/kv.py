@@ -13,9 +13,8 @@ from txcalc.num import ceil_div
 from txcalc.planning.generation import Generation, generations, laws
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.answers import Answer, ModelInfo, Result, json_key
 from txcalc.questions.arguments import length, lengths, maybe, names, some
-from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.sources import load
 from txcalc.units import cache_bits_of

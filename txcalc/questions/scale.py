@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from txcalc.errors import Fault, InputError
 from txcalc.planning import scaling
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import count, maybe, names
-from txcalc.questions.model_info import ModelInfo
 from txcalc.sources import load
 
 if TYPE_CHECKING:

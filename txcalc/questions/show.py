@@ -19,9 +19,8 @@ from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import InitialValues, initial_values
 from txcalc.planning.memory import StateShare, cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.answers import Answer, Convention, ModelInfo, Result, WorkloadInfo, architecture, json_key
 from txcalc.questions.arguments import names, one_size
-from txcalc.questions.model_info import Convention, ModelInfo, WorkloadInfo, architecture
 from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step

@@ -9,8 +9,7 @@ from txcalc.errors import Fault, InputError, MissingExtra, TxcalcError
 from txcalc.evidence.known import Evidence
 from txcalc.notation import as_text
 from txcalc.num import ceil_div
-from txcalc.questions.answers import Answer, Result, json_key
-from txcalc.questions.model_info import Convention, ModelInfo, SourceInfo, WorkloadInfo
+from txcalc.questions.answers import Answer, Convention, ModelInfo, Result, SourceInfo, WorkloadInfo, json_key
 from txcalc.units import bits_of
 
 CACHE_DTYPE = "bf16"  # whatever the weights' format

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import asdict, astuple
 
 from txcalc.checkpoint import StoredSize
-from txcalc.questions.answers import Answer, Result
-from txcalc.questions.model_info import SourceInfo
+from txcalc.questions.answers import Answer, Result, SourceInfo
 
 if TYPE_CHECKING:
     from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredTensor, TensorGroup

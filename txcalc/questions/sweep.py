@@ -16,9 +16,8 @@ from txcalc.ledger import KINDS, kind_words
 from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Deferred, Result, json_key
+from txcalc.questions.answers import Answer, Deferred, ModelInfo, Result, WorkloadInfo, json_key
 from txcalc.questions.arguments import checked, length, listed, names, several_texts
-from txcalc.questions.model_info import ModelInfo, WorkloadInfo
 from txcalc.questions.pictures import MAX_LINES, Panel, Picture, PlotAxis, Series
 from txcalc.sources import load
 from txcalc.symbols import BY_LETTER

@@ -29,9 +29,8 @@ from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_da
 from txcalc.planning.training.search import FoundLayout, Searched, resolve_recipe, search_layouts, sequence_length
 from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Result
+from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import bandwidth, count, length, maybe, names
-from txcalc.questions.model_info import ModelInfo
 from txcalc.questions.phrases import adapters, one_price, priced
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.training_step import LayoutInfo

@@ -30,9 +30,8 @@ from txcalc.parts.embedding import VisionOptions
 from txcalc.parts.model import EncoderDecoder as EncoderDecoderPart, FixedLength, LayerGroup, Stack as StackPart
 from txcalc.parts.part import Composite
 from txcalc.reference.initial import initialise
-from txcalc.reference.mode import Mode, mode, tracing
 from txcalc.reference.model import EncoderDecoder, Stack
-from txcalc.reference.run import CacheTensors, TensorOptions
+from txcalc.reference.run import CacheTensors, Mode, TensorOptions, mode, tracing
 
 
 def build(

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import attention as parts, cores, positions, spans
 from txcalc.reference.linear import FORMS, Linear, Norm, Times, linear, sinusoids
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 class Core(Cached):

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import cells as parts
 from txcalc.reference.linear import Linear
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 States = tuple[Tensor, ...]
 

@@ -11,9 +11,8 @@ from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
-from txcalc.reference.mode import current
 from txcalc.reference.recurrent import sum_states
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 def unit(x: Tensor) -> Tensor:

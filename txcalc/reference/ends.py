@@ -20,9 +20,8 @@ from txcalc.reference.linear import (
     Vector,
     sinusoids,
 )
-from txcalc.reference.mode import current
 from txcalc.reference.pooling import AttentionPool
-from txcalc.reference.run import Run, TensorOptions
+from txcalc.reference.run import Run, TensorOptions, current
 
 
 class Embedding(nn.Module):

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
 from txcalc.reference.linear import Activation, BareVector, Factors, Linear, Norm, Shift, linear
-from txcalc.reference.mode import current
-from txcalc.reference.run import Run, TensorOptions
+from txcalc.reference.run import Run, TensorOptions, current
 
 
 class FeedForward(nn.Module):

@@ -11,8 +11,7 @@ from txcalc.parts import hyena as parts
 from txcalc.parts.taps import short_memory
 from txcalc.reference.convolution import Product
 from txcalc.reference.linear import Convolution, Linear
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 class LongConvolution(Cached):

@@ -12,8 +12,7 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.spans import Selected
 from txcalc.reference.attention import Core, Gate, Rotary
 from txcalc.reference.linear import Linear, Norm
-from txcalc.reference.mode import current
-from txcalc.reference.run import Run, TensorOptions
+from txcalc.reference.run import Run, TensorOptions, current
 
 
 class LatentCore(Core):

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from txcalc.parts import linear as parts, taps
 from txcalc.parts.embedding import Patches as PatchesPart
 from txcalc.parts.norm import Norm as NormPart
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 class Linear(nn.Linear):

@@ -10,9 +10,8 @@ from txcalc.parts import linear_attention as parts
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Linear, Norm
-from txcalc.reference.mode import current
 from txcalc.reference.recurrent import run_states, sum_states
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 class DecayScan(Cached):

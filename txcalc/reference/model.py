@@ -25,8 +25,7 @@ from txcalc.reference.ends import Embedding, Head
 from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
 from txcalc.reference.mixers.pieces import MatrixProduct
-from txcalc.reference.mode import current, mode
-from txcalc.reference.run import Cached, CacheTensors, Run, TensorOptions
+from txcalc.reference.run import Cached, CacheTensors, Run, TensorOptions, current, mode
 from txcalc.reference.shared import SharedBlock
 
 

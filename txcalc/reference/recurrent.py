@@ -10,8 +10,7 @@ from txcalc.parts import recurrent as parts
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare, linear
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 def sum_states(decay: Tensor, update: Tensor, state: Tensor | None) -> Tensor:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 from txcalc.parts import routed as parts
 from txcalc.reference.attention import AttentionCore, Rotary
 from txcalc.reference.linear import Linear, Shift
-from txcalc.reference.mode import current
-from txcalc.reference.run import Run, TensorOptions
+from txcalc.reference.run import Run, TensorOptions, current
 
 
 class ChosenExperts(nn.Module):

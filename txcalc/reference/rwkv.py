@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from txcalc.parts import rwkv as parts
 from txcalc.reference.linear import Activation, Linear, pad_columns
-from txcalc.reference.mode import current
 from txcalc.reference.recurrent import sum_states
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 class TokenShift(Cached):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from txcalc.questions.answers import ModelInfo
 from txcalc.questions.compare import Compare, ComparedQuantity, Match
-from txcalc.questions.model_info import ModelInfo
 from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
 

@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.planning.training.stages import StagePiece
-from txcalc.reference.mode import current
-from txcalc.reference.run import Run
+from txcalc.reference.run import Run, current
 from txcalc.verification.branches import NoParallel, distribute, owners, stacked_name, use_local_shards
 
 

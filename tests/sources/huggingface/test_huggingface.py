@@ -20,7 +20,7 @@ from txcalc import load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
-from txcalc.questions.model_info import architecture
+from txcalc.questions.answers import architecture
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of, transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config

@@ -16,9 +16,9 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import product
-from txcalc.parts.collectives import AllReduce, ReduceScatter, Ring
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Composite, Leaf, Workload
+from txcalc.parts.sharding import AllReduce, ReduceScatter, Ring
 from txcalc.parts.work import Axis
 from txcalc.planning import parallelism
 from txcalc.planning.gradients import recomputed

@@ -15,8 +15,7 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.spans import Full
 from txcalc.reference.attention import Core, Rotary
 from txcalc.reference.linear import GroupedLinear, Linear, Norm
-from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, Run, TensorOptions, current
 
 
 def rotate_tail(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -> Tensor:

@@ -14,13 +14,13 @@ from txcalc.ledger import QUANTITIES
 from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentAttention, LatentCore
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import Wrong, up_to
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import Mechanism
 from txcalc.parts.positions import Rotary
-from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal, CausalUncached, Selected, Windowed, WindowUncached
 from txcalc.parts.taps import Convolution
@@ -28,7 +28,7 @@ from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
-from txcalc.planning.training.run import Terms
+from txcalc.planning.training.answer import Terms
 from txcalc.sources import build
 
 

@@ -39,8 +39,7 @@ from txcalc.planning.layout import parse_layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.training import training_flops
-from txcalc.planning.training.answer import train as answer
-from txcalc.planning.training.run import Terms, run as whole_run
+from txcalc.planning.training.answer import Terms, run as whole_run, train as answer
 from txcalc.planning.training.search import resolve_recipe
 from txcalc.questions.explorer import Explorer, explore
 from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PageModel, on_page

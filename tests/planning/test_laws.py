@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from txcalc import hardware, load
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import Curve, Link
-from txcalc.planning import links
+from txcalc.planning import machine as machines
 from txcalc.planning.layout import Layout
 from txcalc.planning.machine import Machine
 from txcalc.planning.parallelism import Sharding
@@ -174,9 +174,9 @@ def trained(name: str, accelerator: Accelerator) -> dict[str, float]:
 def test_all_that_is_twice_as_fast_takes_half_as_long(plan: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL's latencies between nodes too."""
     slow = paced(plan, h200())
-    monkeypatch.setattr(links, "START", links.START / 2)
+    monkeypatch.setattr(machines, "START", machines.START / 2)
     for hops in ("RING", "TREE"):
-        monkeypatch.setattr(links, hops, tuple(seconds / 2 for seconds in getattr(links, hops)))
+        monkeypatch.setattr(machines, hops, tuple(seconds / 2 for seconds in getattr(machines, hops)))
     fast = paced(plan, twice_as_fast(h200()))
     assert {name: 2 * seconds for name, seconds in fast.items()} == pytest.approx(slow, rel=1e-12)  # powers are rounded
 

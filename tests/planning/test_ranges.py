@@ -22,8 +22,8 @@ from txcalc.planning.serving.points import request
 from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.serving.traffic import arrivals, lengths
 from txcalc.planning.shapes import DesignFamily
+from txcalc.planning.training.answer import Terms
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
-from txcalc.planning.training.run import Terms
 
 SMALL = load("D=256 L=1 h=4 F=256 V=50")
 

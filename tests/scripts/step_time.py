@@ -22,8 +22,7 @@ from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.planning.links import Nccl
-from txcalc.planning.machine import Machine
+from txcalc.planning.machine import Machine, Nccl
 from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.planning.training.search import Search
 from txcalc.planning.training.step import Step, StepTimer

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from txcalc.num import Num
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import key, letter, one_of, up_to
 from txcalc.parts.part import (
@@ -24,7 +25,6 @@ from txcalc.parts.part import (
     elementwise,
 )
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.recurrence import Recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # cached vectors: an LSTM's cell state and output

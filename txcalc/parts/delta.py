@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from txcalc.num import Num
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real, size
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory
 

@@ -12,13 +12,13 @@ from typing import Any, Final, NamedTuple
 from txcalc.num import divides, exact_div
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
+from txcalc.parts.leaf import RecurrentState
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.linear_attention import GatedScan, SlotScan
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Raw, Table, Wrong, count, flag, one_of, size, text
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
-from txcalc.parts.recurrence import RecurrentState
 from txcalc.parts.spans import (
     Causal,
     CausalUncached,

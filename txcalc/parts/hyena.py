@@ -12,11 +12,11 @@ from collections.abc import Iterator
 
 from txcalc.num import Num, ceil_log2, triangle
 from txcalc.parts.convolution import Product
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import Conflict, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import Cache, Child, Composite, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.taps import short_memory
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from txcalc.num import Num, ceil_div, exact_div
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Activation, BlockLinear, Linear, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
@@ -29,7 +30,6 @@ from txcalc.parts.options import (
 )
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload, optional
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import AllReduce, Ways
 from txcalc.parts.taps import short_memory
 

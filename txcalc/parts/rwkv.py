@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from txcalc.num import Num
+from txcalc.parts.leaf import Recurrence
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import REQUIRED, letter
 from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
 from txcalc.parts.place import Mechanism, Place
-from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 

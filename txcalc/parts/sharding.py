@@ -20,7 +20,11 @@ from txcalc.parts.work import Axis, Transfer, Workload
 
 
 class Ring(Leaf):
-    """A ring algorithm: in each of `passes`, n − 1 steps of an n-th of the message."""
+    """A ring algorithm: in each of `passes`, n − 1 steps of an n-th of the message (the whole tensor that a group of n
+    ranks shares), the fewest elements of any algorithm without in-network reduction.
+
+    Source   Thakur et al. 2005 (Optimization of collective communication operations in MPICH), sections 4 to 7
+    """
 
     role = "collective"
     passes: ClassVar[int] = 1

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from txcalc.ledger import KINDS
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import LibrarySource
+from txcalc.planning.machine import LibrarySource
 from txcalc.planning.serving.demand import LatencyStats, Steady
 from txcalc.planning.serving.offload import HostMemory
 from txcalc.planning.serving.points import Slo

@@ -16,16 +16,23 @@ from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
-from txcalc.planning.links import LibrarySource
-from txcalc.planning.machine import PCIE, Kernels, Machine
+from txcalc.planning.machine import PCIE, Kernels, LibrarySource, Machine
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
-from txcalc.planning.training.answer import OnAccelerator, Training
+from txcalc.planning.training.answer import (
+    GRID,
+    PUE,
+    OnAccelerator,
+    Terms,
+    Training,
+    TrainingRun,
+    parse_days,
+    tokens_of,
+)
+from txcalc.planning.training.exchange import HOST
 from txcalc.planning.training.memory import CATEGORIES, RankPeak
-from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe, parse_options
-from txcalc.planning.training.run import GRID, PUE, Terms, TrainingRun, parse_days, tokens_of
 from txcalc.planning.training.search import FoundLayout, Searched, resolve_recipe, search_layouts, sequence_length
 from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o

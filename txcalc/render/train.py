@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator
+from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
-from txcalc.planning.training.run import TrainingRun
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes

@@ -23,8 +23,7 @@ from txcalc.hardware import Accelerator, assumed
 from txcalc.hardware.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Group, Layout
-from txcalc.planning.links import ring
-from txcalc.planning.machine import FLASH, NEWER, Kernels, Machine
+from txcalc.planning.machine import FLASH, NEWER, Kernels, Machine, ring
 from txcalc.planning.parallelism import PipelineStage, Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.durations import Cost, series

@@ -24,10 +24,9 @@ from txcalc.planning.layout import parse_layout
 from txcalc.planning.machine import CONTEXT, Floor, Kernels, Machine, allocatable
 from txcalc.planning.training import Layout, Recipe, memory, training_flops
 from txcalc.planning.training.activations import saved_activations
-from txcalc.planning.training.answer import train
+from txcalc.planning.training.answer import Terms, run as whole_run, train
 from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.parts import by_part
-from txcalc.planning.training.run import Terms, run as whole_run
 from txcalc.planning.training.search import Search, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import Step, StepTimer

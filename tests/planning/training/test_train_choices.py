@@ -21,13 +21,12 @@ from txcalc.errors import InputError
 from txcalc.planning.layout import read_layout
 from txcalc.planning.machine import CONTEXT, Machine
 from txcalc.planning.training import Layout, Recipe, in_flight, memory, order, timeline
-from txcalc.planning.training.answer import Training, fewest
+from txcalc.planning.training.answer import Terms, Training, fewest, tokens_of
 from txcalc.planning.training.exchange import StageWeights
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.layer_tables import LayerTables
 from txcalc.planning.training.memory import rank_columns
 from txcalc.planning.training.recipe import parse_options, parse_recipe
-from txcalc.planning.training.run import Terms, tokens_of
 from txcalc.planning.training.search import Search, Searched, fewest_gpus, resolve_recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer

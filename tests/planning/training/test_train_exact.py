@@ -17,14 +17,12 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import Curve
 from txcalc.planning.layout import Group, parse_layout
-from txcalc.planning.links import LINK_SHARE, NCCL, Message, relayed
-from txcalc.planning.machine import PCIE, SLOWED, Floor, Kernels, Machine
+from txcalc.planning.machine import LINK_SHARE, NCCL, PCIE, SLOWED, Floor, Kernels, Machine, Message, relayed
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import collectives
-from txcalc.planning.training.exchange import ProductTime, StageWeights
+from txcalc.planning.training.exchange import HOST, ProductTime, StageWeights, hosted
 from txcalc.planning.training.memory import RankPeak, rank_of
-from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE, PassSizes, WeightGroups

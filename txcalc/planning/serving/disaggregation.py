@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Group, Layout
-from txcalc.planning.links import NODE, Message, datasheet_seconds
+from txcalc.planning.machine import NODE, Message, datasheet_seconds
 from txcalc.planning.serving.demand import Steady, Throughput
 from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime

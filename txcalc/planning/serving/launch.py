@@ -21,7 +21,7 @@ from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.num import ceil_div
 from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import NODE
+from txcalc.planning.machine import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported

@@ -11,7 +11,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import LibrarySource
+from txcalc.planning.machine import LibrarySource
 from txcalc.planning.parallelism import KEPT, Sharding
 from txcalc.planning.serving.durations import BoundedTime, Cost, series, total
 from txcalc.planning.serving.engine import EngineConfig

@@ -43,8 +43,15 @@ from txcalc.hardware.curves import Curve, untouched
 from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.links import ENGINE_COLLECTIVES, GATHERED, LibrarySource, Message, datasheet_seconds
-from txcalc.planning.machine import Kernels, Machine
+from txcalc.planning.machine import (
+    ENGINE_COLLECTIVES,
+    GATHERED,
+    Kernels,
+    LibrarySource,
+    Machine,
+    Message,
+    datasheet_seconds,
+)
 from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import EngineConfig, multiplies

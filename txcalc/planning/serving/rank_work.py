@@ -15,7 +15,7 @@ from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.work import Transfer
 from txcalc.planning.gradients import flops_per_score, scores
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import GATHERED
+from txcalc.planning.machine import GATHERED
 from txcalc.planning.parallelism import KEPT, PipelineStage
 from txcalc.planning.serving.engine import EngineConfig
 

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from txcalc.errors import InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import NODE
+from txcalc.planning.machine import NODE
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import (
     MOST_GPUS,

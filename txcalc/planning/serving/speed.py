@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import NODE
+from txcalc.planning.machine import NODE
 from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, bisect_max
 from txcalc.planning.serving.durations import total

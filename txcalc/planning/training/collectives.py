@@ -18,8 +18,7 @@ from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.num import Num, ceil_div, product, total
 from txcalc.planning.layout import Group
-from txcalc.planning.links import Message, relayed, ring
-from txcalc.planning.machine import Machine
+from txcalc.planning.machine import Machine, Message, relayed, ring
 from txcalc.planning.training.activations import STATISTIC, leaf_bytes, recomputed
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
@@ -251,7 +250,10 @@ def stage_message(recipe: Recipe, machine: Machine, positions: int, width: int) 
 
 
 class Messages:
-    """The messages of a pipeline's pieces on a machine."""
+    """The messages of a pipeline's pieces on a machine.
+
+    Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
+    """
 
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline) -> None:
         self.model, self.recipe, self.machine, self.pipeline = model, recipe, machine, pipeline

@@ -1,5 +1,5 @@
-"""How long a rank waits for messages in a step: of weights and gradients, which data parallelism exchanges, and of the
-products that tensor parallelism splits."""
+"""How long a rank waits for messages in a step: of weights and gradients, which data parallelism exchanges, of the
+products that tensor parallelism splits, and of what is offloaded to the host's memory."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from txcalc.num import ceil_div
 from txcalc.planning.layout import Group
-from txcalc.planning.links import Message, ring
-from txcalc.planning.machine import Kernels, Machine
+from txcalc.planning.machine import Kernels, Machine, Message, ring
 from txcalc.planning.training.collectives import partial_gradients
+from txcalc.planning.training.memory import Peak
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, State, moments, rank_weights, sharers, weight_bytes
@@ -245,7 +246,13 @@ def waits(
     given products, and for its counterpart in backward.
 
     Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
-    gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered."""
+    gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered.
+
+    Source   Megatron-LM d98e8a64, core/tensor_parallel/layers.py (LinearWithGradAccumulationAndAsyncCommunication,
+             ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py;
+             torch 2.13, distributed.tensor.parallel, keeps what it gathered and waits at once for what it reduces
+    Omits    Transformer Engine's userbuffers, which send parts of a product while others are computed
+    """
     rules, lost = recipe.rules, machine.lost
     first_share = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
     there, back = join.passes
@@ -255,3 +262,40 @@ def waits(
     forward = lost(seconds, first_share * products.forward) if kind == "all_gather" else seconds
     repeated = lost(seconds, hides * products.inputs) if repeats_gather(join, recipe) else 0.0
     return there * forward, back * lost(seconds, hides * products.weights) + repeated
+
+
+# Host memory bandwidth per accelerator, in bytes per second: two sockets with eight channels of DDR5-4800 (38.4 GB/s
+# each) for eight accelerators, as in a DGX H100.
+HOST = 76_800_000_000
+
+
+class Hosted(NamedTuple):
+    """Seconds of a step that the busiest rank waits for the link and for the host's CPUs."""
+
+    link: float
+    processors: float
+
+
+def hosted(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, backward: float) -> Hosted:
+    """Offloading to host memory, modelled. `forward` and `backward`: seconds of a micro-batch's compute, which overlap
+    with the transfer of activations.
+
+    optimizer     its state and the fp32 copy of the weights: each step gradients go to the host, whose processors make
+                  the step, and new weights come back (ZeRO-Offload)
+    activations   what blocks keep for backward, but for the block at work and the one on its way: out behind forward,
+                  and back before backward
+    Omits         pinning, buckets, a host's caches; other work of its processors
+    Source        Ren et al. 2021 (arXiv 2101.06840), sections 4 and 5; torch.autograd.graph.save_on_cpu
+    """
+    waiting = processors = 0.0
+    if recipe.offloads("optimizer"):
+        for rank in ranks:
+            shards = recipe.layout.dp * recipe.layout.cp if recipe.zero in (1, 2) else 1
+            gradients = rank.state.gradients // (shards if recipe.zero == 1 else 1)
+            weights = ceil_div(rank.state.adapters or rank.state.parameters, shards)
+            waiting = max(waiting, (gradients + weights) / link)
+            processors = max(processors, (gradients + 2 * rank.state.optimizer + weights) / HOST)
+    if recipe.offloads("activations"):
+        moved = max(rank.offloaded for rank in ranks) / link
+        waiting += recipe.accumulation * (max(0.0, moved - forward) + max(0.0, moved - backward))
+    return Hosted(waiting, processors)

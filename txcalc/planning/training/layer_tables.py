@@ -25,9 +25,8 @@ from txcalc.planning.machine import Kernels, Machine
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import SavedActivations, leaf_bytes, saved_activations
 from txcalc.planning.training.collectives import stage_message
-from txcalc.planning.training.exchange import Exchange, StageWeights, replicated_elements, weight_sizes
+from txcalc.planning.training.exchange import Exchange, StageWeights, hosted, replicated_elements, weight_sizes
 from txcalc.planning.training.memory import Peak, peak_of
-from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.profiles import PassSizes, WeightGroups
 from txcalc.planning.training.recipe import BEHIND, Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, head_elements

@@ -17,8 +17,7 @@ from txcalc.errors import Fault, InputError, Refuted, TxcalcError
 from txcalc.model import Model
 from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
-from txcalc.planning.links import NODE
-from txcalc.planning.machine import Machine, allocatable
+from txcalc.planning.machine import NODE, Machine, allocatable
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.layer_tables import Estimate, LayerTables
 from txcalc.planning.training.memory import RESERVED, Ranks, memory_within

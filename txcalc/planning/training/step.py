@@ -28,14 +28,12 @@ from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import flops_per_score, passes, scores
-from txcalc.planning.links import LibrarySource, Message
-from txcalc.planning.machine import Floor, Kernels, Machine
+from txcalc.planning.machine import Floor, Kernels, LibrarySource, Machine, Message
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
 from txcalc.planning.training.collectives import TWIN, Messages, muon_replicas
-from txcalc.planning.training.exchange import Exchange, ProductTime, StageWeights, repeats_gather, waits
+from txcalc.planning.training.exchange import Exchange, ProductTime, StageWeights, hosted, repeats_gather, waits
 from txcalc.planning.training.memory import Ranks
-from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe

@@ -2,6 +2,10 @@
 others.
 
 The bubble is not assumed: it is the remaining idle time. Stages may differ, and so may pieces of a rank.
+
+Source   GPipe: Huang et al. 2018 (arXiv 1811.06965); 1F1B: Narayanan et al. 2019 (PipeDream); interleaved: Narayanan et
+         al. 2021 (arXiv 2104.04473), section 2.2; zero bubble (ZB-H1) and ZB-V: Qi et al. 2023 (arXiv 2401.10241);
+         DualPipe-V: DeepSeek-V3 (arXiv 2412.19437), section 3.2.1, folded
 """
 
 from __future__ import annotations

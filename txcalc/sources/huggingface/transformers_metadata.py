@@ -3,6 +3,18 @@ keys that change no size.
 
 The tables beside this file are made by `tests/scripts/release.py` from one release of transformers; nothing of it is
 imported here.
+
+`size_neutral_keys.json` has the keys of any family that change no size: by name, ending or beginning (bookkeeping,
+training, generation, kernels); numbers that people write beside a model (of training, of texts, of the model that was
+made): `unread` by types of transformers whose code never names them, and a fault of any other type (`type_vocab_size`
+stands in transformers' own small test models of any type); features that are off, as transformers' base class writes
+them into every nested config; keys that may be null in a configuration of some families, of which transformers 5.23
+builds no model then, or another; and keys that other people's code reads beside a class, and that give it no weights
+where another key has this value.
+
+`ignored_keys.json` has keys that the code of some model types names, by those types and, after a stroke, the table in
+which they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the
+one value of others, and why. A reader looks at its own keys first; only what it did not ask for is looked up here.
 """
 
 from __future__ import annotations

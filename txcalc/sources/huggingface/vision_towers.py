@@ -282,7 +282,7 @@ def perception(v: Config) -> Tower:
 
 
 def janus_tower(v: Config) -> Tower:
-    """SigLIP's without a head; its feed-forward is `mlp_ratio` times as wide."""
+    """SigLIP's without a head; its feed-forward is `mlp_ratio` times as wide, as in transformers' janus classes."""
     d, heads = v.size("hidden_size", default=1024), v.size("num_attention_heads", default=16)
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     sizes = Sizes(d, mlp_width(v, d, 4.0), v.size("num_hidden_layers", default=24), heads)

@@ -197,8 +197,6 @@ class MatrixMemory(Composite):
     """An mLSTM layer: q, k, v, an output gate, two scalar gates per head, and a norm per head.
 
     `bias` is that of the wide projections and of the norm; the scalar gates always have one.
-
-    `bias` is that of the wide projections and of the norm; the gates' always have one.
     Source   Beck et al. 2025 (arXiv 2503.13427), section 2.2
     """
 

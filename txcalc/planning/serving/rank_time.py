@@ -23,7 +23,7 @@ Replicas that share experts (dp) hold equal numbers of sequences; the experts of
 Fused    as engines fuse: products of one input (q, k, v; gate, up) are one launch, as are all routed experts of a
          layer, an activation with its gate, a residual sum with the next norm. Eager: one launch per module and per
          expert that a token chooses, with experts chosen evenly
-Links    what the collectives of the tree send (`parts.collectives`), each with its latency. An all-reduce's floor is
+Links    what the collectives of the tree send (`parts.sharding`), each with its latency. An all-reduce's floor is
          its message once, as a switch that reduces can do. Between nodes over the network cards, where a node is known
 RAM      weights in host RAM are read and computed at the host's rates; for many tokens they are copied to the
          accelerator first (`planning.serving.offload`). The floor reads each once

@@ -9,7 +9,7 @@ floor        the largest of compute, memory and link of any rank, each alone at 
 Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
          forward, of fused attention as measured, else 2.5 times; what `recompute` computes again
 Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
-         micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`overlap`);
+         micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`waits`);
          compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
 Omits    data loading, the host, uneven tokens of experts, failures
 Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×

@@ -103,7 +103,8 @@ def verdict(answer: Deploy) -> str:
     if answer.max_concurrency:
         asked = serving.sequences(answer.workload.concurrency)
         return f"fits {answer.max_concurrency:,} of {asked} at the full context on {gpus}: {lacking}"
-    return f"does not fit on {gpus}: {lacking}"
+    narrower = "; fit tells which formats do" if answer.limit == "weights" else ""
+    return f"does not fit on {gpus}: {lacking}{narrower}"
 
 
 def comparison(answer: DeployComparison) -> Report:

@@ -110,7 +110,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     if lacking := unsupported(chosen, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
     if not plan.best.serves:
-        raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}): no command runs it"])
+        raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
     return chosen
 
 

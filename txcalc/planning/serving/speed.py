@@ -243,8 +243,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def without_speculation(self) -> Steady:
         """The steady state of the load, every token decoded in turn."""
         timer = Timer.of(self.plan.planner, replace(self.request, speculation=None), self.plan.context)
-        layout = self.chosen.layout
-        rate = self.request.rate
+        layout, rate = self.chosen.layout, self.request.rate
         return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
 
 

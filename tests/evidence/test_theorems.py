@@ -484,9 +484,9 @@ def prove(unit: Unit) -> Any:
 def unequal(unit: Unit) -> set[str]:
     """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
     from txcalc.verification.prove import prove_at
-    from txcalc.verification.sizes import cases
+    from txcalc.verification.steps import trace_steps
 
-    rows, *_ = prove_at(unit, cases(unit)[0])
+    rows, *_ = prove_at(unit, trace_steps(unit, backward=False)[0])
     return {row.path for row in rows if not row.equal}
 
 
@@ -494,7 +494,7 @@ def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """A theorem is of parameters and of a prompt's FLOPs alone."""
     from txcalc.verification import steps
 
-    monkeypatch.setattr(steps, "prove_further", lambda unit: ({}, []))
+    monkeypatch.setattr(steps, "prove_further", lambda unit, traces: ({}, []))
 
 
 @pytest.mark.slow

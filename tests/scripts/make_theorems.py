@@ -2,7 +2,7 @@
 each class of transformers at its type's own sizes the smallest ones that they are the sum of (`evidence.splits`), with
 parameters and FLOPs alone.
 
-    python tests/scripts/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
+    python tests/scripts/make_theorems.py [--again] [--further] [--jobs 2] [--prune] [FOLDER …]
     python tests/scripts/make_theorems.py --check [--part 3/10]
 
 What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
@@ -10,8 +10,6 @@ parameters and forward FLOPs (training, saved activations, decoding, masks). Str
 printed with the reason. A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`, as
 `evidence/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--check` makes kept
 theorems again and compares: exit code 1 where one is another; `--part 3/10` those of every tenth key, from the third.
-`--count` proves nothing: it lists the structures that lack a theorem, and says for how many models of each origin
-parameters and FLOPs are proved by theorems alone.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ import argparse
 import json
 import os
 import sys
-from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -152,23 +149,6 @@ def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theore
     return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, ", ".join(theorem.further))
 
 
-def count(folders: list[Path]) -> None:
-    """What lacks a theorem, the structures of most models first, and how many models lack none."""
-    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    lacking: dict[str, tuple[str, list[str]]] = {}
-    for origin, model in models(folders):
-        parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
-        without = [(part, theorems.obstacle(part)) for part in parts]
-        counts[origin][0] += not without
-        counts[origin][1] += 1
-        for unit, why in without:
-            lacking.setdefault(unit.key, (f"{unit.name}: {why}", []))[1].append(f"{origin}/{model.name}")
-    for key, (why, found) in sorted(lacking.items(), key=lambda one: -len(one[1][1])):
-        print(f"{key} | {why} | {', '.join(found)}")
-    for origin, (proved, read_) in counts.items():
-        print(f"{origin}: parameters and FLOPs proved for {proved} of {read_} that are read ({proved / read_:.1%})")
-
-
 def prune(folders: list[Path]) -> None:
     """Drops what no model has."""
     path = theorems.theorems_file()
@@ -235,7 +215,6 @@ def main() -> None:
     parser.add_argument("folders", type=Path, nargs="*", metavar="FOLDER")
     parser.add_argument("--again", action="store_true")
     parser.add_argument("--further", action="store_true")
-    parser.add_argument("--count", action="store_true")
     parser.add_argument("--prune", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--part", default="0/1", metavar="I/N")
@@ -245,9 +224,7 @@ def main() -> None:
     if asked.check:
         first, number = map(int, asked.part.split("/"))
         sys.exit(check(asked.folders, (first, number), asked.jobs))
-    if asked.count:
-        count(asked.folders)
-    elif asked.prune:
+    if asked.prune:
         prune(asked.folders)
     else:
         make(asked.folders, asked.again, asked.further, asked.jobs)

@@ -45,6 +45,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
+from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 
 from txcalc.evidence.theorems import FIGURES  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
@@ -54,7 +55,7 @@ from txcalc.verification.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verification.flops import count  # noqa: E402
 from txcalc.verification.record import proofs, store  # noqa: E402
 from txcalc.verification.subject import EVERY_LAYER_AT, POINTS, Subject  # noqa: E402
-from txcalc.verification.symbolic import B, SymbolicSize, Symbols, T  # noqa: E402
+from txcalc.verification.symbolic import B, Fakes, SymbolicSize, Symbols, T  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
 
 FOR_ALL = ("all B, T ≥ 2", "all B, T, T_src ≥ 2", "all B ≥ 2")
@@ -536,6 +537,19 @@ def test_points_when_asked_for_and_when_the_trace_allows_no_symbols(monkeypatch:
     assert any("only where T = 5" in note for note in fallen.notes)
     with pytest.raises(NotForAll):
         verify(tiny("llama"), ["flops"], lengths="symbolic")
+
+
+def test_fakes_know_results_as_pytorch_computes_them() -> None:
+    def results(fakes: Any, *tensors: Any) -> list[object]:
+        with fakes:
+            a, b = map(fakes.from_tensor, tensors)
+            x = (a + b).float()
+            values = [a + b, a * b, x / 3, x.sin(), 2.0**x, x.roll(1, -1), x.mean(-1, True), x.flatten()]
+            return [(value.shape, value.stride(), value.dtype) for value in values]
+
+    x = torch.ones(2, 3, 5)
+    for pair in product([x, x.mT.contiguous().mT, x[:, :1], x[0, 0], x[..., :1], x.long(), x.int()], repeat=2):
+        assert results(Fakes(), *pair) == results(FakeTensorMode(), *pair)
 
 
 def test_every_layer_is_counted_at_one_point_at_least(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,6 @@ K and V keep their own h_kv heads throughout: the queries are grouped, nothing i
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -46,13 +45,14 @@ class Core(Cached):
     ) -> Tensor:
         """y (B, T, h·d_v) of q (B, T, h, d), k (B, S, h_kv, d), v (B, S, h_kv, d_v) and what is added to the scores:
         `bias` (…, h, T, S). A soft cap or a sink has no fused form."""
-        heads, groups = q.shape[2], k.shape[2]
+        groups = k.shape[2]
         fused = not current().explicit and self.softcap is None and sinks is None
         plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own causal mask
         single_query = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees the whole cache
         hides = (self.causal or self.window is not None) and not (plain or single_query)
         under = not fused or (current().grouped and (hides or bias is not None))
-        group = heads // groups if under else 1  # queries that share a key and value, stacked as rows
+        # Queries that share a key and value, stacked as rows. (A quotient of symbols would be a floor.)
+        group = q.unflatten(2, (groups, -1)).shape[3] if under else 1
         if bias is not None and under:
             bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
         if hides:
@@ -194,8 +194,9 @@ class Rotary(nn.Module):
         if not self.rotated_width:
             return x
         key = self.theta, self.dims, self.rotated_width, self.interleaved
-        cos = run.build_once((torch.cos, *key), lambda: self._table(run, torch.cos, 1).to(x.dtype))
-        sin = run.build_once((torch.sin, *key), lambda: self._table(run, torch.sin, -1).to(x.dtype))
+        angles = run.build_once(("angles", *key), lambda: self._angles(run))
+        cos = run.build_once(("cos", *key), lambda: self._table(angles.cos(), 1).to(x.dtype))
+        sin = run.build_once(("sin", *key), lambda: self._table(angles.sin(), -1).to(x.dtype))
         width = self.rotated_width
         rotated, rest = (x, None) if width == x.shape[-1] else x.split((width, x.shape[-1] - width), -1)
         if self.interleaved:
@@ -205,12 +206,15 @@ class Rotary(nn.Module):
         y = rotated * cos + partner * sin
         return y if rest is None else torch.cat((y, rest), -1)
 
-    def _table(self, run: Run, function: Callable[[Tensor], Tensor], sign: int) -> Tensor:
-        """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of a pair's
-        first element, as in (a·cos − b·sin, b·cos + a·sin). Spread: angle 0 where nothing is rotated."""
+    def _angles(self, run: Run) -> Tensor:
+        """The angle (T, dims / 2) of each position and pair, in float32. Spread: 0 where nothing is rotated."""
         steps = torch.arange(0, self.rotated_width, 2, device=run.positions.device, dtype=torch.float32)
         speeds = self.theta ** -(steps / self.rotated_width) * (steps < self.dims)
-        half = function(run.positions.float()[:, None] * speeds)
+        return run.positions.float()[:, None] * speeds
+
+    def _table(self, half: Tensor, sign: int) -> Tensor:
+        """Sines or cosines (T, 1, dims); `sign` is that of a pair's first element, as in (a·cos − b·sin, b·cos +
+        a·sin)."""
         pair = (sign * half, half)
         table = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
         return table.unsqueeze(1)

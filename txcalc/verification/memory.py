@@ -95,6 +95,7 @@ def _left_out_bytes(subject: Subject, point: SizePoint) -> int:
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:
         net = build(subject.model, device="cpu", dtype=subject.dtype)
-        recorded = SavedElements(net, symbols, ledger).during(lambda: net(*symbols.inputs))
+        with SavedElements(net, symbols, ledger).recording() as recorded:
+            net(*symbols.inputs)
     sizes = {letter: size for letter, size in zip(subject.letters, point, strict=True) if letter is not None}
     return sum(int(bytes_.subs(sizes)) for reason, bytes_ in recorded.left_out.items() if reason != WEIGHTS)

@@ -14,9 +14,9 @@ from torch import nn
 
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Condition, Theorem, Unit
-from txcalc.verification import flops, leaves, steps
+from txcalc.verification import leaves, steps
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import Case, SizeSymbols, cases, lengths_of, letters_of
+from txcalc.verification.sizes import SizeSymbols, lengths_of
 from txcalc.verification.symbolic import without_logs
 from txcalc.verification.verdict import CheckedRow, compare
 
@@ -41,30 +41,29 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
     if unit.listed:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
-    for case in cases(unit):
-        case_rows, assumed, domain = prove_at(unit, case)
+    traces = steps.trace_steps(unit, further)
+    for trace in traces:
+        case_rows, assumed, domain = prove_at(unit, trace)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
         rows += case_rows
-    domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
-    shown, more = steps.prove_further(unit) if further and all(row.equal for row in rows) else ({}, [])
+    domain = "; ".join(filter(None, domains)) or f"all {', '.join(lengths_of(unit))} ≥ 1"
+    shown, more = steps.prove_further(unit, traces=traces) if further and all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
-def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
+def prove_at(unit: Unit, trace: steps.StepTrace) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
+    case, symbols = trace.case, trace.kept.symbols
+    conditions, lengths = trace.kept.assumed
     fixed = {*case.ones, *case.formulas}
     others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
-    described = ", ".join([*case.describe(), *others])
+    where = ", ".join([*case.describe(), *others, *lengths])
     rows: list[CheckedRow] = []
-    for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
-        predicted, net, counter = steps.count_case(unit, symbols, flops.forward)
-        conditions, lengths = symbols.conditions()
-        where = ", ".join([described, *lengths])
-        if not case.ones:
-            weights = _weights(net, symbols)
-            rows += compare(predicted, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
-        rows += steps.flops_rows(symbols, predicted, counter, "flops", symbols.where or where)
+    if not case.ones:
+        weights = _weights(trace.net, symbols)
+        rows += compare(trace.kept.ledger, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
+    rows += trace.rows(trace.forward, "flops", where=symbols.where or where)
     return rows, conditions, where if lengths else ""
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from txcalc.planning.conventions import korthikanti
 from txcalc.reference import mode
 from txcalc.verification.sizes import SizeSymbols
 from txcalc.verification.subject import SizePoint, Subject
-from txcalc.verification.symbolic import B, NotForAll, OneSize, Symbols
+from txcalc.verification.symbolic import B, OneSize, Symbols
 from txcalc.verification.tracker import Tracker
 from txcalc.verification.verdict import CheckedRow, compare, figures_by_module, module_paths
 
@@ -91,9 +92,7 @@ class SavedElements:
         if self.tables is None:
             return not sympy.sympify(self.symbols.read(storage.nbytes())).has(B)
         flags = self.tables.get(self.tracker.path, ())
-        if number >= len(flags):
-            raise NotForAll(f"{self.tracker.path} saves other tensors where the batch is 1")
-        return flags[number]
+        return number < len(flags) and flags[number]  # a further tensor makes `packed` differ from `tables`
 
     def _is_provisional(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
@@ -108,16 +107,16 @@ class SavedElements:
         all_heads = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
         return STATISTICS if not all_heads and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
 
-    def during(self, work: Callable[[], Any]) -> SavedElements:
-        """Records while `work` runs."""
+    @contextmanager
+    def recording(self) -> Iterator[SavedElements]:
+        """Records what is saved meanwhile."""
         # The encoder's output is one tensor for all decoder layers: the ledger charges it to itself, not to the first.
         memory = getattr(self._net, "memory", None)
         hook = memory and memory.register_forward_hook(lambda _m, _i, y: self._memory.add(y.untyped_storage()._cdata))
         with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
-            work()
+            yield self
         if hook:
             hook.remove()
-        return self
 
 
 def row_statistics(ledger: Ledger) -> dict[str, Any]:
@@ -186,7 +185,8 @@ def _traced(
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
         net = subject.thin_net if keep_scores else subject.build_thin("cpu")
-        recorded = SavedElements(net, symbols, ledger).during(partial(net, *symbols.inputs))
+        with SavedElements(net, symbols, ledger).recording() as recorded:
+            net(*symbols.inputs)
     symbols.domain()
     return ledger, recorded.elements, symbols
 

@@ -29,6 +29,7 @@ from txcalc.notation import Expression
 from txcalc.parts.model import Stack
 from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, user_line
 
+Assumptions = tuple[list[Condition], list[str]]  # about sizes alone, and about lengths
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
 N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
@@ -53,15 +54,19 @@ class SizeSymbols:
         self.letters |= {str(letter): letter for letter in lengths}
         free = [name for name in self.letters if name not in formulas]
         primes = primes_from(11, len(free))
-        create = partial(self.env.create_unspecified_symint_and_symbol, dynamic_dim=DimDynamic.DYNAMIC)
         self.symbols: dict[str, Any] = {
-            name: create(prime, ConstantSource(name)) for name, prime in zip(free, primes, strict=True)
+            name: self._create(name, prime) for name, prime in zip(free, primes, strict=True)
         }
         self._back = {self.symbols[name].node.expr: self.letters[name] for name in free}
-        for symbol in self._back:
-            self.env.constrain_symbol_range(symbol, LEAST, int_oo)
         for name, formula in formulas.items():
             self.letters[name], self.symbols[name] = formula, self.of(formula)
+
+    def _create(self, name: str, hint: int) -> Any:
+        """A symbol of 2 or more. PyTorch answers most of its own questions by the sign alone."""
+        source = ConstantSource(name)
+        symbol = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
+        self.env.constrain_symbol_range(symbol, LEAST, int_oo)
+        return self.env.create_symintnode(symbol, hint=hint, source=source)
 
     def of(self, value: Expression) -> Any:
         """A formula in letters as PyTorch's symbols; parts and tuples field by field."""
@@ -114,7 +119,7 @@ class SizeSymbols:
         """B, T and T_src in letters."""
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
-    def conditions(self) -> tuple[list[Condition], list[str]]:
+    def conditions(self) -> Assumptions:
         """PyTorch's assumptions that do not hold for all sizes of 2 or more: of sizes alone, and of B, T and T_src.
 
         Errors: `NotForAll` for an assumption that is no inequality of polynomials."""
@@ -138,13 +143,6 @@ class SizeSymbols:
             else:
                 sizes[Condition(_size(polynomial), relation)] = None
         return list(sizes), list(lengths)
-
-    def size_conditions(self) -> list[Condition]:
-        """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
-        sizes, lengths = self.conditions()
-        if lengths:
-            raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
-        return sizes
 
 
 class SizeNumbers(SizeSymbols):
@@ -181,8 +179,16 @@ class SizeNumbers(SizeSymbols):
         """A measured number."""
         return int(value)
 
-    def conditions(self) -> tuple[list[Condition], list[str]]:
+    def conditions(self) -> Assumptions:
         return [], []
+
+
+def of_sizes(assumed: Assumptions) -> list[Condition]:
+    """A trace's assumptions, if all are about sizes alone. Errors: `NotForAll` for one about lengths."""
+    sizes, lengths = assumed
+    if lengths:
+        raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
+    return sizes
 
 
 def letters_of(

@@ -9,7 +9,10 @@ on both sides of the window's end, and are *measured*.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
@@ -17,12 +20,11 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from txcalc.evidence import theorems
 from txcalc.evidence.domains import common
 from txcalc.evidence.theorems import Condition, Shown, Unit
-from txcalc.ledger import Entry, Ledger, walk
+from txcalc.ledger import Ledger, walk
 from txcalc.notation import Expression
 from txcalc.parts.part import Workload
 from txcalc.parts.work import NO_SOURCE
@@ -31,13 +33,17 @@ from txcalc.reference import CacheTensors, mode, modules, tracing
 from txcalc.verification import active, flops, mask, saved
 from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
+from txcalc.verification.saved import SavedElements
 from txcalc.verification.sizes import (
+    Assumptions,
+    Case,
     SizeSymbols,
     cases,
     inputs,
     lengths_of,
     letters_of,
     measured_at,
+    of_sizes,
     refusing_symbols,
     simplify,
     subsets,
@@ -55,22 +61,100 @@ WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
 POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
 
 
-def prove_further(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
+Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
+
+
+class Costs(NamedTuple):
+    """FLOPs by module, the operators without a count, and the assumptions about sizes and lengths behind them."""
+
+    by_module: dict[str, Any]
+    uncounted: dict[str, Counter[str]]
+    assumed: Assumptions
+
+
+class SavedTrace(NamedTuple):
+    """Saved activations of a unit's module, the ledger in the same letters, and the assumptions behind them."""
+
+    symbols: SizeSymbols
+    ledger: Ledger
+    saved: SavedElements
+    assumed: Assumptions
+
+    def rows(self, quantity: str) -> list[CheckedRow]:
+        where = self.symbols.where or "all lengths ≥ 2"
+        figures = self.ledger, lambda entry: simplify(entry.saved), self.saved.elements
+        return [*compare(*figures, quantity, saved.ORACLE, where, for_all=True)]
+
+
+class StepTrace(NamedTuple):
+    """A training step of a unit's module: FLOPs of forward and of both passes (None where backward takes no symbols, or
+    is not traced), and saved activations with explicit attention (none without backward)."""
+
+    case: Case
+    net: nn.Module
+    forward: Costs
+    training: Costs | None
+    kept: SavedTrace
+
+    def rows(self, costs: Costs, quantity: str, figure: Any = FLOPS, where: str = "") -> Iterator[CheckedRow]:
+        symbols = self.kept.symbols
+        where = where or symbols.where or ", ".join(self.case.describe()) or "all ≥ 2"
+        return flops_rows(symbols, self.kept.ledger, costs, quantity, where, figure)
+
+
+def trace_step(
+    unit: Unit, case: Case, symbols: SizeSymbols, backward: bool, form: str = "", tables: Tables | None = None
+) -> StepTrace:
+    """A training step, or forward alone, in a form; `tables` are those of the trace with symbols (`SavedElements`)."""
+    root = symbols.tree(unit)
+    ledger = theorems.ledger(root, *symbols.letter_shape, keep_scores=True, **_form_fields(form))
+    training = None
+    with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.set_grad_enabled(backward):
+        net = modules(symbols.of(root), META, torch.float32)
+        recorded = SavedElements(net, symbols, ledger, tables)
+        with flops.Count(net) as counter:
+            with recorded.recording():
+                output = net(*flops.learning(net, symbols.inputs(unit)))
+            forward = Costs(counter.by_module, deepcopy(counter.uncounted), symbols.conditions())
+            with suppress(NotForAll), refusing_symbols():
+                if backward:
+                    flops.output_sum(output).backward()
+                    training = Costs(counter.by_module, counter.uncounted, symbols.conditions())
+    return StepTrace(case, net, forward, training, SavedTrace(symbols, ledger, recorded, forward.assumed))
+
+
+def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepTrace]:
+    """Traces that together cover all lengths, the first with symbols; of forward alone if forward with gradients takes
+    no symbols."""
+    traces: list[StepTrace] = []
+    try:
+        for case in cases(unit):
+            for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
+                tables = traces[0].kept.saved.packed if case.ones else None
+                traces.append(trace_step(unit, case, symbols, backward, form, tables))
+    except NotForAll:
+        if not backward:
+            raise
+        return trace_steps(unit, backward=False)
+    return traces
+
+
+def prove_further(
+    unit: Unit, known: Collection[str] = (), traces: Sequence[StepTrace] = ()
+) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """The evidence for each further quantity that is not `known`, with its rows; quantities that cannot be traced are
-    left out."""
+    left out. `traces` are those of `trace_steps`."""
     evidence: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
-        prove_training: ("training flops",),
-        prove_saved: (theorems.KEPT, theorems.FUSED),
+        partial(prove_training, traces=traces): ("training flops",),
+        partial(prove_saved, traces=traces): (theorems.KEPT, theorems.FUSED),
         prove_decoding: ("cache", "flops with cache"),
         _sum_masks: ("masked flops",),
         active.measure_active: (active.QUANTITY,),
     }
     for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
-        quantity = theorems.formed("flops", form)
-        prompt = partial(_prove_flops, quantity=quantity, figure=FLOPS, work=flops.forward, form=form)
-        attempts[prompt] = (quantity,)
+        attempts[partial(_prove_prompt, form=form)] = (theorems.formed("flops", form),)
         attempts[partial(prove_decoding, form=form)] = (theorems.formed("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
@@ -84,39 +168,38 @@ def prove_further(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Sh
     return evidence, rows
 
 
-def prove_training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_training(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of forward and backward."""
-    return _prove_flops(unit, "training flops", step_flops, flops.forward_and_backward)
+    traced = [(trace, trace.training) for trace in traces or trace_steps(unit)]
+    return _prove_flops(unit, "training flops", traced, step_flops)
+
+
+def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
+    traced = [(trace, trace.forward) for trace in trace_steps(unit, backward=False, form=form)]
+    return _prove_flops(unit, theorems.formed("flops", form), traced)
 
 
 def _prove_flops(
-    unit: Unit, quantity: str, figure: Callable[[Entry], Expression], work: flops.Work, form: str = ""
+    unit: Unit, quantity: str, traced: Sequence[tuple[StepTrace, Costs | None]], figure: Any = FLOPS
 ) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """FLOPs of some work, for all lengths; in another form: last logits only, or absorbed latents."""
-    rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
-    for case in cases(unit):
-        for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
-            predicted, _, counter = count_case(unit, symbols, work, form)
-            conditions |= dict.fromkeys(symbols.size_conditions())
-            where = symbols.where or ", ".join(case.describe()) or "all ≥ 2"
-            rows += flops_rows(symbols, predicted, counter, quantity, where, figure)
+    rows: list[CheckedRow] = []
+    for trace, costs in traced:
+        if costs is None:
+            raise NotForAll("its module takes no symbols in backward")
+        conditions |= dict.fromkeys(of_sizes(costs.assumed))
+        rows += trace.rows(costs, quantity, figure)
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
 
-def count_case(
-    unit: Unit, symbols: SizeSymbols, work: flops.Work, form: str = ""
-) -> tuple[Ledger, nn.Module, flops.Count]:
-    """The ledger in letters, the traced module, and the FLOPs of `work` on it."""
-    root = symbols.tree(unit)
-    with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
-        net = modules(symbols.of(root), META, torch.float32)
-        counter = flops.count(net, partial(work, net, symbols.inputs(unit)))
-    return theorems.ledger(root, *symbols.letter_shape, **_form_fields(form)), net, counter
-
-
 def flops_rows(
-    symbols: SizeSymbols, predicted: Ledger, counter: flops.Count, quantity: str, where: str, figure: Any = FLOPS
+    symbols: SizeSymbols,
+    predicted: Ledger,
+    counter: flops.Count | Costs,
+    quantity: str,
+    where: str,
+    figure: Any = FLOPS,
 ) -> Iterator[CheckedRow]:
     """Rows of FLOPs as formulas, and of operators without a count."""
     costs = symbols.read_all(counter.by_module)
@@ -133,67 +216,63 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
     return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
 
-def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Saved activations with explicit and with fused attention, where the ledger claims all of them. They are proved
     for all lengths of 2 or more, and from 1 for each length whose figures are equal there, whichever others are 1."""
+    traces = traces or trace_steps(unit)
+
+    def explicit(ones: tuple[str, ...], tables: Tables | None = None) -> list[SavedTrace]:
+        if kept := [trace.kept for trace in traces if trace.case == Case(ones) and trace.training]:
+            return kept
+        raise NotForAll("its module takes no symbols with gradients")
+
+    def fused(ones: tuple[str, ...], tables: Tables | None = None) -> list[SavedTrace]:
+        return [_trace_fused(unit, symbols, tables) for symbols in letters_of(unit.values, ones)]
+
     shown: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
-    for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
-        (symbols,) = letters_of(unit.values)
+    for quantity, traces_at in ((theorems.KEPT, explicit), (theorems.FUSED, fused)):
+        scores = quantity == theorems.KEPT
+        if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=scores)):
+            continue
         try:
-            case_rows, tables = _trace_saved(unit, quantity, device, symbols)
-            conditions = symbols.size_conditions()
+            (first,) = traces_at(())
+            conditions = of_sizes(first.assumed)
         except NotForAll:
             continue
-        rows += case_rows
+        rows += first.rows(quantity)
+        saves_alike = partial(_saves_alike, traces_at, quantity, first.saved.packed)
         from_one: list[str] = []
         for length in lengths_of(unit):
-            if all(_saves_alike(unit, quantity, device, (*ones, length), tables) for ones in subsets(from_one)):
+            if all(saves_alike((*ones, length)) for ones in subsets(from_one)):
                 from_one.append(length)
         bounds = (f"all {length} ≥ {1 if length in from_one else 2}" for length in lengths_of(unit))
         shown[quantity] = _proved(unit, quantity, common([*bounds]), dict.fromkeys(conditions))
     return shown, rows
 
 
-def _saves_alike(unit: Unit, quantity: str, device: torch.device, ones: tuple[str, ...], tables: Tables) -> bool:
+def _saves_alike(traces_at: Any, quantity: str, tables: Tables, ones: tuple[str, ...]) -> bool:
     """Whether saved activations are those of the ledger where some lengths are 1."""
-    for numbers in letters_of(unit.values, ones):
-        try:
-            rows, saved_tables = _trace_saved(unit, quantity, device, numbers, tables)
-        except NotForAll:
-            return False
-        if saved_tables != tables or not all(row.equal for row in rows):
-            return False
-    return True
+    try:
+        traces = traces_at(ones, tables)
+    except NotForAll:
+        return False
+    return all(trace.saved.packed == tables and all(row.equal for row in trace.rows(quantity)) for trace in traces)
 
 
-Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
-
-
-def _trace_saved(
-    unit: Unit, quantity: str, device: torch.device, symbols: SizeSymbols, tables: Tables | None = None
-) -> tuple[list[CheckedRow], Tables]:
-    """Rows, and which of the saved tensors do not depend on the batch: with numbers, those of a trace with symbols."""
-    keep_scores = quantity == theorems.KEPT
-    if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
-        raise NotForAll("what some of its parts keep is modelled")
-    root = symbols.tree(unit)
-    predicted = theorems.ledger(root, *symbols.letter_shape, keep_scores=keep_scores)
-    numbers_on_cpu = device != META and not isinstance(symbols.mode, Fakes)
-    fakes = FakeTensorMode(allow_non_fake_inputs=True) if numbers_on_cpu else symbols.mode
-    with refusing_symbols(), mode(explicit=keep_scores, static=True), fakes:
-        net = modules(symbols.of(root), device, torch.float32)
+def _trace_fused(unit: Unit, symbols: SizeSymbols, tables: Tables | None) -> SavedTrace:
+    """Saved activations with fused attention: PyTorch's kernel on the CPU."""
+    root, cpu = symbols.tree(unit), torch.device("cpu")
+    ledger = theorems.ledger(root, *symbols.letter_shape)
+    fakes = symbols.mode if isinstance(symbols.mode, Fakes) else Fakes()
+    with refusing_symbols(), mode(static=True), fakes:
+        net = modules(symbols.of(root), cpu, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
-        arguments = [tensor.to(device) for tensor in symbols.inputs(unit)]
-        recorded = saved.SavedElements(net, symbols, predicted, tables)
-        recorded.during(partial(net, *arguments))
-    where = symbols.where or "all lengths ≥ 2"
-    rows = compare(
-        predicted, lambda e: simplify(e.saved), recorded.elements, quantity, saved.ORACLE, where, for_all=True
-    )
-    return list(rows), recorded.packed
+        with SavedElements(net, symbols, ledger, tables).recording() as recorded:
+            net(*(tensor.to(cpu) for tensor in symbols.inputs(unit)))
+    return SavedTrace(symbols, ledger, recorded, symbols.conditions())
 
 
 # A pass with cached tokens.
@@ -296,7 +375,7 @@ def prove_passes(
             ledger, cached = walk(root, work), symbols.read_all(cache.elements())
             rows += flops_rows(symbols, ledger, counter, quantity, where)
             rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
-        conditions |= dict.fromkeys(symbols.size_conditions())
+        conditions |= dict.fromkeys(of_sizes(symbols.conditions()))
     return rows, list(conditions)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,8 @@ import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
+from torch._guards import SLoc
+from torch._prims_common import infer_size, make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
@@ -52,15 +54,22 @@ class Environment(ShapeEnv):
     def __init__(self) -> None:
         super().__init__(duck_shape=False)  # equal hints do not mean equal sizes
         self.lines: dict[Any, str] = {}
+        self._answers: dict[Any, Any] = {}
 
-    def evaluate_sym_node(self, *arguments: Any, **options: Any) -> object:
-        before = len(self.guards), len(self.replacements)
-        answer = super().evaluate_sym_node(*arguments, **options)
-        if before != (len(self.guards), len(self.replacements)):
-            line = user_line(traceback.extract_stack())
-            for expression in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):
-                self.lines.setdefault(expression, line)
-        return answer
+    def evaluate_sym_node(self, sym_node: Any, *options: Any, **further: Any) -> Any:
+        question = (sym_node._expr, *options, *further.values())
+        if question not in self._answers:
+            before = len(self.guards), len(self.replacements)
+            self._answers[question] = super().evaluate_sym_node(sym_node, *options, **further)
+            if before != (len(self.guards), len(self.replacements)):
+                line = user_line(traceback.extract_stack())
+                for expression in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):
+                    self.lines.setdefault(expression, line)
+        return self._answers[question]
+
+    def _get_stack_summary(self, *_: object, **__: object) -> tuple[SLoc, str]:
+        """Nothing: it is for logs, and to leave out PyTorch's own files it imports torch.export and torch._inductor."""
+        return SLoc(None, None), ""
 
     def line(self, expression: Expression) -> str:
         line = self.lines.get(expression)
@@ -85,10 +94,10 @@ def user_line(stack: traceback.StackSummary | TracebackType | None) -> str:
 
 aten = torch.ops.aten
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
-_PRODUCTS_OF_MATRICES = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
-# Each element from the operands' elements at its place, in their dtype.
-_ELEMENTWISE = frozenset({
-    aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor, aten.pow.Tensor_Scalar, aten.neg.default,
+_OF_INTEGERS = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor})
+# Each element from the operands' elements at its place, in their dtype if that is of floating-point numbers.
+_ELEMENTWISE = _OF_INTEGERS | frozenset({
+    aten.sin.default, aten.cos.default, aten.pow.Scalar, aten.div.Tensor, aten.pow.Tensor_Scalar, aten.neg.default,
     aten.exp.default, aten.rsqrt.default, aten.relu.default, aten.silu.default, aten.gelu.default, aten.tanh.default,
     aten.sigmoid.default, aten.silu_backward.default, aten.gelu_backward.default, aten.threshold_backward.default,
     aten.tanh_backward.default, aten.sigmoid_backward.default,
@@ -96,9 +105,9 @@ _ELEMENTWISE = frozenset({
 
 
 class Fakes(FakeTensorMode):
-    """Fake tensors, some of whose sizes are symbols of `env`."""
+    """Fake tensors, whose sizes may be symbols of `env`."""
 
-    def __init__(self, env: ShapeEnv) -> None:
+    def __init__(self, env: ShapeEnv | None = None) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
         self.cache_enabled = False  # no shape repeats, and hashing symbols costs as much as the operator
         self._folding = ExitStack()
@@ -112,8 +121,8 @@ class Fakes(FakeTensorMode):
         return self
 
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ELEMENTWISE and (like := _largest(args)) is not None:
-            return self._empty(like.shape, like)
+        if (result := _known_result(func, args, kwargs)) is not None:
+            return self._empty(*result)
         if func is aten.native_layer_norm.default and (x := args[0]).dtype == torch.float32 and _contiguous(x):
             rows = (*x.shape[: -len(args[1])], *(1 for _ in args[1]))
             return tuple(self._empty(shape, x) for shape in (x.shape, rows, rows))
@@ -126,15 +135,18 @@ class Fakes(FakeTensorMode):
             # A contiguous tensor can take any shape of as many elements; PyTorch would compare dimension by dimension.
             shape = infer_size(args[1], args[0].numel())
             strides = make_contiguous_strides_for(shape)
-            return _mark_contiguous(aten.as_strided.default(args[0], shape, strides, args[0].storage_offset()))
-        result: Any = super().dispatch(func, types, args, kwargs)
-        return _mark_contiguous(result) if func in _PRODUCTS_OF_MATRICES else result
+            return aten.as_strided.default(args[0], shape, strides, args[0].storage_offset())
+        return super().dispatch(func, types, args, kwargs)
 
-    def _empty(self, shape: Sequence[Any], like: Tensor) -> Tensor:
-        """A contiguous result of an operator."""
+    def _empty(self, shape: Sequence[Any], like: Tensor, strides: Sequence[Any] | None = None) -> Tensor:
+        """A result of an operator, contiguous unless strides are given."""
+        device = like.fake_device if isinstance(like, FakeTensor) else like.device
+        options: Any = {"dtype": like.dtype, "device": "meta"}
         with in_kernel_invocation_manager(self):
-            result = torch.empty(shape, dtype=like.dtype, device="meta")
-        return _mark_contiguous(FakeTensor(self, result, like.device))
+            result = (
+                torch.empty(shape, **options) if strides is None else torch.empty_strided(shape, strides, **options)
+            )
+        return FakeTensor(self, result, device)
 
     def __exit__(self, *error: Any) -> None:
         self._depth -= 1
@@ -144,30 +156,66 @@ class Fakes(FakeTensorMode):
 
 
 def _contiguous(tensor: Tensor) -> bool:
-    """Whether a tensor is contiguous; it is asked once, since with symbols this takes a millisecond."""
-    if "known_contiguous" not in tensor.__dict__:
-        tensor.__dict__["known_contiguous"] = is_contiguous_or_false(tensor)
-    return bool(tensor.__dict__["known_contiguous"])
+    """Whether the strides alone show that a tensor is contiguous, for all values of the symbols."""
+    return _packed(tensor, reversed(range(tensor.dim())))
 
 
-def _mark_contiguous(tensor: Tensor) -> Tensor:
-    tensor.__dict__["known_contiguous"] = True
-    return tensor
+def _packed(tensor: Tensor, axes: Iterable[int]) -> bool:
+    """Whether a tensor has no gaps, and these axes are in the order of its strides."""
+    expected: Any = 1
+    for axis in axes:
+        size = _expression(tensor.shape[axis])
+        if size != 1 and _expression(tensor.stride(axis)) != expected:
+            return False
+        expected *= size
+    return True
 
 
-def _largest(operands: tuple[Any, ...]) -> Tensor | None:
-    """The operand with the result's shape, if it is contiguous and each other has the same sizes or ones; else None.
-    PyTorch would compare symbols instead, which takes several milliseconds."""
+Result = tuple[Sequence[Any], Any, Sequence[Any] | None]  # a shape, a tensor of its dtype, and strides or contiguous
+
+
+def _known_result(func: Any, args: Any, kwargs: Any) -> Result | None:
+    """The result of common operators, where its sizes follow without a condition. PyTorch would compare symbols
+    instead, which takes several milliseconds."""
+    if func in _ELEMENTWISE:
+        return _elementwise(func, args)
+    if func is aten.roll.default and _contiguous(args[0]):
+        return args[0].shape, args[0], None
+    if func is aten.mean.dim and args[1:] == ([-1], True) and not kwargs and _contiguous(args[0]):
+        return (*args[0].shape[:-1], 1), args[0], None
+    return None
+
+
+def _elementwise(func: Any, operands: Sequence[Any]) -> Result | None:
+    """Strided as the first operand if it has all elements, and contiguous if all operands are."""
     tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    largest = max(tensors, key=Tensor.dim)
-    plain = largest.is_floating_point() and all(isinstance(tensor, FakeTensor) for tensor in tensors)
-    if not plain or any((t.dtype, t.device) != (largest.dtype, largest.device) for t in tensors):
+    first: Any = tensors[0]
+    integers = func in _OF_INTEGERS and len(tensors) == len(operands)
+    if not (_alike(tensors) and (first.is_floating_point() or integers)):
         return None
-    for tensor in tensors:
-        pairs = zip(reversed(tensor.shape), reversed(largest.shape), strict=False)
-        if any(_expression(size) not in (1, _expression(whole)) for size, whole in pairs):
+    shape: list[Any] = []
+    for axis in range(1, max(map(Tensor.dim, tensors)) + 1):
+        sizes = {_expression(tensor.shape[-axis]): tensor.shape[-axis] for tensor in tensors if tensor.dim() >= axis}
+        sizes.pop(1, None)
+        if len(sizes) > 1:
             return None
-    return largest if _contiguous(largest) else None
+        shape.insert(0, next(iter(sizes.values()), 1))
+    whole = _expressions(first.shape) == _expressions(shape)
+    if (whole and _contiguous(first)) or all(map(_contiguous, tensors)):
+        return shape, first, None
+    by_stride = sorted(range(first.dim()), key=lambda axis: _hint(first.stride(axis)))
+    permuted = whole and 1 not in _expressions(shape) and _packed(first, by_stride)
+    return (shape, first, first.stride()) if permuted else None
+
+
+def _alike(tensors: Sequence[Any]) -> bool:
+    """Whether tensors are fakes of one dtype on one device."""
+    fakes = all(isinstance(tensor, FakeTensor) for tensor in tensors)
+    return fakes and len({(tensor.dtype, tensor.fake_device) for tensor in tensors}) == 1
+
+
+def _expressions(sizes: Sequence[Any]) -> list[Expression]:
+    return [*map(_expression, sizes)]
 
 
 def _expression(size: Any) -> Expression:
@@ -175,14 +223,33 @@ def _expression(size: Any) -> Expression:
 
 
 class _Folding(TorchFunctionMode):
-    """Computes a user's products of many rows with one matrix as ours (`reference.linear.multiply_rows`)."""
+    """Computes a user's products of many rows with one matrix as ours (`reference.linear.multiply_rows`), and a size
+    that `unflatten` leaves open as a quotient of polynomials: PyTorch simplifies floors, which takes a tenth second."""
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
+        if not kwargs and func is Tensor.unflatten and len(args) == 3:
+            args = (*args[:2], _whole_sizes(args[0].shape[args[1]], args[2]))
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
             return multiply_rows(args[0], args[1].t())
         if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):
             return multiply_rows(*args)
         return func(*args, **(kwargs or {}))
+
+
+def _whole_sizes(size: Any, parts: Sequence[Any]) -> Sequence[Any]:
+    """The parts of a size, with the one that is -1 if the others divide the size for all values of the symbols."""
+    known = [part for part in parts if type(part) is not int or part != -1]
+    if type(size) is int or len(known) == len(parts):
+        return parts
+    quotient = size.node.expr / math.prod(map(_expression, known))
+    if not quotient.is_integer:
+        return parts
+    whole = size.node.shape_env.create_symintnode(quotient, hint=size.node.hint // math.prod(map(_hint, known)))
+    return [whole if type(part) is int and part == -1 else part for part in parts]
+
+
+def _hint(size: Any) -> int:
+    return int(size.node.hint if isinstance(size, torch.SymInt) else size)
 
 
 _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})

@@ -718,10 +718,10 @@ def test_a_file_that_is_no_whole_one_is_not_gone_on_with(tmp_path: Path) -> None
     changes: tuple[dict[str, Any], ...] = ({"items": {"plain": {}}}, {"ceilings": {}}, {"items": []})
     for change in changes:
         path.write_text(json.dumps({**results, **change}))
-        with pytest.raises(InputError, match="no file of measurements"):
+        with pytest.raises(InputError, match="not a file of measurements"):
             suite(path)
     path.write_text(json.dumps(results))
-    with pytest.raises(InputError, match="was begun without --gpu: go on so"):
+    with pytest.raises(InputError, match="was begun without --gpu: continue the same way"):
         suite(path, like=hardware.load("l4"))
 
 

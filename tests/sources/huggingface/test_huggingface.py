@@ -802,7 +802,7 @@ def _class(transformers: Any, model_type: str) -> Any:
     for names in (
         {"emu3_text_model": "Emu3ForCausalLM"},  # which no mapping has
         auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-        if READERS[model_type][0] in ("deberta", "encoder", "rotary_encoders", "efficient_attention_encoders")
+        if READERS[model_type][0] in ("encoder", "rotary_encoders") or model_type in ("big_bird", "longformer")
         else {},
         auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,

@@ -67,7 +67,7 @@ def test_a_presets_towers_are_its_configs(name: str) -> None:
     """Part by part, so that an engine that splits towers splits those of a preset too."""
     assert load(name).description.towers == read(CONFIGS[name]).description.towers
     plan = deploy(name, "h100:4", engine="vllm", tp=4).to_dict()
-    assert any("are held split over tp" in note for note in plan["notes"])
+    assert any("are stored split over tp" in note for note in plan["notes"])
 
 
 @pytest.mark.slow

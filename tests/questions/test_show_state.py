@@ -42,3 +42,13 @@ def test_bytes_of_a_format_say_by_which_rule() -> None:
     assert memory.format_rule == rule
     plain = txcalc.show("llama-3.1-8b", dtype="bf16").memory
     assert plain.unscaled_bytes is None and plain.format_rule == ""
+
+
+def test_intensity_is_of_flops_and_of_operands_read_and_results_written_once() -> None:
+    """Of the head's product, in 2 bytes each: the matrix, 16 vectors and 16 rows of logits."""
+    traffic, d, v = txcalc.show("llama-3.1-8b", tokens=1, past=8192, batch=16).traffic, 4096, 128_256
+    assert traffic.bytes_by_kind["head"] == 2 * (d * v + 16 * d + 16 * v)
+    assert traffic.flops_per_byte_by_kind["head"] == 2 * 16 * d * v / traffic.bytes_by_kind["head"]
+    assert traffic.bytes == sum(traffic.bytes_by_kind.values()) > 2 * 8_030_261_248 - 2 * d * v
+    masked = txcalc.show("llama-3.1-8b", tokens=64, attention="masked").traffic
+    assert masked.flops_per_byte < txcalc.show("llama-3.1-8b", tokens=64).traffic.flops_per_byte

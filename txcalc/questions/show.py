@@ -75,6 +75,16 @@ class Flops(Answer, kw_only=True):
     scans: Mapping[str, int] = {}
 
 
+class Traffic(Answer):
+    """Bytes that the operations move if each reads its operands and writes its result once, and the arithmetic
+    intensity: FLOPs of matrix products per byte, with attention as in the convention."""
+
+    bytes: int
+    flops_per_byte: float
+    bytes_by_kind: dict[str, int]
+    flops_per_byte_by_kind: dict[str, float]
+
+
 class CacheFigures(Answer):
     """The cache of one sequence in elements and bytes; growth and constant part are None where it grows in steps."""
 
@@ -203,6 +213,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     flops: Flops
     cache: CacheFigures
     memory: MemoryFigures
+    traffic: Traffic
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
     known: dict[str, Evidence]
@@ -307,6 +318,7 @@ def show(
         flops=flops_of(ledger),
         cache=cache_figures(ledger, kv),
         memory=memory_figures(model, ledger, keeping_scores, form, dtype, step),
+        traffic=traffic_of(ledger, "flops_masked" if attention == "masked" else "flops"),
         assumptions=model.assumptions,
         notes=tuple(dict.fromkeys([*notes(model, ledger, known, default_tokens), *(step.notes if step else ())])),
         known=known,
@@ -356,6 +368,16 @@ def flops_of(ledger: Ledger) -> Flops:
         by_kind=ledger.by_kind("flops"),
         training=TrainingFlops(training_flops(ledger)),
         scans=scans,
+    )
+
+
+def traffic_of(ledger: Ledger, flops: str) -> Traffic:
+    moved, spent = ledger.by_kind("bytes"), ledger.by_kind(flops)
+    return Traffic(
+        bytes=sum(moved.values()),
+        flops_per_byte=sum(spent.values()) / sum(moved.values()),
+        bytes_by_kind=moved,
+        flops_per_byte_by_kind={kind: spent.get(kind, 0) / number for kind, number in moved.items() if number},
     )
 
 

@@ -12,7 +12,7 @@ from txcalc.questions.show import ConventionTerm, CountedByConvention, Rule, Sho
 from txcalc.questions.training_step import TrainingStep
 from txcalc.render import stored
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
-from txcalc.units import iec, short
+from txcalc.units import iec, short, three
 
 SHORT = TableCell("", "short")  # heading of figures that repeat the exact ones
 
@@ -35,7 +35,8 @@ def report(answer: Show, form: str) -> Report:
     tables.append(_parts(answer))
     tables += [_tower(name, tower, answer) for name, tower in answer.towers.items()]
     if full:
-        tables += [_params(answer, form), _flops(answer, form), _memory(answer, form), _rules(answer.rules)]
+        tables += [_params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
+        tables.append(_rules(answer.rules))
     tables += stored.tables(answer.checkpoint) if answer.checkpoint else []
     if answer.initial:
         tables.append(_initial(answer))
@@ -242,6 +243,20 @@ def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[obje
 def _bytes(name: str, number: int, how: str, shown: str = "") -> list[Any]:
     """A row; `shown` varies with the options, `name` (of which ids are made) does not."""
     return [TableCell(name, shown or name), cell(number), iec(number), how]
+
+
+def _traffic(answer: Show) -> Table:
+    traffic, intensities = answer.traffic, answer.traffic.flops_per_byte_by_kind
+    rows = [
+        [kind_words(kind), cell(number), iec(number), three(intensities[kind])]
+        for kind, number in traffic.bytes_by_kind.items()
+        if number
+    ]
+    rows.append(["total", cell(traffic.bytes), iec(traffic.bytes), three(traffic.flops_per_byte)])
+    headings = ["part", TableCell("bytes moved", "bytes"), TableCell("size", ""), "FLOPs/byte"]
+    return Table(
+        "Arithmetic intensity, each operand read and each result written once: modelled", headings, rows, total=True
+    )
 
 
 def _rules(rules: Sequence[Rule]) -> Table:

@@ -252,7 +252,11 @@ def test_the_picture_is_current(update_golden: bool) -> None:
     _same(ROOT / "docs" / "images" / "show.svg", picture(), update_golden)
 
 
-@pytest.mark.parametrize("page", [README, *map(DOCS.joinpath, ("library.md", "architecture.md"))], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "page",
+    [README, *map(DOCS.joinpath, ("library.md", "architecture.md", "tutorials/researcher.md"))],
+    ids=lambda p: p.stem,
+)
 def test_the_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}  # a page is read from its beginning
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):

@@ -54,6 +54,7 @@ from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shor
 from txcalc.verification.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verification.flops import count  # noqa: E402
 from txcalc.verification.record import proofs, store  # noqa: E402
+from txcalc.verification.sizes import letters_of  # noqa: E402
 from txcalc.verification.subject import EVERY_LAYER_AT, POINTS, Subject  # noqa: E402
 from txcalc.verification.symbolic import B, Fakes, SymbolicSize, Symbols, T  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
@@ -550,6 +551,12 @@ def test_fakes_know_results_as_pytorch_computes_them() -> None:
     x = torch.ones(2, 3, 5)
     for pair in product([x, x.mT.contiguous().mT, x[:, :1], x[0, 0], x[..., :1], x.long(), x.int()], repeat=2):
         assert results(Fakes(), *pair) == results(FakeTensorMode(), *pair)
+    with pytest.raises(RuntimeError, match="broadcast"):
+        results(Fakes(), x, x.mT)
+    (symbols,) = letters_of({}, lengths=(T,))
+    assert symbols.symbols["T"] >= 5 and symbols.conditions() == ([], ["T - 5 ≥ 0"])
+    with pytest.raises(RuntimeError), symbols.mode:
+        torch.empty(symbols.symbols["T"], device="meta").unflatten(0, (-1, 2))
 
 
 def test_every_layer_is_counted_at_one_point_at_least(monkeypatch: pytest.MonkeyPatch) -> None:

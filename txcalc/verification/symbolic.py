@@ -204,8 +204,7 @@ def _elementwise(func: Any, operands: Sequence[Any]) -> Result | None:
     if (whole and _contiguous(first)) or all(map(_contiguous, tensors)):
         return shape, first, None
     by_stride = sorted(range(first.dim()), key=lambda axis: _hint(first.stride(axis)))
-    permuted = whole and 1 not in _expressions(shape) and _packed(first, by_stride)
-    return (shape, first, first.stride()) if permuted else None
+    return (shape, first, first.stride()) if whole and _packed(first, by_stride) else None
 
 
 def _alike(tensors: Sequence[Any]) -> bool:

@@ -486,7 +486,7 @@ def unequal(unit: Unit) -> set[str]:
     from txcalc.verification.prove import prove_at
     from txcalc.verification.steps import trace_steps
 
-    rows, *_ = prove_at(unit, trace_steps(unit, backward=False)[0])
+    rows = prove_at(unit, trace_steps(unit, backward=False)[0])
     return {row.path for row in rows if not row.equal}
 
 

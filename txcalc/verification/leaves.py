@@ -25,7 +25,7 @@ from txcalc.reference.mixers.pieces import SingleLeaf
 from txcalc.reference.run import TensorOptions
 from txcalc.verification import flops
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import SizeSymbols, letters_of, of_sizes, refusing_symbols, simplify, subsets
+from txcalc.verification.sizes import SizeSymbols, letters_of, refusing_symbols, simplify, subsets
 from txcalc.verification.symbolic import T_SRC, B, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
@@ -42,7 +42,7 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
             root = symbols.tree(unit)
             leaf_rows, cost = _trace_leaf(root.pieces[0], symbols)
             result += leaf_rows
-            conditions |= dict.fromkeys(of_sizes(symbols.conditions()))
+            conditions |= dict.fromkeys(symbols.conditions())
         if not ones:
             there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
             costs = {root.pieces[0]["name"]: simplify(there)}

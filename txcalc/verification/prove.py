@@ -36,35 +36,30 @@ def prove(unit: Unit, further: bool = True) -> tuple[Theorem, list[CheckedRow]]:
 def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
     conditions: dict[Condition, None] = {}
     rows: list[CheckedRow] = []
-    domains: list[str] = []
     digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
     if unit.listed:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
     traces = steps.trace_steps(unit, further)
     for trace in traces:
-        case_rows, assumed, domain = prove_at(unit, trace)
-        conditions |= dict.fromkeys(assumed)
-        domains.append(domain)
-        rows += case_rows
-    domain = "; ".join(filter(None, domains)) or f"all {', '.join(lengths_of(unit))} ≥ 1"
+        rows += prove_at(unit, trace)
+        conditions |= dict.fromkeys(trace.forward.conditions)
+    domain = f"all {', '.join(lengths_of(unit))} ≥ 1"
     shown, more = steps.prove_further(unit, traces=traces) if further and all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
-def prove_at(unit: Unit, trace: steps.StepTrace) -> tuple[list[CheckedRow], list[Condition], str]:
-    """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
+def prove_at(unit: Unit, trace: steps.StepTrace) -> list[CheckedRow]:
+    """Rows for all lengths of a case."""
     case, symbols = trace.case, trace.kept.symbols
-    conditions, lengths = trace.kept.assumed
     fixed = {*case.ones, *case.formulas}
-    others = (f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)
-    where = ", ".join([*case.describe(), *others, *lengths])
+    where = ", ".join([*case.describe(), *(f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)])
     rows: list[CheckedRow] = []
     if not case.ones:
         weights = _weights(trace.net, symbols)
         rows += compare(trace.kept.ledger, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
     rows += trace.rows(trace.forward, "flops", where=symbols.where or where)
-    return rows, conditions, where if lengths else ""
+    return rows
 
 
 def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:

@@ -29,7 +29,6 @@ from txcalc.notation import Expression
 from txcalc.parts.model import Stack
 from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, user_line
 
-Assumptions = tuple[list[Condition], list[str]]  # about sizes alone, and about lengths
 LEAST = 2  # PyTorch takes a symbol to be 2 or more
 N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
@@ -119,30 +118,25 @@ class SizeSymbols:
         """B, T and T_src in letters."""
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
-    def conditions(self) -> Assumptions:
-        """PyTorch's assumptions that do not hold for all sizes of 2 or more: of sizes alone, and of B, T and T_src.
+    def conditions(self) -> list[Condition]:
+        """PyTorch's assumptions about sizes that do not hold for all of 2 or more.
 
-        Errors: `NotForAll` for an assumption that is no inequality of polynomials."""
+        Errors: `NotForAll` for an assumption about lengths, or one that is no inequality of polynomials."""
         for symbol, value in self.env.replacements.items():
             if symbol in self._back:
                 letter, replacement = self._back[symbol], sympy.sympify(value).xreplace(self._back)
                 raise NotForAll(f"the trace holds only where {letter} = {replacement}{self.env.line(symbol)}")
         sizes: dict[Condition, None] = {}
-        lengths: dict[str, None] = {}
         for guard in self.env.guards:
             assumption = guard.expr.xreplace(self._back)
             if always(assumption):
                 continue
             condition = _condition(assumption)
-            letters = condition[0].free_symbols if condition else set()
-            if condition is None or (letters & self.lengths and not letters <= self.lengths):
+            if condition is None or condition[0].free_symbols & self.lengths:
                 raise NotForAll(f"the trace holds only where {assumption}{self.env.line(guard.expr)}")
             polynomial, relation = condition
-            if letters & self.lengths:
-                lengths[f"{polynomial} {'≠' if relation == '!=' else '≥'} 0"] = None
-            else:
-                sizes[Condition(_size(polynomial), relation)] = None
-        return list(sizes), list(lengths)
+            sizes[Condition(_size(polynomial), relation)] = None
+        return list(sizes)
 
 
 class SizeNumbers(SizeSymbols):
@@ -179,16 +173,8 @@ class SizeNumbers(SizeSymbols):
         """A measured number."""
         return int(value)
 
-    def conditions(self) -> Assumptions:
-        return [], []
-
-
-def of_sizes(assumed: Assumptions) -> list[Condition]:
-    """A trace's assumptions, if all are about sizes alone. Errors: `NotForAll` for one about lengths."""
-    sizes, lengths = assumed
-    if lengths:
-        raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
-    return sizes
+    def conditions(self) -> list[Condition]:
+        return []
 
 
 def letters_of(

@@ -35,7 +35,6 @@ from txcalc.verification.cache import ORACLE as DECODING
 from txcalc.verification.flops import ORACLE
 from txcalc.verification.saved import SavedElements
 from txcalc.verification.sizes import (
-    Assumptions,
     Case,
     SizeSymbols,
     cases,
@@ -43,7 +42,6 @@ from txcalc.verification.sizes import (
     lengths_of,
     letters_of,
     measured_at,
-    of_sizes,
     refusing_symbols,
     simplify,
     subsets,
@@ -65,20 +63,20 @@ Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors d
 
 
 class Costs(NamedTuple):
-    """FLOPs by module, the operators without a count, and the assumptions about sizes and lengths behind them."""
+    """FLOPs by module, the operators without a count, and the conditions of both."""
 
     by_module: dict[str, Any]
     uncounted: dict[str, Counter[str]]
-    assumed: Assumptions
+    conditions: list[Condition]
 
 
 class SavedTrace(NamedTuple):
-    """Saved activations of a unit's module, the ledger in the same letters, and the assumptions behind them."""
+    """Saved activations of a unit's module, the ledger in the same letters, and their conditions."""
 
     symbols: SizeSymbols
     ledger: Ledger
     saved: SavedElements
-    assumed: Assumptions
+    conditions: list[Condition]
 
     def rows(self, quantity: str) -> list[CheckedRow]:
         where = self.symbols.where or "all lengths ≥ 2"
@@ -120,7 +118,7 @@ def trace_step(
                 if backward:
                     flops.output_sum(output).backward()
                     training = Costs(counter.by_module, counter.uncounted, symbols.conditions())
-    return StepTrace(case, net, forward, training, SavedTrace(symbols, ledger, recorded, forward.assumed))
+    return StepTrace(case, net, forward, training, SavedTrace(symbols, ledger, recorded, forward.conditions))
 
 
 def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepTrace]:
@@ -188,7 +186,7 @@ def _prove_flops(
     for trace, costs in traced:
         if costs is None:
             raise NotForAll("its module takes no symbols in backward")
-        conditions |= dict.fromkeys(of_sizes(costs.assumed))
+        conditions |= dict.fromkeys(costs.conditions)
         rows += trace.rows(costs, quantity, figure)
     return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
 
@@ -237,7 +235,7 @@ def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str,
             continue
         try:
             (first,) = traces_at(())
-            conditions = of_sizes(first.assumed)
+            conditions = first.conditions
         except NotForAll:
             continue
         rows += first.rows(quantity)
@@ -375,7 +373,7 @@ def prove_passes(
             ledger, cached = walk(root, work), symbols.read_all(cache.elements())
             rows += flops_rows(symbols, ledger, counter, quantity, where)
             rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
-        conditions |= dict.fromkeys(of_sizes(symbols.conditions()))
+        conditions |= dict.fromkeys(symbols.conditions())
     return rows, list(conditions)
 
 

@@ -133,6 +133,14 @@ class Entry:
         return (None,) if self.layer is None else tuple(self.numbers[: self.layer.times])
 
     @property
+    def owner(self) -> Entry:
+        """The same of the leaf whose weights it reads: of a tied head the embedding's."""
+        if (leaf := self.leaf.owning) is self.leaf:
+            return self
+        counts = self.times, self.active_times, self.runs
+        return Entry(self.steps, leaf, self.kind, self.work, *counts, self.routed)
+
+    @property
     def duty(self) -> Duty:
         """Its role in its parent (`part.Duty`)."""
         return self.steps[-1].duty if self.steps else ""

@@ -50,5 +50,15 @@ def test_intensity_is_of_flops_and_of_operands_read_and_results_written_once() -
     assert traffic.bytes_by_kind["head"] == 2 * (d * v + 16 * d + 16 * v)
     assert traffic.flops_per_byte_by_kind["head"] == 2 * 16 * d * v / traffic.bytes_by_kind["head"]
     assert traffic.bytes == sum(traffic.bytes_by_kind.values()) > 2 * 8_030_261_248 - 2 * d * v
+    fp8 = txcalc.show("llama-3.1-8b", tokens=1, past=8192, batch=16, dtype="fp8").traffic.bytes_by_kind
+    narrower = 96 * (d * 14_336 - 4)  # a byte per weight, and a scale of 32 bits for each matrix
+    assert fp8 == traffic.bytes_by_kind | {
+        "feed_forward": traffic.bytes_by_kind["feed_forward"] - narrower,
+        "attention": traffic.bytes_by_kind["attention"] - 32 * (2 * d * (d + 1024) - 4 * 4),
+    }
+    tied = [
+        txcalc.show("gemma-2-9b", tokens=1, dtype=dtype).traffic.bytes_by_kind["head"] for dtype in ("bf16", "Q8_0")
+    ]
+    assert tied[0] - tied[1] == 256_000 * 3584 * (16 - 8.5) / 8
     masked = txcalc.show("llama-3.1-8b", tokens=64, attention="masked").traffic
     assert masked.flops_per_byte < txcalc.show("llama-3.1-8b", tokens=64).traffic.flops_per_byte

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from math import ceil
 from typing import TYPE_CHECKING, Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
@@ -76,8 +77,8 @@ class Flops(Answer, kw_only=True):
 
 
 class Traffic(Answer):
-    """Bytes that the operations move if each reads its operands and writes its result once, and the arithmetic
-    intensity: FLOPs of matrix products per byte, with attention as in the convention."""
+    """Bytes that the operations move if each reads its operands (weights in the format of `memory`) and writes its
+    result once, and the arithmetic intensity: FLOPs of matrix products per byte, attention as in the convention."""
 
     bytes: int
     flops_per_byte: float
@@ -318,7 +319,7 @@ def show(
         flops=flops_of(ledger),
         cache=cache_figures(ledger, kv),
         memory=memory_figures(model, ledger, keeping_scores, form, dtype, step),
-        traffic=traffic_of(ledger, "flops_masked" if attention == "masked" else "flops"),
+        traffic=traffic_of(ledger, "flops_masked" if attention == "masked" else "flops", form),
         assumptions=model.assumptions,
         notes=tuple(dict.fromkeys([*notes(model, ledger, known, default_tokens), *(step.notes if step else ())])),
         known=known,
@@ -371,8 +372,13 @@ def flops_of(ledger: Ledger) -> Flops:
     )
 
 
-def traffic_of(ledger: Ledger, flops: str) -> Traffic:
-    moved, spent = ledger.by_kind("bytes"), ledger.by_kind(flops)
+def traffic_of(ledger: Ledger, flops: str, form: Format | None) -> Traffic:
+    """With weights in a format, or at the ledger's dtype."""
+    exact: dict[str, Fraction | int] = {**ledger.by_kind("bytes")}
+    for entry in ledger if form else ():
+        if form and (weights := entry.traffic.weights) and entry.owner.leaf.tensors:
+            exact[entry.kind] += weights * (form.bits_per_element(entry.owner) - ledger.bits[0]) / 8
+    moved, spent = {kind: ceil(number) for kind, number in exact.items()}, ledger.by_kind(flops)
     return Traffic(
         bytes=sum(moved.values()),
         flops_per_byte=sum(spent.values()) / sum(moved.values()),

@@ -76,6 +76,13 @@ class Format(Struct, frozen=True):
         total = sum([self._bits(form, weight, entry) * number for form, number in parts])
         return Fraction(total, sum([number for _, number in parts]))
 
+    def bits_per_element(self, entry: Entry) -> Fraction:
+        """The bits of all tensors of a leaf, per element."""
+        tensors = entry.leaf.tensors
+        return Fraction(
+            sum(self.bits_of(each, entry) for each in tensors), sum(product(each.shape) for each in tensors)
+        )
+
     def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Num:
         if form is None:
             return self.wide * product(weight.shape)

@@ -148,12 +148,8 @@ class RankWork:
         form, ep, sharing = self.engine.weights, self.layout.ep, self.layout.sharing
         expert_share, offload = Fraction(self.layout.tp, self.layout.expert_group), self.engine.offload
         for entry in entries:
-            leaf = entry.leaf.owning
-            if leaf is not entry.leaf:  # read here too, wherever it is held
-                entry = Entry(
-                    entry.steps, leaf, entry.kind, entry.work, entry.times, entry.active_times, entry.runs, entry.routed
-                )
-            tensors = leaf.tensors
+            entry = entry.owner  # its weights are read here too, wherever they are held
+            leaf, tensors = entry.leaf, entry.leaf.tensors
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
             if leaf.row is not None:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element

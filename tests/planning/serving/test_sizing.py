@@ -84,7 +84,7 @@ LONG = ("--concurrency", "200", "--prompt", "8k", "--answer", "512")
     [
         ("llama-3.1-8b", "h100", CHAT, 3, 2),
         ("llama-3.1-8b", "l40s", CHAT, 20, 2),
-        ("llama-3.1-70b", "h100", (*RATE, "--ttft", "1s", "--tpot", "50ms"), 12, 2),
+        ("llama-3.1-70b", "h100", (*RATE, "--ttft", "1s", "--tpot", "50ms"), 12, 5),
         ("llama-3.1-70b", "h100", (*LONG, "--ttft", "2s", "--tpot", "40ms"), 44, 10),
     ],
 )

@@ -106,7 +106,7 @@ def arrange(
             layouts = sorted(
                 (choice for choice in resized if choice.layout in order), key=lambda choice: order[choice.layout]
             )
-            concurrency = most
+            concurrency, least = most, planner.min_gpus(context, most, fixed)
     plan = plan_of(planner, context, concurrency, layouts, least, *([RULE] if sizing.timed else []))
     return replace(plan, fixed=fixed, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
 

@@ -676,14 +676,14 @@ class Scenario(Struct, frozen=True, kw_only=True):
         """The answer; `fewer`: the largest load that fits. A `single_plan` has a plot and a command."""
         planner, best, model = plan.planner, plan.best, plan.planner.model
         speed = deployment.speed(serving, self.without_load and not self.disaggregated) if serving else None
-        notes = [f"no speed: {unknown}"] if unknown else list(speed.notes) if speed else []
-        notes += plan.notes
         engine, kind = planner.engine, planner.accelerator
+        unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
+        notes = [f"{flag} is ignored: one GPU has no other to send to" for flag in unused]
+        notes += [f"no speed: {unknown}"] if unknown else speed.notes if speed else []
+        notes += plan.notes
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
         if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
             notes.append(f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)")
-        unused = [flag for flag in ("--link", "--network") if flag in kind.sources.values() and best.layout.gpus == 1]
-        notes += [f"{flag} is ignored: one GPU has no other to send to" for flag in unused]
         api = None
         if self.api is not None and serving and speed:
             api = deployment.api_comparison(serving, speed.capacity or speed, self.api, self.utilisation)

@@ -110,5 +110,5 @@ def _best(row: ModelFit) -> TableCell:
         return _room(row)
     values = {"": _room(row).value, "format": row.weights, "tokens/s": row.tokens_per_s}
     speed = [three(row.tokens_per_s)] if row.tokens_per_s else []
-    text = " ".join([row.weights, *speed, *["in RAM"] * bool(row.in_ram)])
+    text = " ".join([row.weights, *speed, *["partly in RAM"] * bool(row.in_ram)])
     return TableCell(values, text, "green") if row.fits else TableCell(values, "no", "red")

@@ -37,13 +37,12 @@ COST_HEADINGS = TableCell("cost per hour", "cost per\nhour"), TableCell("cost of
 def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     """What the GPUs carry where no load is given."""
     steady, gpus = point.steady, f"{point.layout.gpus} × {answer.gpu.title}"
-    work, cost = answer.workload, point.cost_per_million_output
+    work = answer.workload
     answers = "" if point.tpot_s is None else f" and answers of {work.answer:,}"
-    price = "" if cost is None else f", {money(cost).text} per 1M output tokens"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
     gpus += f" ({point.layout})" if point.layout != answer.layout else ""
     users = f"{_users(point.sequences)} in flight{' within the limits' * bool(limits)}"
-    return f"capacity of {gpus}: {users}, prompts of {work.prompt:,}{answers} tokens; {rates}{price}"
+    return f"capacity of {gpus}: {users}, prompts of {work.prompt:,}{answers} tokens; {rates}"
 
 
 def headline(answer: Deploy, speed: Speed) -> list[str]:
@@ -456,7 +455,8 @@ def cost(speed: Speed) -> list[str]:
     point = speed.capacity or speed
     hour, output = money(point.cost_per_hour), money(point.cost_per_million_output)
     tokens = f", {output.text} per 1M out (with prompts)" if output.text else ""
-    requests = short(round(point.steady.requests_per_s * MONTH_HOURS * 3600))
+    most = "" if point.steady.lasts else "at most "
+    requests = most + short(round(point.steady.requests_per_s * MONTH_HOURS * 3600))
     where = " at capacity" * bool(speed.capacity)
     return [f"cost{where}: {hour.text}/h, {point.cost_per_month:,.0f}/month ({requests} requests){tokens}"]
 

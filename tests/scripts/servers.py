@@ -132,7 +132,7 @@ SUSPECT: dict[str, Callable[[Row], bool]] = {
         "DeepSeek" in row.name and twins()[twin(row)] > 1.35 * row.tpot  # type: ignore[has-type]
     ),
     "of a version of which that holds for all that have a twin": lambda row: row.engine == "trtllm 1.2.0rc6.post3",
-    "InferenceX has them with it alone: .github/configs/nvidia-master.yaml at 0004cf5": lambda row: (
+    "InferenceX has them with it alone: .github/configs/nvidia-master.yaml at 35d4bb3": lambda row: (
         (row.engine, row.gpu, form(row), row.ep) == ("sglang 0.5.9", "b200_sxm", "fp8-block", 1)
         and (row.tp == 4 if row.name.startswith("Qwen3.5") else row.tp == 8)
         and (row.name.startswith("Qwen3.5") or row.concurrency > (4 if row.prompt == 8192 else 64))

@@ -193,10 +193,10 @@ class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
     def differences(self, most: int = 10) -> list[str]:
         """The differences one by one, equal layers folded; the first `most` of each kind."""
         lacks = [f"{m.path} {list(m.shape)} is missing, {m.copies:,} of it" for m in self.missing]
-        more = [
+        extra = [
             f"{r.name} {list(r.shape)} is not explained, {r.size.tensors:,} of it" for r in folded(self.unexplained)
         ]
-        return lacks[:most] + more[:most]
+        return lacks[:most] + extra[:most]
 
 
 def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
@@ -225,8 +225,8 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         left += _match(tensors, pieces.get(place, []), by_kind)
     # What the ledger has once may be stored in a layer (T5's table of relative biases), or under any name.
     left = _exact(left, [piece for (_, number), group in pieces.items() if number is None for piece in group], by_kind)
-    rest = [piece for group in pieces.values() for piece in group]
-    buffers = _exact(aside, rest, by_kind)
+    unmatched = [piece for group in pieces.values() for piece in group]
+    buffers = _exact(aside, unmatched, by_kind)
     if buffers:
         extra["buffer"] = buffers
     unexplained = []
@@ -240,7 +240,9 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         if checkpoint.partial
         else [
             Missing(path, shape, sum(piece.left for piece in group))
-            for (path, shape), group in _grouped((p for p in rest if p.left), lambda p: (_starred(p.path), p.shape))
+            for (path, shape), group in _grouped(
+                (p for p in unmatched if p.left), lambda p: (_starred(p.path), p.shape)
+            )
         ]
     )
     numbers = {number for _, number in pieces}
@@ -284,9 +286,9 @@ def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: 
     left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
     left = _unjoined(left, pieces, by_kind)
     left = [t for t in left if not _pair(t, pieces, by_kind)]
-    rest = [piece for piece in pieces if piece.left]
-    if [piece.elements * piece.left for piece in rest] == [sum(t.elements for t in left)]:
-        _count(rest[0], rest[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
+    unmatched = [piece for piece in pieces if piece.left]
+    if [piece.elements * piece.left for piece in unmatched] == [sum(t.elements for t in left)]:
+        _count(unmatched[0], unmatched[0].left, by_kind)  # one weight stored in several (llama.cpp: K and V of MLA)
         return []
     return left
 
@@ -357,10 +359,10 @@ def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str,
 def _pair(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
     """Two pieces of one part, not neighbours, one under the other (Qwen3-Next's in_proj_qkvz)."""
     free = [piece for piece in pieces if piece.left == 1 and len(piece.shape) == len(tensor.shape) == 2]
-    for one, other in combinations(free, 2):
-        under = (one.shape[0] + other.shape[0], one.shape[1]) == tensor.shape and one.shape[1] == other.shape[1]
-        if under and _part(one) == _part(other):
-            for piece in (one, other):
+    for first, second in combinations(free, 2):
+        under = (first.shape[0] + second.shape[0], first.shape[1]) == tensor.shape and first.shape[1] == second.shape[1]
+        if under and _part(first) == _part(second):
+            for piece in (first, second):
                 _count(piece, 1, by_kind)
             return True
     return False

@@ -85,22 +85,24 @@ class InputError(TxcalcError):
             named = isinstance(fault, Fault) and fault.key == self.where
             return str(fault) if named else f"{where}: {fault}"
         lines = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
-        more = len(self.faults) - len(lines)
-        return "\n".join([f"{where}: {len(self.faults):,} faults", *lines, *([f"  and {more:,} more"] if more else [])])
+        hidden = len(self.faults) - len(lines)
+        return "\n".join(
+            [f"{where}: {len(self.faults):,} faults", *lines, *([f"  and {hidden:,} more"] if hidden else [])]
+        )
 
 
 class WrongCall(InputError, TypeError):
     """Wrong arguments of a function; also a TypeError."""
 
     @classmethod
-    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any, further: Iterable[str] = ()) -> BoundArguments:
-        """The arguments by name. Errors: this one, with the nearest names; `further` are known too."""
+    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any, extra: Iterable[str] = ()) -> BoundArguments:
+        """The arguments by name. Errors: this one, with the nearest names; `extra` names are known too."""
         try:
             return taken.bind(*args, **kwargs)
         except TypeError as error:
             known = [key for key in taken.parameters if key != "self"]
             unknown = next((key for key in kwargs if key not in known), None)
-            known = list(dict.fromkeys([*known, *further]))
+            known = list(dict.fromkeys([*known, *extra]))
             if unknown is None:
                 raise cls(name, [str(error)]) from None
             mend = " or ".join(nearest(unknown, known)) or ", ".join(known)

@@ -157,9 +157,9 @@ class Entry:
         """Growth per token, constant part and elements held, summed over all copies."""
         if self.work is None:
             return NO_CACHE
-        if (one := self.leaf.cache(self.work)) is NO_CACHE:
-            return one
-        return Cache(one.growth * self.runs, one.constant * self.runs, one.elements * self.runs)
+        if (cache := self.leaf.cache(self.work)) is NO_CACHE:
+            return cache
+        return Cache(cache.growth * self.runs, cache.constant * self.runs, cache.elements * self.runs)
 
     @property
     def cache_now(self) -> Cache:
@@ -462,5 +462,5 @@ def same_input(before: Entry | None, entry: Entry) -> bool:
     """Whether a linear layer follows another with the same parent and input: an engine fuses them into one product."""
     if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
         return False
-    one, two = before.leaf.matrix, entry.leaf.matrix
-    return one is not None and two is not None and bool(one[0] == two[0])
+    first, second = before.leaf.matrix, entry.leaf.matrix
+    return first is not None and second is not None and bool(first[0] == second[0])

@@ -526,7 +526,7 @@ def _within(value: Any, least: int, taken: bool) -> bool:
         return least <= value <= MAX_TOKENS
     if taken or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
-    return bool(value.size) and all(whole(one) and least <= one <= MAX_TOKENS for one in value.flat)
+    return bool(value.size) and all(whole(length) and least <= length <= MAX_TOKENS for length in value.flat)
 
 
 def _mend(value: object) -> str:

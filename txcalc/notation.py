@@ -61,10 +61,10 @@ def _is_layers(atom: Expression) -> bool:
     return atom.is_Symbol and _parsed(atom.name)[0] == "L"
 
 
-def _times(powers: Powers, others: Powers, sign: int = 1) -> Powers:
+def _times(powers: Powers, factors: Powers, sign: int = 1) -> Powers:
     """The product of two products of letters, or with sign −1 their quotient."""
     total = Counter(dict(powers))
-    for atom, power in others:
+    for atom, power in factors:
         total[atom] += sign * power
     return tuple(sorted(((atom, power) for atom, power in total.items() if power), key=lambda pair: _rank(pair[0])))
 
@@ -100,12 +100,12 @@ def _factored(terms: _Terms) -> Sum:
     return _multiplied(shared, common, _grouped({_times(p, common, -1): n / shared for p, n in terms.items()}))
 
 
-def _multiplied(coefficient: Fraction, powers: Powers, formula: Sum, *more: Sum) -> Sum:
+def _multiplied(coefficient: Fraction, powers: Powers, formula: Sum, *outer_sums: Sum) -> Sum:
     """A product with sums; a sum of one term needs no brackets."""
     if len(formula) != 1:
-        return (Term(coefficient, powers, (*more, formula)),)
+        return (Term(coefficient, powers, (*outer_sums, formula)),)
     (term,) = formula
-    return (Term(coefficient * term.coefficient, _times(powers, term.powers), (*more, *term.sums)),)
+    return (Term(coefficient * term.coefficient, _times(powers, term.powers), (*outer_sums, *term.sums)),)
 
 
 def _grouped(terms: _Terms) -> Sum:
@@ -118,24 +118,24 @@ def _grouped(terms: _Terms) -> Sum:
         return tuple(sorted(_by_layers(terms), key=_place))
     chosen = min(shared, key=lambda atom: (str(atom) != "D", -counts[atom], _rank(atom)))
     inside = {powers: number for powers, number in terms.items() if dict(powers).get(chosen, 0) > 0}
-    others = {powers: number for powers, number in terms.items() if powers not in inside}
-    return tuple(sorted((*_factored(inside), *_factored(others)), key=_place))
+    outside = {powers: number for powers, number in terms.items() if powers not in inside}
+    return tuple(sorted((*_factored(inside), *_factored(outside)), key=_place))
 
 
 def _by_layers(terms: _Terms) -> Sum:
     """What layer kinds have in common behind the sum of their numbers: (L_dense + L_sparse)·(…) + L_dense·(…)."""
     owners: dict[tuple[Powers, Fraction], list[Expression]] = {}
-    others: _Terms = {}
+    outside: _Terms = {}
     for powers, number in terms.items():
         layers = [atom for atom, _ in powers if _is_layers(atom)]
         if layers:
             owners.setdefault((_times(powers, ((layers[0], 1),), -1), number), []).append(layers[0])
         else:
-            others[powers] = number
+            outside[powers] = number
     costs: dict[tuple[Expression, ...], _Terms] = {}
     for (powers, number), layers in owners.items():
         costs.setdefault(tuple(in_order(layers)), {})[powers] = number
-    result = _factored(others)
+    result = _factored(outside)
     for kinds, cost in costs.items():
         if len(kinds) > 1:
             numbers = tuple(Term(Fraction(1), ((atom, 1),)) for atom in kinds)
@@ -230,8 +230,8 @@ def _product(term: Term, style: Style, numbers: Numbers) -> str:
     above += [style.brackets[0] + write(inner, style, numbers) + style.brackets[1] for inner in term.sums]
     above = [str(number), *above] if number != 1 or not above else above
     below = [str(divisor), *below] if divisor != 1 else below
-    shown = style.times.join(above)
-    return style.quotient(shown, style.times.join(below), False, len(below) > 1) if below else shown
+    numerator = style.times.join(above)
+    return style.quotient(numerator, style.times.join(below), False, len(below) > 1) if below else numerator
 
 
 def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:

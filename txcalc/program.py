@@ -286,12 +286,12 @@ def _collected(number: object) -> list[tuple[int, tuple[str, ...]]]:
     sums: dict[tuple[str, ...], int] = {}
     for sign, term in _terms(number, 1):
         constant = sign
-        others: list[str] = []
+        names: list[str] = []
         for factor in _factors(term):
             size, texts = _atom(factor) if isinstance(factor, Recorded) else (factor, ())
             constant *= size
-            others += texts
-        key = tuple(sorted(others, key=_rank))
+            names += texts
+        key = tuple(sorted(names, key=_rank))
         sums[key] = sums.get(key, 0) + constant
     return [(size, factors) for factors, size in sums.items() if size]
 

@@ -205,8 +205,8 @@ def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) ->
         value >= base ** (power + 1) or float(f"{float(value / base**power):.{digits}g}") >= base
     ):
         power += 1
-    whole, rest = divmod(value, base**power)
-    shown = f"{float(value / base**power):.{max(0, digits - len(str(whole)))}f}" if rest else str(whole)
-    if "." in shown and power == 0:
-        shown = shown.rstrip("0").rstrip(".")
-    return f"{shown} {names[power]}".rstrip()
+    whole, remainder = divmod(value, base**power)
+    text = f"{float(value / base**power):.{max(0, digits - len(str(whole)))}f}" if remainder else str(whole)
+    if "." in text and power == 0:
+        text = text.rstrip("0").rstrip(".")
+    return f"{text} {names[power]}".rstrip()

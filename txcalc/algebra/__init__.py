@@ -224,13 +224,13 @@ def formulas(
         ints = of_rank(model, layout, work, stage, recipe)
         symbols, rank_letters = in_letters_of_rank(tree, layout, stage, recipe)
         letters |= rank_letters
-    numbers, one = values(letters), sympy.S.One
+    numbers, unit = values(letters), sympy.S.One
     rows: list[PartFormula] = []
     for keep_scores in (False, True) if ints.cp == 1 else (False,):  # kernels of a ring keep no matrix
         costs = _Costs(ints, work._replace(keep_scores=keep_scores), recipe)
         costs.part.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         lettered = _Costs(symbols, over._replace(keep_scores=keep_scores), recipe, numbers)
-        for node, depth, passes, owners in (*_below(lettered.part, path), (path, 0, one, one)):
+        for node, depth, passes, owners in (*_below(lettered.part, path), (path, 0, unit, unit)):
             for quantity, figure in costs.figures.items():
                 if value := figure(costs.at(node, quantity)):
                     value = value.numerator if value.denominator == 1 else value
@@ -348,7 +348,7 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root
     if layout.pp > 1:
-        root, whole = (stage_of(one, layout, stage, layout.tp) for one in (root, whole))
+        root, whole = (stage_of(tree, layout, stage, layout.tp) for tree in (root, whole))
     shards = recipe.shards if recipe else layout.fsdp
     return RankTree.of(root, whole, recipe, shards, layout.sp, layout.cp)
 
@@ -376,7 +376,7 @@ def in_letters_of_rank(
     )
     root, whole = tree.root.shard(split), tree.root
     if layout.pp > 1:
-        root, whole = (stage_of(one, layout, stage, tp) for one in (root, whole))
+        root, whole = (stage_of(tree, layout, stage, tp) for tree in (root, whole))
         kinds = {group.name: str(group.count) for group in tree.root.stacks[0].groups}
         of_stage = {group.name: symbol(f"{kinds[group.name]}_stage") for group in root.groups}
         for group in root.groups:

@@ -47,12 +47,12 @@ def _written(form: RealCrossing, style: Style) -> str:
 
 def _quotient(expression: Expression, style: Style) -> str:
     above, below = map(tidy, sympy.fraction(sympy.cancel(expression)))
-    shown = write(above, style)
+    numerator = write(above, style)
     if below == tidy(1):
-        return shown
+        return numerator
     (term,) = below if len(below) == 1 else (Term(Fraction(1), (), (below,)),)
     several = len(term.powers) + len(term.sums) + (term.coefficient != 1) > 1
-    return style.quotient(shown, write(below, style), len(above) > 1, several)
+    return style.quotient(numerator, write(below, style), len(above) > 1, several)
 
 
 def crossing(difference: Expression, at: int, letters: Mapping[Expression, BoundSymbol]) -> RealCrossing:

@@ -84,14 +84,14 @@ def _derivation(
     figure: Callable[[Ledger], Any],
     whole_part: Ledger,
     depth: int,
-    further: tuple[tuple[str, Ledger], ...] = (),
+    extra_ledgers: tuple[tuple[str, Ledger], ...] = (),
     changes: tuple[Change, ...] = CLASSIC,
 ) -> TextbookRule:
     """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
     names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
     parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
     steps = [TextbookStep(name, cost) for name, cost in parts.items() if cost != 0]
-    for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
+    for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + extra_ledgers:
         steps.append(TextbookStep(what, figure(ledger)))
     for what, change in changes:
         changed = sympy.expand(steps[-1].expression.xreplace(change))

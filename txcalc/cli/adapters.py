@@ -75,8 +75,8 @@ def question_of(name: str) -> o.Question:
 
 def crossover(call: Call) -> Any:
     """The answer; without closed forms in a table that leaves them out, for SymPy takes half a second."""
-    shown = call.values["detail"] or call.form != "table"
-    return call._replace(values={**call.values, "formulas": call.values["formulas"] and shown}).ask()
+    prints_formulas = call.values["detail"] or call.form != "table"
+    return call._replace(values={**call.values, "formulas": call.values["formulas"] and prints_formulas}).ask()
 
 
 def deploy(
@@ -196,8 +196,8 @@ def show(
     (source,), values = call.sources, call.values
     if via:
         return _show_via(call, headers)
-    more = values.get("conventions") or any(values[name] for name in STEP) or call.changes or call.ignore
-    if not more and (stored := lone_checkpoint(source)):
+    needs_model = values.get("conventions") or any(values[name] for name in STEP) or call.changes or call.ignore
+    if not needs_model and (stored := lone_checkpoint(source)):
         if call.plot:
             raise InputError("--plot", [f"needs a model, and {source} holds tensors alone"])
         from txcalc.questions.stored import show_stored

@@ -31,8 +31,8 @@ def build(name: str) -> Any:
     adapter = ADAPTERS.get(name)
     adapted = o.keywords(adapter) if adapter else ()
     printing = [each for each in adapted if _order(each) == 4 and section_of(each) == "Output"]
-    further = [each for each in adapted if each not in printing]
-    declared = sorted([*further, *o.keywords(function), *_taken(question)], key=_order) + printing
+    extra_options = [each for each in adapted if each not in printing]
+    declared = sorted([*extra_options, *o.keywords(function), *_taken(question)], key=_order) + printing
     writes = any(each.name == "force" for each in declared)  # not a plot alone
     declared += _printed(question, force=not writes)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]

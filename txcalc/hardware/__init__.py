@@ -103,9 +103,9 @@ class Accelerator(Struct, frozen=True):
     @property
     def cautions(self) -> list[str]:
         """That kernels were measured on others only, and that a chip is sold with less memory too."""
-        others, kernels = self.measured_elsewhere, "some kernels" if self.calibration else "kernels"
-        assumed_there = f"{kernels} are assumed to be as efficient as on {others}, where they were measured"
-        caution = f"speed of {self.name} is less certain: {assumed_there}" if others else ""
+        measured_on, kernels = self.measured_elsewhere, "some kernels" if self.calibration else "kernels"
+        assumed_there = f"{kernels} are assumed to be as efficient as on {measured_on}, where they were measured"
+        caution = f"speed of {self.name} is less certain: {assumed_there}" if measured_on else ""
         return [text for text in (caution, self.largest) if text]
 
     @property
@@ -208,9 +208,9 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
             raise InputError(flag, [Fault(flag, text, *expected)])
         several = re.fullmatch(r"(?P<n>\d+)\s*(?P<of>\D.*)|(?P<one>.*\d)\s*[x×*]\s*(?P<times>\d+)", text, re.ASCII)
-        if several and cards.named(one := several["of"] or several["one"], files) in files:
+        if several and cards.named(accelerator_name := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
-            raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{one}")])
+            raise InputError(flag, [Fault(flag, text, "a number, an x and a name", f"{number}x{accelerator_name}")])
         names = [*sorted(files), *cards.instance_names()]
         numbers = "; another is given by its memory and bandwidth: 16GB@500GB/s" if flag == "--gpu" else ""
         raise UnknownName(flag, "accelerator", text, names, "txcalc presets --hardware lists them", numbers)
@@ -308,19 +308,19 @@ def _written(efficiency: Efficiency, keys: Mapping[str, str]) -> dict[str, Any]:
             continue  # another dtype's stands for it
         place, name = (written["matmul"], key[7:]) if key.startswith("matmul.") else (written, key)
         place[name] = {"value": value, "source": keys[efficiency.key_of(key)]}
-    curve: dict[str, Any] = {"link": {key: _table(one, keys[f"link.{key}"]) for key, one in efficiency.links.items()}}
+    curve: dict[str, Any] = {"link": {key: _table(link, keys[f"link.{key}"]) for key, link in efficiency.links.items()}}
     engine: dict[str, Any] = {}
-    for key, one in efficiency.curves.items():
+    for key, kernel_curve in efficiency.curves.items():
         *owner, kind, name = key.rsplit(".", 2)
         place = engine.setdefault(owner[0], {}) if owner else curve  # an engine's name may have a dot
-        place.setdefault(kind, {})[name] = _table(one, keys[key])
+        place.setdefault(kind, {})[name] = _table(kernel_curve, keys[key])
     return {**written, "curve": curve, **({"engine": engine} if engine else {})}
 
 
-def _table(one: Curve | Link, source: str) -> dict[str, Any]:
+def _table(parameters: Curve | Link, source: str) -> dict[str, Any]:
     """Its parameters that are not what they are by default, with their source."""
-    default = one._field_defaults
-    return {**{key: value for key, value in one._asdict().items() if value != default[key]}, "source": source}
+    default = parameters._field_defaults
+    return {**{key: value for key, value in parameters._asdict().items() if value != default[key]}, "source": source}
 
 
 def multiplied(accelerator: Accelerator, dtype: str) -> str:

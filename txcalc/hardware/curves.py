@@ -130,8 +130,8 @@ def untouched(chance: float, tokens: float, spread: float) -> float:
         return float(tokens <= 0)
     if spread == inf:
         return float((1 - chance) ** tokens)
-    rest = spread * (1 / chance - 1)
-    return exp(lgamma(rest + tokens) - lgamma(rest) + lgamma(spread + rest) - lgamma(spread + rest + tokens))
+    beta = spread * (1 / chance - 1)
+    return exp(lgamma(beta + tokens) - lgamma(beta) + lgamma(spread + beta) - lgamma(spread + beta + tokens))
 
 
 class Efficiency(Struct, frozen=True, dict=True):
@@ -259,12 +259,12 @@ class Efficiency(Struct, frozen=True, dict=True):
                 curves |= {name: curves[name]._replace(**changes) for name in named}
         links = dict(self.links)
         if "link" in flat:
-            links = {key: one._replace(share=flat["link"], growth=0.0, crowd=0.0) for key, one in links.items()}
+            links = {key: link._replace(share=flat["link"], growth=0.0, crowd=0.0) for key, link in links.items()}
         if "collective_s" in flat:
-            links = {key: one._replace(start_s=flat["collective_s"], rank_s=0.0) for key, one in links.items()}
-        rest = {key: flat[key] for key in ("memory", "launch_s", "host_s") if key in flat}
+            links = {key: link._replace(start_s=flat["collective_s"], rank_s=0.0) for key, link in links.items()}
+        scalars = {key: flat[key] for key in ("memory", "launch_s", "host_s") if key in flat}
         given = {OF.get(key, key): text for key, text in cited.items()}
-        return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **rest)
+        return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **scalars)
 
     def has(self, engine: str) -> bool:
         """Whether an engine has kernels of its own."""

@@ -122,8 +122,8 @@ class Reader:
             self.faults.append(Fault("calibration.engine", engines, "a table of tables by engine"))
             engines = {}
         for engine, tables in engines.items():
-            more, none = self.curves(f"calibration.engine.{engine}", tables)
-            curves |= {f"{engine}.{key}": one for key, one in more.items()}
+            engine_curves, none = self.curves(f"calibration.engine.{engine}", tables)
+            curves |= {f"{engine}.{key}": curve for key, curve in engine_curves.items()}
             if none:
                 self.faults.append(f"calibration.engine.{engine}.link is not known, expected one of {', '.join(KINDS)}")
         cited, self.sources = self.sources, outer
@@ -133,10 +133,12 @@ class Reader:
         efficiency = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
         # What was measured here, of whatever engine, stands before an engine's own of another generation.
-        rest = {key: one for key, one in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves}
+        base_curves = {
+            key: curve for key, curve in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves
+        }
         return replace(
             efficiency,
-            curves={**rest, **curves},
+            curves={**base_curves, **curves},
             links={**efficiency.links, **links},
             spread=spread,
             cited={**efficiency.cited, **sources},

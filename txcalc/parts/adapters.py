@@ -145,9 +145,9 @@ def kept_input(
     return "no", inputs, before
 
 
-def _same(one: Num, other: Num) -> bool:
+def _same(first: Num, second: Num) -> bool:
     """Whether two widths are equal: ints by value, symbols and arrays by identity."""
-    return one is other or (type(one) is int and type(other) is int and one == other)
+    return first is second or (type(first) is int and type(second) is int and first == second)
 
 
 class LoraOptions(Options, section="lora"):

@@ -253,7 +253,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
     def _span(self, both: bool) -> Span:
         """The span of keys; `both`: bidirectional."""
 
-    def _multi_head(self, place: Place, span: Span, **more: Any) -> Attention:
+    def _multi_head(self, place: Place, span: Span, **fields: Any) -> Attention:
         places, norm = place.positions, place.norm
         cross = type(span) is Cross
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
@@ -291,7 +291,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             value_scale=None if lender is not None else self.v_scale,
             mask=DynamicMask(n_kv_heads=groups) if self.masked and not cross else None,
             groups=tuple(self.groups) if self.groups else None,
-            **more,
+            **fields,
         )
 
     def _core(self, span: Span, places: PositionsOptions, value: Num) -> AttentionCore:

@@ -126,9 +126,9 @@ class Filter(Leaf):
         return (weight, Weight("bias", (self.c_out,))) if self.bias else (weight,)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, (one, *_) = work.positions, self.weights()
-        fan_in, columns = product(one.shape[1:]), exact_div(self.c_out, self.groups)
-        moved = Traffic(one.size, rows * (self.stride * self.c_in + self.c_out))
+        rows, (weight, *_) = work.positions, self.weights()
+        fan_in, columns = product(weight.shape[1:]), exact_div(self.c_out, self.groups)
+        moved = Traffic(weight.size, rows * (self.stride * self.c_in + self.c_out))
         products = MatMul("convolution", self.groups, rows, fan_in, columns, moved, "convolution")
         return (products, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (products,)
 

@@ -240,9 +240,9 @@ class AttentionCore(SoftmaxCore):
         query, kv = tokens * self.n_heads * self.d_qk, 0 if self.borrowed else keys * self.n_kv_heads * width
         scores = (keys + work.batch if self.sinks else keys) * work.tokens * self.n_heads
         scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
-        kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v
+        scores_or_output = scores if work.keep_scores else tokens * self.n_heads * self.d_v
         distances = keys * self.n_heads * self.d_qk if self.distances else 0
-        return query + kv + kept + distances
+        return query + kv + scores_or_output + distances
 
     @property
     def token(self) -> Num:
@@ -326,8 +326,8 @@ class Gate(Leaf):
 
     def saved(self, work: Workload) -> Num:
         gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
-        kept = gates if self.form in SAVES_RESULT else 2 * gates
-        return kept + elements if work.keep_scores else kept
+        saved_gates = gates if self.form in SAVES_RESULT else 2 * gates
+        return saved_gates + elements if work.keep_scores else saved_gates
 
 
 def gate(form: str, heads: Num, d_v: Num, activation: str = "sigmoid") -> Gate | None:

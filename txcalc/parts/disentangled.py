@@ -88,8 +88,8 @@ class DisentangledCore(Leaf):
     def saved(self, work: Workload) -> Num:
         elements = work.positions * self.n_heads * self.d_head
         term = elements + work.positions * self.n_heads * self.distances(work)
-        kept = work.positions * work.tokens * self.n_heads if work.keep_scores else elements
-        return 3 * elements + (self.c2p + self.p2c) * term + kept
+        scores_or_output = work.positions * work.tokens * self.n_heads if work.keep_scores else elements
+        return 3 * elements + (self.c2p + self.p2c) * term + scores_or_output
 
 
 class DisentangledAttention(Composite):

@@ -76,9 +76,9 @@ class FeedForward(Composite):
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
         yield from optional("inner_join", self.inner_join, duty="statistics")
-        kept = same and not self.inner_norm
+        input_saved = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
-        keeps = "no" if kept else "yes"
+        keeps = "no" if input_saved else "yes"
         yield Child(
             "down",
             linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last, borrowed=self.borrowed),
@@ -236,14 +236,14 @@ class Experts(Composite):
         """Its experts, each split by etp, and the columns of the shared ones; the router is replicated."""
         if self.bias:
             ways.cannot_split("mixture of experts with a bias of their sum")
-        apart = ways.shared_keeps_input(self.shares_input)
+        keeps_input = ways.shared_keeps_input(self.shares_input)
         return replace(
             self,
             router_norm=ways.keeping(self.router_norm),
             n_experts=ways.experts(self.n_experts),
             top_k=ways.local_top_k(self.top_k),
             expert=self.expert.shard(ways.routed),
-            shared=self.shared and replace(self.shared.shard(ways), keeps_input=apart),
+            shared=self.shared and replace(self.shared.shard(ways), keeps_input=keeps_input),
             exchanged=ways.exchanges,
             arrive=ways.dispatch(self.width, self.top_k),
             leave=ways.combine(self.width, self.top_k),
@@ -345,11 +345,11 @@ class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
     def build(self, place: Place) -> Experts:
         d_model = place.d_model
         form: Raw = {"gated": self.gated, "activation": self.activation, "bias": self.bias}
-        apart = not self.router or self.router_norm
+        keeps_input = not self.router or self.router_norm
         shared = None
         if not absent(self.d_ff_shared):
-            shared = FeedForward(d_model=d_model, d_ff=self.d_ff_shared, keeps_input=apart, **form)
-        gate = Linear(d_in=d_model, d_out=1, bias=False, keeps="yes" if apart else "no")
+            shared = FeedForward(d_model=d_model, d_ff=self.d_ff_shared, keeps_input=keeps_input, **form)
+        gate = Linear(d_in=d_model, d_out=1, bias=False, keeps="yes" if keeps_input else "no")
         return self.into(
             Experts,
             d_model=d_model,

@@ -206,4 +206,4 @@ def steps(piece: Table) -> list[str]:
 
 def crosses(pieces: Any) -> str:
     """The first piece that reads the encoder's positions; "": none."""
-    return next((one["name"] for one in pieces if one["at"] == "source" or one["form"] in CROSSING), "")
+    return next((piece["name"] for piece in pieces if piece["at"] == "source" or piece["form"] in CROSSING), "")

@@ -273,9 +273,11 @@ class NoHead(PooledHead, forms="none"):
         return replace(_POOLED, reader=at.reader, **self.pooling(at))
 
 
-def _head(projection: Linear | None, **more: Any) -> Head:
+def _head(projection: Linear | None, **fields: Any) -> Head:
     """A projection of every position, bare but for what is given."""
-    return Head(**{"projection": projection, "transform": None, "activation": None, "norm": None, "one": False, **more})
+    return Head(
+        **{"projection": projection, "transform": None, "activation": None, "norm": None, "one": False, **fields}
+    )
 
 
 _POOLED = _head(None, one=True, kind="other")

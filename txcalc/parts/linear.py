@@ -72,8 +72,8 @@ class Linear(Leaf):
         return replace(self, tied=False, borrowed=False) if self.tied or self.borrowed else self
 
     def saved(self, work: Workload) -> Num:
-        kept = self.learns and (self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores))
-        return work.positions * self.d_in if kept else 0
+        saves_input = self.learns and (self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores))
+        return work.positions * self.d_in if saves_input else 0
 
 
 class BlockLinear(Leaf):
@@ -132,8 +132,8 @@ class GroupedLinear(Leaf):
         return (product, elementwise("bias", rows * outputs, "add", 0, 0, outputs)) if self.bias else (product,)
 
     def saved(self, work: Workload) -> Num:
-        kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
-        return work.positions * self.groups * self.d_in if kept else 0
+        saves_input = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
+        return work.positions * self.groups * self.d_in if saves_input else 0
 
 
 def linear(

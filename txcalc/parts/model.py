@@ -129,9 +129,9 @@ class StreamEnds(Composite):
     on_stream = True
 
     def children(self) -> Iterator[Child]:
-        others = self.number - 1
+        projections = self.number - 1
         projection = Linear(d_in=self.width, d_out=self.width, bias=False, keeps="no" if self.first else "yes")
-        yield Child("projections", projection, times=others, indices=every(others))
+        yield Child("projections", projection, times=projections, indices=every(projections))
         yield Child("match", Sum(width=self.width * self.number, sums=3))
 
 
@@ -245,8 +245,8 @@ class Stack(Root):
     @property
     def cuttable(self) -> bool:
         """Whether pipeline stages may split its layers: not with shared KV or where layers read the stack's input."""
-        alone = self.layer_inputs is None and self.spread is None and self.features is None and self.around is None
-        return alone and all(group.block.cuttable for group in self.groups)
+        plain = self.layer_inputs is None and self.spread is None and self.features is None and self.around is None
+        return plain and all(group.block.cuttable for group in self.groups)
 
     def shard(self, ways: Ways) -> Stack:
         """Shares of the blocks and of tables and head over the vocabulary; norms and a pooler are replicated."""

@@ -80,8 +80,8 @@ class Norm(Leaf):
         return (elementwise("norm", elements, cost, elements, elements, read),)
 
     def saved(self, work: Workload) -> Num:
-        kept = self.keeps and (work.keep_scores or not self.fused)
-        return work.positions * self.groups * self.width if kept else 0
+        saves_input = self.keeps and (work.keep_scores or not self.fused)
+        return work.positions * self.groups * self.width if saves_input else 0
 
     @property
     def shared_by(self) -> Num:

@@ -414,7 +414,7 @@ class Options(ABC):
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: options are frozen")
 
-    def into(self, part: type[Made], **more: object) -> Made:
-        """Builds a part from the options with the names of its fields, and `more`."""
-        names = [name for name in self.declared if name in part.__struct_fields__ and name not in more]
-        return part(**{name: getattr(self, name) for name in names}, **more)
+    def into(self, part: type[Made], **fields: object) -> Made:
+        """Builds a part from the options with the names of its fields, and further `fields`."""
+        names = [name for name in self.declared if name in part.__struct_fields__ and name not in fields]
+        return part(**{name: getattr(self, name) for name in names}, **fields)

@@ -83,9 +83,9 @@ class Child(NamedTuple):
     duty: Duty = ""
 
 
-def optional(name: str, part: Part | None, **more: Any) -> tuple[Child, ...]:
+def optional(name: str, part: Part | None, **fields: Any) -> tuple[Child, ...]:
     """A child, if the part is not None."""
-    return () if part is None else (Child(name, part, **more),)
+    return () if part is None else (Child(name, part, **fields),)
 
 
 class Composite(FrozenStruct):

@@ -124,7 +124,7 @@ def projector(width: Num, steps: Sequence[Table]) -> Projector:
         if result.outputs != 1:
             rate, makes = 1, exact_div(makes * result.outputs, rate)
         rate = rate * result.merged
-    prompt = max((one.prompt for _, one in results), default=0)
+    prompt = max((result.prompt for _, result in results), default=0)
     return Projector(steps=tuple(reversed(built)), reads=rate, makes=makes, width=width, prompt=prompt)
 
 

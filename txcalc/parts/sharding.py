@@ -261,9 +261,9 @@ class Ways:
         leave. A Fraction where it does not divide."""
         return ratio(top_k * self.etp, self.tp)
 
-    def head_norm(self, norm: Any, number: Num, kept: Num) -> Any:
-        """A per-head norm of `number` heads with `kept` of them left; a norm over all heads stays whole."""
-        return replace(norm, groups=kept) if norm and self._of_each(norm, number) else norm
+    def head_norm(self, norm: Any, number: Num, local_heads: Num) -> Any:
+        """A per-head norm of `number` heads with `local_heads` of them on a rank; a norm over all heads stays whole."""
+        return replace(norm, groups=local_heads) if norm and self._of_each(norm, number) else norm
 
     def _of_each(self, norm: Any, number: Num) -> bool:
         return bool(self.value(norm.groups) == self.value(number))
@@ -322,9 +322,9 @@ class Ways:
         cut = []
         for number, branch in enumerate(shares):
             first, last = number == 0 or not parallel, number == len(shares) - 1 or not parallel
-            apart = branch.part.complete
-            gather = None if apart or not first else self.gather_positions(width)
-            cut.append(branch._replace(gather=gather, join=None if apart or not last else self.join_summands(width)))
+            complete = branch.part.complete
+            gather = None if complete or not first else self.gather_positions(width)
+            cut.append(branch._replace(gather=gather, join=None if complete or not last else self.join_summands(width)))
         return tuple(cut)
 
     def chained(self, steps: Sequence[Any]) -> tuple[Any, ...]:
@@ -334,13 +334,13 @@ class Ways:
         for step in steps:
             part = step.part.shard(self) if step.part.parts else step.part
             cut.append(step._replace(part=part))
-            trio = [one.part for one in cut[-3:]]
+            trio = [branch.part for branch in cut[-3:]]
             join = self.all_reduce(step.part.d_model) if step.part.parts and not step.part.complete else None
-            if [one.role for one in trio if not one.parts] == ["product", "activation", "product"]:
+            if [leaf.role for leaf in trio if not leaf.parts] == ["product", "activation", "product"]:
                 first, act, last = trio
                 outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))
                 shares = replace(first, d_out=outer), replace(act, width=inner), replace(last, d_in=inner)
-                cut[-3:] = [one._replace(part=share) for one, share in zip(cut[-3:], shares, strict=True)]
+                cut[-3:] = [branch._replace(part=share) for branch, share in zip(cut[-3:], shares, strict=True)]
                 join = self.all_reduce(last.d_out)
             if join:
                 cut.append(step._replace(name=f"{step.name}_join", part=join))
@@ -391,9 +391,9 @@ class Ways:
         of them, the shared experts the gathered ones. `same`: unsplit, both read the same tensor."""
         return (self.exchanges and self.ranks > 1 and not self.slices) or not same
 
-    def shared_join(self, width: Num, apart: bool) -> Collective | None:
+    def shared_join(self, width: Num, whole: bool) -> Collective | None:
         """Joins the shared experts' partial sums over tp, where the routed experts' tokens are exchanged: to each
-        rank's share of the tokens, or the whole sum (`apart`: the routed results are gathered before a projection)."""
+        rank's share of the tokens, or the whole sum (`whole`: the routed results are gathered before a projection)."""
         if not self.exchanges or self.ranks == 1:
             return None
-        return self.all_reduce(width) if apart and not self.sp else ReduceScatter(width=width, axis=Axis("tp", self.tp))
+        return self.all_reduce(width) if whole and not self.sp else ReduceScatter(width=width, axis=Axis("tp", self.tp))

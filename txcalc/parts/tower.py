@@ -26,9 +26,9 @@ class ProjectorStep(NamedTuple):
     makes: Num = 1
 
 
-def _at(rate: Num, makes: Num, more: Num = 0) -> Stream:
+def _at(rate: Num, makes: Num, extra_tokens: Num = 0) -> Stream:
     def on(work: Workload) -> Workload:
-        return work._replace(tokens=ceil_div(work.tokens, makes) * rate + more, past=0)
+        return work._replace(tokens=ceil_div(work.tokens, makes) * rate + extra_tokens, past=0)
 
     return on
 
@@ -55,8 +55,8 @@ class Resampler(Composite):
         return self
 
     def _within(self, work: Workload) -> Workload:
-        windows, beside = ceil_div(work.tokens, self.makes), minimum(self.prompt, maximum(0, work.source - work.tokens))
-        return work._replace(batch=work.batch * windows, tokens=self.makes + beside, source=self.reads)
+        windows, prompt = ceil_div(work.tokens, self.makes), minimum(self.prompt, maximum(0, work.source - work.tokens))
+        return work._replace(batch=work.batch * windows, tokens=self.makes + prompt, source=self.reads)
 
 
 class Projector(Composite):

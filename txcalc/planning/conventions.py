@@ -289,9 +289,9 @@ CONVENTIONS: dict[str, Callable[..., Convention]] = {
 }
 
 
-def known_conventions(names: Sequence[str], *more: str) -> tuple[str, ...]:
-    """Names of conventions, each once; `more` are known too. Errors: `UnknownName`."""
-    known = [*CONVENTIONS, *more]
+def known_conventions(names: Sequence[str], *extra_names: str) -> tuple[str, ...]:
+    """Names of conventions, each once; `extra_names` are known too. Errors: `UnknownName`."""
+    known = [*CONVENTIONS, *extra_names]
     for name in names:
         if name not in known:
             raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
@@ -371,23 +371,23 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     wide = ledger.work.positions * model.stacks[0].d_model * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
 
-    def kept(kind: str, duty: str = "", *, activation: bool = False) -> Num:
+    def saved_elements(kind: str, duty: str = "", *, activation: bool = False) -> Num:
         entries = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
         return total(2 * entry.saved for entry in entries if (entry.leaf.role == "activation") == activation)
 
     norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (
         ConventionTerm("layer norms", 4 * wide, norms),
-        ConventionTerm("input of Q, K and V", 2 * wide, kept("attention", "reads")),
-        ConventionTerm("Q, K and V", 6 * wide, kept("attention_core") - 2 * square),
+        ConventionTerm("input of Q, K and V", 2 * wide, saved_elements("attention", "reads")),
+        ConventionTerm("Q, K and V", 6 * wide, saved_elements("attention_core") - 2 * square),
         ConventionTerm("softmax", 2 * square, 2 * square),
         ConventionTerm("mask of the softmax's dropout", square, 0, MASK),
         ConventionTerm("what that dropout gives", 2 * square, 0, DROPPED),
-        ConventionTerm("input of the projection", 2 * wide, kept("attention", "writes")),
+        ConventionTerm("input of the projection", 2 * wide, saved_elements("attention", "writes")),
         ConventionTerm("mask of the attention's dropout", wide, 0, MASK),
-        ConventionTerm("input of the feed-forward", 2 * wide, kept("feed_forward")),
-        ConventionTerm("input of GeLU", 8 * wide, kept("feed_forward", activation=True)),
-        ConventionTerm("input of the second matrix", 8 * wide, kept("feed_forward", "writes")),
+        ConventionTerm("input of the feed-forward", 2 * wide, saved_elements("feed_forward")),
+        ConventionTerm("input of GeLU", 8 * wide, saved_elements("feed_forward", activation=True)),
+        ConventionTerm("input of the second matrix", 8 * wide, saved_elements("feed_forward", "writes")),
         ConventionTerm("mask of the feed-forward's dropout", wide, 0, MASK),
     )
     source = "Korthikanti et al. 2022, equation 1"

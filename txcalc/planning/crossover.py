@@ -33,8 +33,8 @@ class CrossoverRule(NamedTuple):
 
     def sides(self, costs: Mapping[str, Any]) -> tuple[Num, Num]:
         """Both sides, from costs by kind."""
-        others = [kind for kind in costs if kind not in (*self.left, *self.without)]
-        right = others if self.right is None else self.right
+        remaining_kinds = [kind for kind in costs if kind not in (*self.left, *self.without)]
+        right = remaining_kinds if self.right is None else self.right
         return total(costs.get(kind, 0) for kind in self.left), total(costs.get(kind, 0) for kind in right)
 
 

@@ -54,12 +54,12 @@ class KeyDifference(NamedTuple):
     why: str = ""
 
 
-def cost(one: Ledger, other: Ledger, flops: str = "flops") -> CostChange:
+def cost(left: Ledger, right: Ledger, flops: str = "flops") -> CostChange:
     """What the second ledger has more than the first; `flops` is the quantity that counts: dense or masked."""
-    cache, other_cache = one.cache_terms, other.cache_terms
-    params = other.total("params") - one.total("params")
-    before, after = one.total(flops), other.total(flops)
-    per_token = Fraction(after, other.work.positions) - Fraction(before, one.work.positions)
+    cache, other_cache = left.cache_terms, right.cache_terms
+    params = right.total("params") - left.total("params")
+    before, after = left.total(flops), right.total(flops)
+    per_token = Fraction(after, right.work.positions) - Fraction(before, left.work.positions)
     growth, constant = other_cache.growth - cache.growth, other_cache.constant - cache.constant
     return CostChange(params, after - before, per_token, growth, constant)
 
@@ -74,17 +74,17 @@ class _Change(NamedTuple):
     edits: tuple[tuple[str, Any], ...]
 
 
-def differences(one: Model, other: Model, work: Table, flops: str = "flops") -> list[KeyDifference]:
+def differences(left: Model, right: Model, work: Table, flops: str = "flops") -> list[KeyDifference]:
     """Every difference: those with a cost in the order of the description, then those that are part of another.
 
     `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
     """
-    mine, theirs = explicit(one.description), explicit(other.description)
-    ledger = one.ledger(**work)
-    halves = one.description.stacks.keys()
-    if halves != other.description.stacks.keys():
+    mine, theirs = explicit(left.description), explicit(right.description)
+    ledger = left.ledger(**work)
+    halves = left.description.stacks.keys()
+    if halves != right.description.stacks.keys():
         why = "one model has an encoder and a decoder, the other a single stack"
-        return [KeyDifference("kind", "", one.description.kind, other.description.kind, None, why)]
+        return [KeyDifference("kind", "", left.description.kind, right.description.kind, None, why)]
     changes = [
         _Change(key, mine.get(key), theirs.get(key), ((key, theirs.get(key)),))
         for key in ("kind", "context")
@@ -93,18 +93,18 @@ def differences(one: Model, other: Model, work: Table, flops: str = "flops") -> 
     rows: list[KeyDifference] = []
     parts: list[KeyDifference] = []
     for half in halves:
-        stack_changes, together = _of_stack(one, other, mine, theirs, half)
+        stack_changes, together = _of_stack(left, right, mine, theirs, half)
         if together:
-            whole, why = _cost(one, together.description, ledger, work, flops)
+            whole, why = _cost(left, together.description, ledger, work, flops)
             rows.append(KeyDifference(together.key, "", together.one, together.other, whole, why))
-            for part in _sides(one, other, mine, theirs, half):
-                its_cost, why = _cost(one, part.description, ledger, work, flops)
+            for part in _sides(left, right, mine, theirs, half):
+                its_cost, why = _cost(left, part.description, ledger, work, flops)
                 rows.append(KeyDifference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
             parts += together.parts
         changes += stack_changes
-    alone, bundled = _bundled(_merged(changes))
-    for change in alone:
-        alone_cost, why = _cost(one, _with(mine, change), ledger, work, flops)
+    unbundled, bundled = _bundled(_merged(changes))
+    for change in unbundled:
+        alone_cost, why = _cost(left, _with(mine, change), ledger, work, flops)
         rows.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
     return [*rows, *parts, *bundled]
 
@@ -113,8 +113,8 @@ def _merged(changes: list[_Change]) -> list[_Change]:
     """Keys that change alike in the encoder and in the decoder as one, without the half in its name."""
     groups: dict[Any, list[_Change]] = {}
     for change in changes:
-        half, _, rest = change.key.partition(".")
-        same = (rest if half in ("encoder", "decoder") else change.key, str(change.one), str(change.other))
+        half, _, name = change.key.partition(".")
+        same = (name if half in ("encoder", "decoder") else change.key, str(change.one), str(change.other))
         groups.setdefault(same, []).append(change)
     return [
         group[0] if len(group) == 1 else group[0]._replace(key=key, edits=tuple(e for c in group for e in c.edits))
@@ -124,7 +124,7 @@ def _merged(changes: list[_Change]) -> list[_Change]:
 
 def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]]:
     """A form (of positions, of the head) takes with it the keys of its table that only one of the two has."""
-    alone: list[_Change] = []
+    unbundled: list[_Change] = []
     parts: list[KeyDifference] = []
     forms = {change.key.rpartition(".")[0]: change for change in changes if change.key.endswith(".form")}
     for change in changes:
@@ -134,8 +134,8 @@ def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]
             why = f"counted with {table}.form"
             parts.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, None, why))
         else:
-            alone.append(change)
-    return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in alone], parts
+            unbundled.append(change)
+    return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in unbundled], parts
 
 
 class _Together(NamedTuple):
@@ -148,10 +148,10 @@ class _Together(NamedTuple):
     parts: list[KeyDifference]
 
 
-def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
+def _sides(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
     """What layers of another kind differ in, each alone: their number, where the pattern is that of a certain one, what
     mixes positions, and the feed-forward. Empty where it is one of these only."""
-    stack, twin = one.description.stacks[half], other.description.stacks[half]
+    stack, twin = left.description.stacks[half], right.description.stacks[half]
     table, other_table = (mine[half], theirs[half]) if half else (mine, theirs)
     differ = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
     if _counted(table, other_table) and table["n_layers"] != other_table["n_layers"]:
@@ -241,9 +241,9 @@ def _mixer(part: str, layer: LayerSpec) -> str:
     return name if attention.get("window") is None else f"{name} in a window"
 
 
-def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
+def _of_stack(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
     mine_half, theirs_half = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
-    stack, twin = one.description.stacks[half], other.description.stacks[half]
+    stack, twin = left.description.stacks[half], right.description.stacks[half]
     prefix = f"{half}." if half else ""
     replaced: set[str] = set()
     together = None
@@ -346,9 +346,9 @@ def _with(mine: Raw, change: _Change) -> Raw:
     return changed
 
 
-def _cost(one: Model, changed: Raw, ledger: Ledger, work: Table, flops: str) -> tuple[CostChange | None, str]:
+def _cost(model: Model, changed: Raw, ledger: Ledger, work: Table, flops: str) -> tuple[CostChange | None, str]:
     try:
-        return cost(ledger, build(changed, one.name).ledger(**work), flops), ""
+        return cost(ledger, build(changed, model.name).ledger(**work), flops), ""
     except InputError as error:
         return None, str(error.faults[0])
 

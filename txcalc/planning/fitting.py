@@ -31,8 +31,8 @@ class CardSet(NamedTuple):
 
     @property
     def name(self) -> str:
-        one = self.accelerator.name
-        return one if self.number == 1 else f"{self.number} × {one}"
+        name = self.accelerator.name
+        return name if self.number == 1 else f"{self.number} × {name}"
 
 
 class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -173,11 +173,11 @@ def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
     """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
     # tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order
     ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
-    best, *others = ways if linked else ways[::-1]
+    best, *fallbacks = ways if linked else ways[::-1]
     first = sharding.faults(best)
     if not first:
         yield best
-    yield from (left := [layout for layout in others if not sharding.faults(layout)])
+    yield from (left := [layout for layout in fallbacks if not sharding.faults(layout)])
     if first and not left:
         raise InputError(sharding.model.name, [f"cannot be split over {number} accelerators", *first])
 

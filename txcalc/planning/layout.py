@@ -225,12 +225,12 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
 
     def _experts(self) -> list[Fault | str]:
         tp, ep, ranks = self.tp, self.ep, self.stage
-        others = " · ".join(["tp", *(name for name in ("cp", "fsdp") if getattr(self, name) > 1), "dp"])
+        axes = " · ".join(["tp", *(name for name in ("cp", "fsdp") if getattr(self, name) > 1), "dp"])
         if self.etp is not None:
             if ranks % (ep * self.etp):
-                return [Fault("ep · etp", ep * self.etp, f"a divisor of {others} = {ranks}")]
+                return [Fault("ep · etp", ep * self.etp, f"a divisor of {axes} = {ranks}")]
         elif (tp % ep and ep % tp) or ranks % ep:
-            expected = f"a divisor of tp = {tp}, or a multiple of it that divides {others} = {ranks}"
+            expected = f"a divisor of tp = {tp}, or a multiple of it that divides {axes} = {ranks}"
             return [Fault("ep", ep, expected)]
         return []
 

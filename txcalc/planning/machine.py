@@ -48,8 +48,8 @@ class Message(NamedTuple):
 
 def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
     """A ring collective of a message of `message` bytes."""
-    others = (group.size - 1) / group.size
-    return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
+    peer_share = (group.size - 1) / group.size
+    return Message(kind, group, message * (2 * peer_share if kind == "all_reduce" else peer_share), pieces)
 
 
 def relayed(group: Group, token_bytes: float, choices: float) -> Message:

@@ -33,8 +33,8 @@ def training_state(params: int, learning: int | None = None) -> tuple[StateShare
     """The training state, which does not depend on the batch. `learning`: the number of trained parameters; of frozen
     ones only the weights are held."""
     trained = params if learning is None else learning
-    first, *rest = ADAMW_MIXED
-    return StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in rest)
+    first, *states = ADAMW_MIXED
+    return StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in states)
 
 
 def learning(ledger: Ledger) -> int:

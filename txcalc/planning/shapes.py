@@ -316,8 +316,8 @@ class DesignBudget(Struct, frozen=True):
     def line(self, width: int) -> Line:
         """What is spent as a function of the rounds after the first depth."""
         depths = (self.family.first, self.family.first + self.family.round)
-        one, two = (self.spent(self.family.model(layers, width)) for layers in depths)
-        return Line(one, two - one)
+        first, second = (self.spent(self.family.model(layers, width)) for layers in depths)
+        return Line(first, second - first)
 
     def shape(self, layers: int, width: int) -> Shape:
         """A shape, built, with all its figures."""

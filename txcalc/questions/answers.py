@@ -77,8 +77,8 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         values = {name: getattr(self, name) for name in self.__struct_fields__}
-        shown = (f"{name}={value!r}" for name, value in values.items() if isinstance(value, str | int | float | Answer))
-        return f"{type(self).__name__}({', '.join(shown)})"
+        parts = (f"{name}={value!r}" for name, value in values.items() if isinstance(value, str | int | float | Answer))
+        return f"{type(self).__name__}({', '.join(parts)})"
 
 
 class Deferred(Generic[Value]):

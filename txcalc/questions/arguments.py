@@ -41,17 +41,17 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Reads earlier names of keywords, and fields of classes of options as keywords of the function.
     """
     taken = signature(function)
-    further: tuple[str, ...] = ()
+    option_names: tuple[str, ...] = ()
     named = [each for each in taken.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
     if grouping := len(named) < len(taken.parameters):  # **options: for type checkers, the fields of its options
-        taken, further = taken.replace(parameters=named), tuple(each.name for each in keywords(function))
+        taken, option_names = taken.replace(parameters=named), tuple(each.name for each in keywords(function))
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given: dict[str, Any] = dict(kwargs)
         if grouping or not given.keys() <= taken.parameters.keys():
             given = grouped(function, given)
-        bound = WrongCall.unless(function.__name__, taken, args, given, further)
+        bound = WrongCall.unless(function.__name__, taken, args, given, option_names)
         faults = []
         for name, value in bound.arguments.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
@@ -62,11 +62,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         return function(*bound.args, **bound.kwargs)
 
     types = {name: hint_of(function, name) for name in taken.parameters}
-    shown = [
+    parameters = [
         parameter.replace(annotation=Parameter.empty if types[name] is Any else types[name])
         for name, parameter in taken.parameters.items()
     ]
-    vars(call)["__signature__"] = taken.replace(parameters=shown)
+    vars(call)["__signature__"] = taken.replace(parameters=parameters)
     return call
 
 
@@ -135,7 +135,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if hint is Any or isinstance(hint, TypeVar):
         return True
     if origin in (Union, UnionType):
-        return any(_fits(value, one) for one in inner)
+        return any(_fits(value, alternative) for alternative in inner)
     if origin is Literal:
         return isinstance(value, str) and value in inner
     if hint in (int, float):
@@ -144,7 +144,7 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, PathLike)
     if origin is Sequence:
         several = isinstance(value, Collection | Iterator) and not isinstance(value, str | bytes | Mapping)
-        return several and (isinstance(value, Iterator) or all(_fits(one, inner[0]) for one in value))
+        return several and (isinstance(value, Iterator) or all(_fits(item, inner[0]) for item in value))
     return isinstance(value, origin or hint or NoneType)
 
 
@@ -152,8 +152,8 @@ def _words(hint: Any) -> Iterator[str]:
     """The accepted kinds of values, in words."""
     inner = get_args(hint)
     if get_origin(hint) in (Union, UnionType):
-        for one in inner:
-            yield from _words(one)
+        for alternative in inner:
+            yield from _words(alternative)
     elif get_origin(hint) is Literal:
         yield from map(repr, inner)
     elif get_origin(hint) is Sequence:

@@ -551,7 +551,7 @@ def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
     if not items:
         raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
     parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.priced(item) for item in items]
-    kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *rest) for kind, *rest in parsed]
+    kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *fields) for kind, *fields in parsed]
     prices = phrases.one_price([(kind.name, number, kind_price) for kind, number, kind_price in kinds], price)
     return [(kind, number, prices[kind.name]) for kind, number, _ in kinds]
 

@@ -48,8 +48,8 @@ class Degrees(Answer, kw_only=True):
     gpus: int
 
     @classmethod
-    def of(cls, layout: Layout, **more: Any) -> Any:
-        return cls(**layout.record(), gpus=layout.gpus, **more)
+    def of(cls, layout: Layout, **fields: Any) -> Any:
+        return cls(**layout.record(), gpus=layout.gpus, **fields)
 
     def __str__(self) -> str:
         return str(Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, etp=self.etp))
@@ -484,9 +484,9 @@ class Speed(Point, kw_only=True):
 
 def accelerator_info(plan: Plan) -> AcceleratorInfo:
     kind, reserve = plan.planner.accelerator, plan.planner.engine.reserve
-    kept, sources = kind.memory - plan.planner.available, dict(kind.sources)
+    reserved_bytes, sources = kind.memory - plan.planner.available, dict(kind.sources)
     return AcceleratorInfo(
-        kind.name, kind.memory, kind.visible, kept, reserve.source, sources, kind.title, str(reserve)
+        kind.name, kind.memory, kind.visible, reserved_bytes, reserve.source, sources, kind.title, str(reserve)
     )
 
 

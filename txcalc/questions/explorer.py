@@ -321,14 +321,14 @@ def _domains(
                 form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
                 now = {quantity: theorems.digest(unit, quantity) for quantity in ("params", "active", *theorem.further)}
-                further = {
-                    quantity: (shown.how, Program(letters, {}, _asked(_conditions(shown.conditions, values))))
-                    for quantity, shown in theorem.further.items()
-                    if shown.digest == now[quantity] and (shown.how == "measured" or everywhere(shown.where))
+                extra_theorems = {
+                    quantity: (extra.how, Program(letters, {}, _asked(_conditions(extra.conditions, values))))
+                    for quantity, extra in theorem.further.items()
+                    if extra.digest == now[quantity] and (extra.how == "measured" or everywhere(extra.where))
                 }
                 if now["active"] == now["params"] and not theorems.Formulas(unit).routed:
-                    further["active"] = ("proved", Program(letters, {}))
-                domains[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, further)
+                    extra_theorems["active"] = ("proved", Program(letters, {}))
+                domains[unit.name, unit.key] = Domain(unit.name, unit.key, theorem.domain, met, extra_theorems)
     order = [unit.name for unit in base]
     return sorted(domains.values(), key=lambda domain: order.index(domain.part)), ""
 
@@ -389,8 +389,8 @@ def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guar
         if unknown:
             (name,) = unknown
             times = theorems.Size(tuple((n, tuple(f for f in fs if f != name)) for n, fs in param.terms if name in fs))
-            rest = theorems.Size(tuple((n, fs) for n, fs in param.terms if name not in fs))
-            divisor, dividend = times.over(values), size - rest.over(values)
+            remainder = theorems.Size(tuple((n, fs) for n, fs in param.terms if name not in fs))
+            divisor, dividend = times.over(values), size - remainder.over(values)
             conditions.append(Guard("|", divisor, dividend))
             values[name] = exact_div(dividend, divisor)
         else:

@@ -180,11 +180,11 @@ def fit(
         notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
-    shown = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
-    row_sizes = [[(row.need_bytes, row.room_bytes) for row in of_card] for of_card in shown]
+    best_rows = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
+    row_sizes = [[(row.need_bytes, row.room_bytes) for row in of_card] for of_card in best_rows]
     engine_memory = [  # None: some rows of the card are of no engine
         each if named or all(row.engine or row.refused for row in of_card) else None
-        for each, of_card in zip(engines, shown, strict=True)
+        for each, of_card in zip(engines, best_rows, strict=True)
     ]
     reserves = [
         max(
@@ -193,7 +193,7 @@ def fit(
         )
         for each, card, sizes in zip(engine_memory, cards, row_sizes, strict=True)
     ]
-    notes += refusals([*chain(*shown)])
+    notes += refusals([*chain(*best_rows)])
     return Fit(
         memory_bytes=cards[0].accelerator.memory,
         reserve_bytes=reserves[0],
@@ -270,5 +270,5 @@ def refusals(rows: Sequence[ModelFit]) -> list[str]:
     notes = list(dict.fromkeys(f"{row.model} as {row.weights}: {row.refused}" for row in rows if row.refused))
     if len(notes) <= MOST_REFUSALS:
         return notes
-    more = len(notes) - MOST_REFUSALS
-    return [*notes[:MOST_REFUSALS], f"and {more} more are refused for similar reasons"]
+    remaining = len(notes) - MOST_REFUSALS
+    return [*notes[:MOST_REFUSALS], f"and {remaining} more are refused for similar reasons"]

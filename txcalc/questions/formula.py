@@ -181,7 +181,7 @@ def formula(
         stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
     rows, letters = formulas(model, ledger.work, part, ranks, recipe, stage)
     selected = select(model, rows, part, attention)
-    shown = {symbol for row in selected.values() for symbol in row.expression.free_symbols | row.copies.free_symbols}
+    symbols = {symbol for row in selected.values() for symbol in row.expression.free_symbols | row.copies.free_symbols}
     return Formula(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -189,7 +189,7 @@ def formula(
         layout=LayoutInfo.of(ranks) if ranks else None,
         stage=None if ranks is None else stage,
         recipe=StepRecipe.of(recipe) if recipe else None,
-        letters=tuple(letter_of(each, each.symbol in shown) for each in used_letters(rows, letters)),
+        letters=tuple(letter_of(each, each.symbol in symbols) for each in used_letters(rows, letters)),
         rows=tuple(formula_row(row, letters, selected.get(i)) for i, row in enumerate(rows)),
         convention=Convention.of(model, ledger, attention),
         notes=(*model.notes, *(layout_notes(model, ranks, recipe) if ranks else ())),
@@ -214,9 +214,9 @@ def both(expression: Expression) -> tuple[str, str]:
     return write(terms), write(terms, LATEX)
 
 
-def letter_of(letter: BoundSymbol, shown: bool = True) -> Letter:
+def letter_of(letter: BoundSymbol, in_formulas: bool = True) -> Letter:
     latex = write(tidy(letter.symbol), LATEX)
-    return Letter(letter.symbol.name, latex, letter.meaning, letter.value, shown)
+    return Letter(letter.symbol.name, latex, letter.meaning, letter.value, in_formulas)
 
 
 def used_letters(rows: Iterable[PartFormula], letters: Letters) -> list[BoundSymbol]:
@@ -225,10 +225,10 @@ def used_letters(rows: Iterable[PartFormula], letters: Letters) -> list[BoundSym
     return [letters[symbol] for symbol in in_order(symbols)]
 
 
-def formula_row(row: PartFormula, letters: Letters, shown: PartFormula | None) -> FormulaRow:
-    """A row of the answer; `shown`: the row of the tables that it is, with all copies that stand for."""
+def formula_row(row: PartFormula, letters: Letters, printed_row: PartFormula | None) -> FormulaRow:
+    """A row of the answer; `printed_row`: the row of the tables that it is, with all copies that stand for."""
     text, latex = both(row.expression)
-    copies = both(shown.copies) if shown else ("", "")
+    copies = both(printed_row.copies) if printed_row else ("", "")
     return FormulaRow(
         part=row.path or "total",
         times=row.number,
@@ -238,7 +238,7 @@ def formula_row(row: PartFormula, letters: Letters, shown: PartFormula | None) -
         substituted=with_numbers(row, letters, TEXT),
         value=row.value if isinstance(row.value, int) else str(row.value),
         substituted_latex=with_numbers(row, letters, LATEX),
-        shown_times=shown.number if shown else 0,
+        shown_times=printed_row.number if printed_row else 0,
         shown_copies=copies[0],
         shown_copies_latex=copies[1],
     )

@@ -87,11 +87,11 @@ class PageDomain(Answer):
 
     @classmethod
     def of(cls, domain: Domain) -> PageDomain:
-        further = {
+        extra_theorems = {
             name: FurtherTheorem(how, conditions_of(program.conditions))
             for name, how, program in further_theorems(domain)
         }
-        return cls(domain.part, domain.key, domain.lengths, conditions_of(domain.program.conditions), further)
+        return cls(domain.part, domain.key, domain.lengths, conditions_of(domain.program.conditions), extra_theorems)
 
 
 class PageModel(Answer):

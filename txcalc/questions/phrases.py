@@ -48,16 +48,16 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     from txcalc.hardware import cards
     from txcalc.hardware.cards import named, numbers
 
-    rest, at, price = text.rpartition("@")
+    machines, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
     sized = re.match(r"\s*(\d+\s*[x×*])?\s*[\d.]+\s*([kmgt]i?b\s*@|@\s*[\d.]+\s*[kmgt]i?b)", text, re.I)
     if not at or (sized and not plain):
         return *accelerators(text, flag), None
     if not plain:
         raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
-    if sized and ":" not in rest:
+    if sized and ":" not in machines:
         numbers(accelerators(text)[0], flag)  # refused where it is no price but lacks its unit
-    name, number = accelerators(rest, flag)
+    name, number = accelerators(machines, flag)
     if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
@@ -160,10 +160,10 @@ def degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
     return {name: int(text) for name, text in written.items() if text != "auto"}
 
 
-def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
-    """`--lora r=16,targets=q+v` as changes of the description; and what it says beside (`more`)."""
+def adapters(text: str | None, extra_keys: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+    """`--lora r=16,targets=q+v` as changes of the description; and the values of `extra_keys`."""
     changes: dict[str, Any] = {}
-    beside: dict[str, str] = {}
+    extra_values: dict[str, str] = {}
     faults: list[Fault | str] = []
     for pair in text.split(",") if text is not None else ():
         key, _, value = (piece.strip() for piece in pair.partition("="))
@@ -171,16 +171,16 @@ def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, An
             changes["lora.rank"] = int(value)
         elif key in ("targets", "modules") and value:
             changes["lora.modules"] = value.split("+")
-        elif key in more and value:
-            beside[key] = value
+        elif key in extra_keys and value:
+            extra_values[key] = value
         else:
-            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in more)))
+            known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in extra_keys)))
             faults.append(Fault("--lora", pair, f"some of {known}", f"r={pair}" if pair.isdecimal() else ""))
     if text is not None and not faults and "lora.rank" not in changes:
         faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
     if faults:
         raise InputError("options", faults)
-    return changes, beside
+    return changes, extra_values
 
 
 def parse_changes(pairs: Sequence[str] | None) -> dict[str, Any]:

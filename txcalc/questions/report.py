@@ -189,7 +189,7 @@ def report(
         for source, model in zip(model_sources, models, strict=True)
     ]
     accelerators = map(load_accelerator, accelerator_names())
-    shown = PageData(
+    page_data = PageData(
         version=vars(sys.modules["txcalc"])["__version__"],
         title=title or ", ".join(model.name for model in models),
         command=command,
@@ -201,7 +201,7 @@ def report(
         serve=serving,
         train=plans,
     )
-    return Page(import_module("txcalc.render.page").page(shown, explorers), tuple(notes))
+    return Page(import_module("txcalc.render.page").page(page_data, explorers), tuple(notes))
 
 
 def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> str:

@@ -347,11 +347,11 @@ def lines(answer: Sweep) -> Iterator[Panel]:
     """A panel of lines per quantity."""
     ordered = sorted(answer.axes, key=lambda axis: len(axis.values))  # of two as long, the last is drawn along
     x, other = ordered[-1], ordered[0] if len(ordered) == 2 else None
-    others = list(dict.fromkeys(other.values)) if other else [None]
+    other_values = list(dict.fromkeys(other.values)) if other else [None]
     models = answer.model_names
     for quantity, meaning in answer.quantities.items():
         series: list[Series] = []
-        for model, value in product(models, others):
+        for model, value in product(models, other_values):
             points = {
                 row[x.name]: row[quantity]
                 for row in answer.rows

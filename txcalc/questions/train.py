@@ -94,10 +94,10 @@ class RecipeOptions(o.Options):
             "zero": self.zero,
         }
         choices = {name: value for name, value in given.items() if value is not None}
-        further = parse_options(self.recipe)
-        if repeated := sorted((choices.keys() | {"tokens", "accumulation", "optimizer"}) & further.keys()):
+        recipe_choices = parse_options(self.recipe)
+        if repeated := sorted((choices.keys() | {"tokens", "accumulation", "optimizer"}) & recipe_choices.keys()):
             raise InputError("--recipe", [f"{name} has an option of its own" for name in repeated])
-        return {**choices, **further, "optimizer": self.optimizer}
+        return {**choices, **recipe_choices, "optimizer": self.optimizer}
 
 
 class Cluster(o.Options):
@@ -441,19 +441,19 @@ def train(
         else:
             whole = resolve_recipe(read_layout(layout), gpus, batch, sequence, choices)
     training = planning.train(model, whole, machine, rate, conventions, run_tokens, terms, rank)
-    others = planning.on_every_accelerator(training) if fits_on else None
-    return answer_of(training, searched, others, asked_tokens, detail, names(mfu.conventions))
+    by_accelerator = planning.on_every_accelerator(training) if fits_on else None
+    return answer_of(training, searched, by_accelerator, asked_tokens, detail, names(mfu.conventions))
 
 
 def answer_of(
     training: Training,
     searched: Searched | None = None,
-    others: Sequence[OnAccelerator] | None = None,
+    by_accelerator: Sequence[OnAccelerator] | None = None,
     asked_tokens: int | None = None,
     detail: bool = False,
     conventions: Sequence[str] = (),
 ) -> Train:
-    """The answer for a recipe on a machine. `searched`: the layouts considered; `others`: other accelerators;
+    """The answer for a recipe on a machine. `searched`: the layouts considered; `by_accelerator`: other accelerators;
     `asked_tokens`, `conventions`: the sequence length and the MFU conventions that were given."""
     recipe, step, accelerator = training.recipe, training.step, training.machine.accelerator
     fewest = training.min_gpus
@@ -512,7 +512,7 @@ def answer_of(
         },
         utilisation=training.used,
         search=SearchSummary.of(searched) if searched else None,
-        fits_on=None if others is None else tuple(others),
+        fits_on=None if by_accelerator is None else tuple(by_accelerator),
         libraries=step.libraries if step else {},
         detail=detail,
         conventions=tuple(conventions),
@@ -550,9 +550,9 @@ def time_notes(training: Training, rates: str) -> list[str]:
     if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
-    others = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
-    others += f", in part of {accelerator.name}" if others and accelerator.calibration else ""
-    source = rates if accelerator.efficiency.has(PYTORCH) else others
+    measured_on = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
+    measured_on += f", in part of {accelerator.name}" if measured_on and accelerator.calibration else ""
+    source = rates if accelerator.efficiency.has(PYTORCH) else measured_on
     libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
     notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]
     narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)
@@ -592,9 +592,9 @@ def smaller_bubble(recipe: Recipe) -> str:
     """How to make a pipeline's bubble smaller: 4 micro-batches for each stage leave little of one (GPipe, Huang et al.
     2018, section 2.3)."""
     stages, batches = recipe.layout.pp, recipe.accumulation
-    more = f"--global-batch {4 * stages * recipe.micro_batch * recipe.layout.copies} gives each stage 4, or "
+    larger_batch = f"--global-batch {4 * stages * recipe.micro_batch * recipe.layout.copies} gives each stage 4, or "
     several = f"{batches:,} micro-batch{'es' * (batches > 1)} for {stages:,} stages"
-    return f"{several}; {more if batches < 4 * stages else ''}choose a smaller pp"
+    return f"{several}; {larger_batch if batches < 4 * stages else ''}choose a smaller pp"
 
 
 def utilisation_notes(training: Training) -> list[str]:

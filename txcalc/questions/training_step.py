@@ -53,12 +53,12 @@ class StepRecipe(Answer):
     summary: str
 
     @classmethod
-    def of(cls, recipe: Recipe, **more: object) -> Self:
+    def of(cls, recipe: Recipe, **fields: object) -> Self:
         from txcalc.planning.training.optimizers import OPTIMIZERS
 
-        kept = OPTIMIZERS[recipe.optimizer].what
+        states = OPTIMIZERS[recipe.optimizer].what
         master = ", fp32 master weights" if recipe.rules.master and recipe.parameter_bytes < 4 else ""
-        optimizer = f"{recipe.optimizer} as in {recipe.framework} ({kept}{master})"
+        optimizer = f"{recipe.optimizer} as in {recipe.framework} ({states}{master})"
         return cls(
             framework=recipe.framework,
             micro_batch=recipe.micro_batch,
@@ -67,7 +67,7 @@ class StepRecipe(Answer):
             recompute=recipe.recompute,
             optimizer=recipe.optimizer,
             summary=f"training: recompute {recipe.recompute}; {optimizer}",
-            **more,
+            **fields,
         )
 
 

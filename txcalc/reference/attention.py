@@ -198,13 +198,13 @@ class Rotary(nn.Module):
         cos = run.build_once(("cos", *key), lambda: self._table(angles.cos(), 1).to(x.dtype))
         sin = run.build_once(("sin", *key), lambda: self._table(angles.sin(), -1).to(x.dtype))
         width = self.rotated_width
-        rotated, rest = (x, None) if width == x.shape[-1] else x.split((width, x.shape[-1] - width), -1)
+        rotated, unrotated = (x, None) if width == x.shape[-1] else x.split((width, x.shape[-1] - width), -1)
         if self.interleaved:
             partner = rotated.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
         else:
             partner = rotated.roll(width // 2, -1)
         y = rotated * cos + partner * sin
-        return y if rest is None else torch.cat((y, rest), -1)
+        return y if unrotated is None else torch.cat((y, unrotated), -1)
 
     def _angles(self, run: Run) -> Tensor:
         """The angle (T, dims / 2) of each position and pair, in float32. Spread: 0 where nothing is rotated."""

@@ -137,8 +137,8 @@ class Experts(nn.Module):
 
     def _even_counts(self, rows: Tensor) -> list[int]:
         """The number of rows per expert when experts take rows in turn."""
-        rounds, rest = divmod(rows.shape[0] * self.top_k, self.number)
-        return [rounds + (i < rest) for i in range(self.number)]
+        rounds, remainder = divmod(rows.shape[0] * self.top_k, self.number)
+        return [rounds + (i < remainder) for i in range(self.number)]
 
     def _selection_scores(self, scores: Tensor) -> Tensor:
         """The scores that select experts: with bias, and only within the best groups.

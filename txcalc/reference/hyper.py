@@ -23,14 +23,14 @@ class Shares(nn.Module):
         n = self.number
         sizes = [n] if self.read else [n, n, n * n] if self.mixed else [n, n]
         scaled = zip(x.split(sizes, -1), self.base.split(sizes), self.scale.unbind(), strict=True)
-        read, *more = (side * scale + base for side, base, scale in scaled)
+        read, *weights = (side * scale + base for side, base, scale in scaled)
         first = read.sigmoid() + 1e-6
         if self.read:
             return first, None, None
-        write = 2 * more[0].sigmoid()
+        write = 2 * weights[0].sigmoid()
         if not self.mixed:
             return first, write, None
-        matrix = more[1].unflatten(-1, (n, n)).softmax(-1) + 1e-6
+        matrix = weights[1].unflatten(-1, (n, n)).softmax(-1) + 1e-6
         for i in range(2 * self.steps - 1):
             matrix = matrix / (matrix.sum(-1 if i % 2 else -2, keepdim=True) + 1e-6)
         return first, write, matrix

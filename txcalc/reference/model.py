@@ -150,8 +150,8 @@ class Block(nn.Module):
             output = self._run_branches(x, [name for name in self.names if name != "layer_input"], run)
             y = self.streams.correct_streams(streams, output)
             if layer_input is not None:
-                more = self._run_branch("layer_input", self.streams.scale(y[self.streams.active]), run)
-                y = torch.cat((y[:1], y[1:] + more))
+                increment = self._run_branch("layer_input", self.streams.scale(y[self.streams.active]), run)
+                y = torch.cat((y[:1], y[1:] + increment))
         return y * self.get_buffer("scalar") if self.scaled else y
 
     def _run_with_hyper(self, streams: Tensor, run: Run) -> Tensor:
@@ -260,11 +260,11 @@ class StreamEnds(nn.Module):
         matrices = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
         self.projections = nn.ModuleList(matrices)
 
-    def forward(self, first: Tensor, *others: Tensor) -> Tensor:
+    def forward(self, first: Tensor, *tensors: Tensor) -> Tensor:
         """Streams (n, B, T, D), of one or of n tensors (B, T, D)."""
         length = first.square().mean(-1, keepdim=True).sqrt()
         streams = [first]
-        for projection, x in zip(self.projections, others or [first] * len(self.projections), strict=True):
+        for projection, x in zip(self.projections, tensors or [first] * len(self.projections), strict=True):
             y = projection(x)
             streams.append(y * length / y.square().mean(-1, keepdim=True).clamp(min=1e-5).sqrt())
         return torch.stack(streams)

@@ -81,9 +81,9 @@ def _matches(match: Match, first: str) -> list[str]:
     lines = [f"equal {words}{at} by {match.by}: {match.budget:,} of {first}"]
     for model in match.models:
         other = next((n for n in (model.below, model.above) if n and n.value != model.value), None)
-        more = f"; {match.by} = {other.value:,}: {other.difference:+,}" if other and model.difference else ""
+        suffix = f"; {match.by} = {other.value:,}: {other.difference:+,}" if other and model.difference else ""
         miss = f"{model.difference:+,}" if model.difference else "exact"
-        lines.append(f"  {model.name}: {match.by} = {model.value:,}: {miss}{more}".replace(": -", ": −"))
+        lines.append(f"  {model.name}: {match.by} = {model.value:,}: {miss}{suffix}".replace(": -", ": −"))
     return lines
 
 

@@ -96,12 +96,12 @@ def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:
         for how, which in hows.items()
     ]
     headings: tuple[str, ...] = ("rule", "closed form" if any(row.formula for row in rows) else "why")
-    shown: list[list[object]] = [[*line] for line in lines]
+    cells: list[list[object]] = [[*line] for line in lines]
     title = f"{rows[0].model}: {headings[1]}"
     if form == "table" and any(len(how.text) > WIDEST for _, how in lines):
-        headings, shown = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
+        headings, cells = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
     if lines:
-        yield Table(title, headings, shown, frozenset({0, 1}), name=title)
+        yield Table(title, headings, cells, frozenset({0, 1}), name=title)
 
 
 def _contexts(rows: Sequence[CacheCrossing]) -> Table:

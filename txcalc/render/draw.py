@@ -157,8 +157,8 @@ def _pgf(drawn: Any) -> str:
     measure = drawn.canvas.get_renderer().get_text_width_height_descent
 
     class Renderer(RendererPgf):
-        def draw_text(self, gc: object, x: object, y: object, s: str, *args: object, **others: object) -> None:
-            super().draw_text(gc, x, y, latex_text(s), *args, **others)  # type: ignore[no-untyped-call]
+        def draw_text(self, gc: object, x: object, y: object, s: str, *args: object, **options: object) -> None:
+            super().draw_text(gc, x, y, latex_text(s), *args, **options)  # type: ignore[no-untyped-call]
 
         def get_text_width_height_descent(self, s: str, prop: object, ismath: object) -> Any:
             return measure(s, prop, ismath)

@@ -29,7 +29,7 @@ def report(answer: Fit, form: str) -> Report:
     served = [name for name in fitting if models[name][0].kind in SERVED]
     grouped = answer.only_fits and form == "table" and bool(served)
     wanted = served if grouped else fitting if answer.only_fits else models
-    shown = sorted(wanted, key=lambda name: (-models[name][0].params, name))
+    model_names = sorted(wanted, key=lambda name: (-models[name][0].params, name))
     best_alone, one_format = answer.one_row_per_card, answer.in_turn and len(answer.cards) == 1
     timed = any(row.tokens_per_s for row in answer.rows)
     names = [card.name for card in answer.cards] if best_alone else [f"left, {name}" for name in answer.formats]
@@ -38,7 +38,7 @@ def report(answer: Fit, form: str) -> Report:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
     lines: list[Sequence[Any]] = []
     sizes: list[str] = []
-    for name in shown:
+    for name in model_names:
         rows = [row for row in models[name] if row.best] if best_alone else models[name]
         first = models[name][0]
         size = next(text for least, text in SIZES if first.params >= least)
@@ -64,8 +64,8 @@ def report(answer: Fit, form: str) -> Report:
     if best_alone:
         speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
         header.append(", ".join(["the first format that fits", *speeds, *room]))
-    if grouped and (others := len(fitting) - len(served)):
-        header.append(f"{others} of them, encoders and encoder–decoders, are left out of the table (--all)")
+    if grouped and (omitted := len(fitting) - len(served)):
+        header.append(f"{omitted} of them, encoders and encoder–decoders, are left out of the table (--all)")
     return Report([table], header, answer.notes, not answer.failed)
 
 
@@ -74,10 +74,10 @@ def _cards(answer: Fit) -> list[str]:
     lines = []
     for card in answer.cards:
         times, each = (f"{card.number} × ", " each") if card.number > 1 else ("", "")
-        system, more = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
-        usable = f", {iec(card.visible_bytes)} usable{more}" if system or more else ""
-        kept = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{kept}")
+        system, remark = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
+        usable = f", {iec(card.visible_bytes)} usable{remark}" if system or remark else ""
+        reservation = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{reservation}")
         lines += _by_engine(answer, card)
     return lines
 

@@ -45,11 +45,11 @@ def _header(answer: Formula) -> list[str]:
 
 def _shown(answer: Formula) -> dict[str, list[FormulaRow]]:
     """The rows of the tables, by quantity."""
-    shown: dict[str, list[FormulaRow]] = {}
+    nonzero: dict[str, list[FormulaRow]] = {}
     for quantity in QUANTITIES:
         if rows := [row for row in answer.rows if row.quantity == quantity and row.shown_times]:
-            shown[quantity] = rows
-    return shown
+            nonzero[quantity] = rows
+    return nonzero
 
 
 def document(answer: Formula) -> str:

@@ -14,9 +14,9 @@ FOLDER = Path(__file__).parent / "page"
 def as_html(report: Report) -> str:
     """The whole page."""
     named = next((table.title for table in report.tables if table.title), "")
-    title, *others = report.header or [named or "txcalc"]
+    title, *paragraphs = report.header or [named or "txcalc"]
     whole, style = ((FOLDER / name).read_text("utf-8").rstrip() for name in ("table.html", "style.css"))
-    return whole.format(title=escape(title), style=style + "\n", body=fragment(others, report.tables))
+    return whole.format(title=escape(title), style=style + "\n", body=fragment(paragraphs, report.tables))
 
 
 def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:
@@ -39,15 +39,17 @@ def _table(table: Table) -> str:
 
 
 def _row(cells: Sequence[object], scope: str, left: Collection[int]) -> str:
-    shown = []
+    elements = []
     for i, value in enumerate(cells):
-        one = cell(value)
+        item = cell(value)
         # A heading in one line, whatever a terminal needs; one that repeats another in short has no value.
-        label = str(one.value) or one.text if scope == "col" else one.text
+        label = str(item.value) or item.text if scope == "col" else item.text
         text = "\u2003" * ((len(label) - len(label.lstrip())) // 2) + escape(label.strip()).replace("\n", "<br/>")
-        text = f"<b>{text}</b>" if "bold" in one.style.split() and scope == "row" else text
+        text = f"<b>{text}</b>" if "bold" in item.style.split() and scope == "row" else text
         side = ' class="text"' if i in left else ""
-        exact = "" if one.value is None or str(one.value) == label else f' title="{escape(str(one.value), quote=True)}"'
+        exact = (
+            "" if item.value is None or str(item.value) == label else f' title="{escape(str(item.value), quote=True)}"'
+        )
         head = text and (scope == "col" or not i)  # an empty heading is none
-        shown.append(f'<th scope="{scope}"{side}{exact}>{text}</th>' if head else f"<td{side}{exact}>{text}</td>")
-    return "".join(shown)
+        elements.append(f'<th scope="{scope}"{side}{exact}>{text}</th>' if head else f"<td{side}{exact}>{text}</td>")
+    return "".join(elements)

@@ -67,13 +67,13 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     for row in rows:
         label = f"batch {row.batch:,}" + f", {row.dtype}" * several
         lines.setdefault((row.dtype, row.batch), [label]).append(_size(row.bytes))
-    one = rows[0].dtype, rows[0].batch
-    shares = [row for row in rows if (row.dtype, row.batch) == one]
+    first = rows[0].dtype, rows[0].batch
+    shares = [row for row in rows if (row.dtype, row.batch) == first]
     below = []
     if any(row.dense_bytes not in (None, row.bytes) for row in rows):
         below.append(["of full attention", *map(_share, shares)])
     if any(row.cross_bytes for row in rows):
-        below.append([f"encoder's, batch {one[1]:,}", *(_size(row.cross_bytes or 0) for row in shares)])
+        below.append([f"encoder's, batch {first[1]:,}", *(_size(row.cross_bytes or 0) for row in shares)])
     headings = ["context", *(f"{context:,}" for context in contexts)]
     return Table("", headings, [*lines.values(), *below], name="cache")
 

@@ -51,7 +51,9 @@ def _with_flat_headings(table: Table, width: int) -> Table:
     columns = list(zip(headings, *(map(cell, row) for row in table.rows), strict=True))
     room = sum(map(_width, columns)) + GAP * (len(columns) - 1) <= width
     return (
-        replace(table, headings=headings) if room and not any("\n" in one.text for c in columns for one in c) else table
+        replace(table, headings=headings)
+        if room and not any("\n" in item.text for c in columns for item in c)
+        else table
     )
 
 

@@ -213,8 +213,8 @@ def growth_table(items: Items) -> Table:
 
 def _batch_and_past(load: str) -> tuple[str, int]:
     """Parses the name of a decode step: `decode B = 2, T = 1, 4,096 past`."""
-    batch, _, rest = load.partition(", T = 1, ")
-    past = rest.partition(" past")[0].replace(",", "")
+    batch, _, suffix = load.partition(", T = 1, ")
+    past = suffix.partition(" past")[0].replace(",", "")
     return batch, int(past) if past.isdecimal() else 0
 
 
@@ -226,7 +226,7 @@ def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     shares = answer.accelerator["calibration"]
     efficiencies = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
     products = (
-        {dtype: one["compute"] for dtype, one in efficiencies["matmul"].items()}
+        {dtype: curve["compute"] for dtype, curve in efficiencies["matmul"].items()}
         if efficiencies
         else _values(shares["matmul"])
     )
@@ -235,7 +235,7 @@ def ceilings(answer: Ceilings | Calibrate) -> list[Table]:
     if efficiencies:
         kinds["attention_prefill"] = efficiencies["attention"]["prefill"]["compute"]
         kinds["attention_decode"] = efficiencies["attention"]["decode"]["memory"]
-    kinds |= {f"optimizer.{dtype}": one.get("memory", 1.0) for dtype, one in curves.get("optimizer", {}).items()}
+    kinds |= {f"optimizer.{dtype}": curve.get("memory", 1.0) for dtype, curve in curves.get("optimizer", {}).items()}
     reached = {f"matmul.{dtype}": products[dtype] for dtype in answer.accelerator["peak"] if dtype in products}
     lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]
     if slower := curves["attention"]["prefill"].get("backward"):

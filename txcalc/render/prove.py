@@ -24,14 +24,14 @@ def report(answer: Prove, form: str) -> Report:
             name="structures",
         )
     ]
-    further = [
+    extra_rows = [
         [each.model, each.structure, quantity, known.how, known.where]
         for each in answer.structures
         for quantity, known in each.further.items()
     ]
-    if further:
+    if extra_rows:
         headings = ("model", "structure", "quantity", "evidence", "for")
-        tables.append(Table("Further quantities", headings, further, left=frozenset(range(5)), name="further"))
+        tables.append(Table("Further quantities", headings, extra_rows, left=frozenset(range(5)), name="further"))
     words = Counter("proved" if each.new else "known" for each in answer.structures if each.proved)
     numbers = ", ".join(f"{number} {word}" for word, number in words.items())
     verdict = f"{words.total()} of {len(answer.structures)} structures {' and '.join(words) or 'proved'} for every size"

@@ -29,9 +29,9 @@ class TableCell(NamedTuple):
     unit: str = ""
 
 
-def column(name: str, unit: str = "", shown: str = "") -> TableCell:
-    """A heading of values in a unit; `shown` is a longer text that may name options, where ids use `name`."""
-    return TableCell(name, shown or name, unit=unit)
+def column(name: str, unit: str = "", label: str = "") -> TableCell:
+    """A heading of values in a unit; `label` is a longer text that may name options, where ids use `name`."""
+    return TableCell(name, label or name, unit=unit)
 
 
 def exact(number: object) -> TableCell:
@@ -134,7 +134,7 @@ class Report(Struct, frozen=True):
             raise UnknownName("--rows", "row", ",".join(names), known, "a part of a name in the first column")
         if digits is not None:
             tables = [
-                replace(table, rows=[[*row[: table.keys], *(_in_digits(one, digits) for one in row[table.keys :])]
+                replace(table, rows=[[*row[: table.keys], *(_in_digits(value, digits) for value in row[table.keys :])]
                                      for row in table.rows])
                 for table in tables
             ]  # fmt: skip
@@ -159,13 +159,13 @@ def _selected(table: Table, names: Sequence[str]) -> Table:
 
 def _in_digits(item: object, digits: int) -> object:
     """A cell that is a number of at least a million, or bytes."""
-    shown = cell(item)
-    if isinstance(shown.value, int | Fraction) and shown.value >= 10**6:
-        if shown.text in (exact(shown.value).text, short(shown.value)):
-            return shown._replace(text=short(shown.value, digits))
-        if shown.text in (iec(shown.value), iec(shown.value, digits=3)):
-            return shown._replace(text=iec(shown.value, digits=digits))
-    return shown
+    number = cell(item)
+    if isinstance(number.value, int | Fraction) and number.value >= 10**6:
+        if number.text in (exact(number.value).text, short(number.value)):
+            return number._replace(text=short(number.value, digits))
+        if number.text in (iec(number.value), iec(number.value, digits=3)):
+            return number._replace(text=iec(number.value, digits=digits))
+    return number
 
 
 def as_csv(report: Report) -> str:
@@ -243,8 +243,8 @@ def values(table: Table, name: str) -> Iterator[Value]:
             if column in ("", KNOWN):
                 continue
             known, several = how or table.known.get(_name(heading), ""), cell(each).value
-            for what, one in several.items() if isinstance(several, Mapping) else (("", each),):
-                number, named = _plain(one), f"{column}, {what}" if what else column
+            for what, value in several.items() if isinstance(several, Mapping) else (("", each),):
+                number, named = _plain(value), f"{column}, {what}" if what else column
                 if number in (None, ""):
                     continue
                 of = "" if what else cell(heading).unit or unit

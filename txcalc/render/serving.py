@@ -57,10 +57,10 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
         return [load, *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
-    alone = _alone(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
+    times = _alone(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
     if achievable.tpot_s is not None:
-        alone += f"; {_alone('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
-    return [f"alone: {alone}"]
+        times += f"; {_alone('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
+    return [f"alone: {times}"]
 
 
 def _alone(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
@@ -176,8 +176,8 @@ def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
     else:
         why = f"more than the {steady.decoding:,.0f} sequences that the cache holds would have to decode at once"
     text = f"not sustainable: {why}; at most {three(steady.requests_per_s)} requests/s"
-    further = speed.highest_rate or (speed.limits and not speed.disaggregated)
-    return f"{text}; {_within(answer, speed)}" if further else text
+    has_limit = speed.highest_rate or (speed.limits and not speed.disaggregated)
+    return f"{text}; {_within(answer, speed)}" if has_limit else text
 
 
 def _limits(speed: Speed) -> str:
@@ -241,20 +241,20 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     last = [_steps(answer, speed), _parts(speed), _definitions(answer, speed)] if detail else []
     if speed.tpot_s is None:
         return [_latencies(answer, speed, detail), *last]
-    shown = [_latencies(answer, speed, detail)]
+    first_tables = [_latencies(answer, speed, detail)]
     if speed.disaggregated:
-        shown.append(_disaggregated(speed, speed.disaggregated))
+        first_tables.append(_disaggregated(speed, speed.disaggregated))
     if speed.simulation:
-        shown.append(_simulation(speed, speed.simulation))
+        first_tables.append(_simulation(speed, speed.simulation))
     if detail or not speed.simulation:
-        shown.append(_loads(speed, None if detail else LOADS))
+        first_tables.append(_loads(speed, None if detail else LOADS))
     if detail and speed.layouts_compared > 1:
-        shown.append(_front(speed))
+        first_tables.append(_front(speed))
     if answer.api:
-        shown.append(_api_table(answer.api))
+        first_tables.append(_api_table(answer.api))
     if detail and (speed.price_per_gpu_hour is not None or speed.max_watts is not None):
-        shown.append(_budget(speed))
-    return [*shown, *last]
+        first_tables.append(_budget(speed))
+    return [*first_tables, *last]
 
 
 def sequences(number: int) -> str:
@@ -285,21 +285,21 @@ def _share(value: float) -> TableCell:
 
 def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     """The means at the load, and of one request alone with its lower bounds."""
-    steady, alone, decodes = speed.steady, speed.single_request, speed.tpot_s is not None
+    steady, single, decodes = speed.steady, speed.single_request, speed.tpot_s is not None
     cached = f", {speed.prefix_cached:,} of them cached" if speed.prefix_cached else ""
     name, of = ("TTFT", ", prompt of") if decodes else ("a pass", " over")
-    assert alone is not None
+    assert single is not None
     first = column(name, "s", f"{name}{of} {speed.prompt:,}{cached}")
     bound = speed.achievable.ttft_bound
     rows: list[tuple[Any, ...]] = [
-        (first, _time(steady.ttft_s.mean), _time(alone.ttft_s), _time(alone.ttft_floor_s), bound)
+        (first, _time(steady.ttft_s.mean), _time(single.ttft_s), _time(single.ttft_floor_s), bound)
     ]
     if decodes:
         tpot, whole = column("TPOT", "s"), column("end to end", "s", f"end to end, answer of {speed.answer:,}")
         rows += [
-            (tpot, _time(steady.tpot_s.mean), _time(alone.tpot_s), _time(alone.tpot_floor_s), alone.tpot_bound),
-            (whole, _time(steady.e2e_s.mean), _time(alone.e2e_s), None, None),
-            _rates("tokens/s per user", steady.tokens_per_s_user, alone.tokens_per_s_user),
+            (tpot, _time(steady.tpot_s.mean), _time(single.tpot_s), _time(single.tpot_floor_s), single.tpot_bound),
+            (whole, _time(steady.e2e_s.mean), _time(single.e2e_s), None, None),
+            _rates("tokens/s per user", steady.tokens_per_s_user, single.tokens_per_s_user),
             _rates("tokens/s per GPU", steady.tokens_per_s_gpu),
         ]
     rows.append(_rates("requests/s", steady.requests_per_s))

@@ -114,8 +114,8 @@ def _parts(answer: Show) -> Table:
     known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
     way = "masked" if masked else "dense"
     names = ["parameters", "share of parameters", f"FLOPs per token, {way}", f"FLOPs, {way}", "share of FLOPs"]
-    shown = ("parameters", "share", "/token", "FLOPs", "share")
-    headings = ["part", *(TableCell(name, text) for name, text in zip(names, shown, strict=True))]
+    labels = ("parameters", "share", "/token", "FLOPs", "share")
+    headings = ["part", *(TableCell(name, text) for name, text in zip(names, labels, strict=True))]
     evidence = dict(zip(names, [known[0]] * 2 + [known[1]] * 3, strict=True))
     title = f"By part: parameters {known[0]}, FLOPs {known[1]}"
     return Table(title, headings, rows, total=True, name="parts", known=evidence)
@@ -210,14 +210,14 @@ def _memory(answer: Show, form: str) -> Table:
         if cache.bytes_per_token is not None and cache.constant_bytes is not None:
             full, length = cache.windows_full_at, cache.context
             until = f" up to {full:,}" if full is not None and length < full else ""
-            shown = f"KV cache per token{until} ({cache.dtype})"
-            rows.append(_bytes("cache per token", cache.bytes_per_token, known["cache_bytes"].text, shown))
+            label = f"KV cache per token{until} ({cache.dtype})"
+            rows.append(_bytes("cache per token", cache.bytes_per_token, known["cache_bytes"].text, label))
             rows.append(_bytes("fixed part (windows, states)", cache.constant_bytes, known["cache_bytes"].text))
-        shown = f"cache at length {cache.context:,}, one sequence"
-        rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, shown))
+        label = f"cache at length {cache.context:,}, one sequence"
+        rows.append(_bytes("cache", cache.bytes, known["cache_bytes"].text, label))
         if batch > 1:
-            shown = f"cache of all {batch:,} sequences"
-            rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, shown))
+            label = f"cache of all {batch:,} sequences"
+            rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, label))
     state, how = memory.training_state, known["training_state_bytes"].text
     per_param = [part.bytes_per_param for part in state if part.bytes_per_param is not None]
     for part in state:
@@ -240,9 +240,9 @@ def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[obje
     return Table(title, [*headings, "evidence"], rows, left=frozenset({0, len(headings)}))
 
 
-def _bytes(name: str, number: int, how: str, shown: str = "") -> list[Any]:
-    """A row; `shown` varies with the options, `name` (of which ids are made) does not."""
-    return [TableCell(name, shown or name), cell(number), iec(number), how]
+def _bytes(name: str, number: int, how: str, label: str = "") -> list[Any]:
+    """A row; `label` varies with the options, `name` (of which ids are made) does not."""
+    return [TableCell(name, label or name), cell(number), iec(number), how]
 
 
 def _traffic(answer: Show) -> Table:

@@ -78,5 +78,5 @@ def _shape(shape: tuple[int, ...]) -> TableCell:
 
 def _cut(title: str, headings: tuple[str, ...], rows: list[list[Any]], left: frozenset[int] = frozenset({0})) -> Table:
     """The first rows, and in the title how many there are where that is not all of them."""
-    more = f" (the first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
-    return Table(title + more, headings, rows[:MAX_ROWS], left=left)
+    suffix = f" (the first {MAX_ROWS} of {len(rows):,})" if len(rows) > MAX_ROWS else ""
+    return Table(title + suffix, headings, rows[:MAX_ROWS], left=left)

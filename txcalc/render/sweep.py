@@ -57,20 +57,20 @@ def _by_kind(answer: Sweep) -> Iterator[Table]:
             names = [name for name in names if any(row[name] for row in rows)]
             title = f"{grid.base.name}: {what}" if len(answer.grids) > 1 else what
             for first in range(0, max(1, len(names)), MAX_KINDS):
-                shown = names[first : first + MAX_KINDS]
-                kinds = [name.partition(".")[2] for name in shown]
+                columns = names[first : first + MAX_KINDS]
+                kinds = [name.partition(".")[2] for name in columns]
                 headings = [*sizes, *(TableCell(kind, kind.replace("_", "\n")) for kind in kinds), "total"]
                 cells = []
                 for row in rows:
                     total = answer.total(row, what)
-                    cells.append([*(exact(row[name]) for name in sizes), *_kinds(row, shown, total, what)])
-                more = ", continued" if first else ""
-                yield Table(title + more, headings, cells, left=frozenset(), keys=len(sizes))
+                    cells.append([*(exact(row[name]) for name in sizes), *_kinds(row, columns, total, what)])
+                suffix = ", continued" if first else ""
+                yield Table(title + suffix, headings, cells, left=frozenset(), keys=len(sizes))
 
 
-def _kinds(row: dict[str, Any], shown: Sequence[str], total: int, what: str) -> list[TableCell]:
+def _kinds(row: dict[str, Any], columns: Sequence[str], total: int, what: str) -> list[TableCell]:
     """Each kind with its share, and the total."""
-    cells = [TableCell(row[name], f"{_short(what, row[name])}\n{percent(row[name], total).text}") for name in shown]
+    cells = [TableCell(row[name], f"{_short(what, row[name])}\n{percent(row[name], total).text}") for name in columns]
     return [*cells, TableCell(total, _short(what, total))]
 
 

@@ -126,9 +126,9 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
     for i, line in enumerate(panel.series):
         colour = NAMES[line.of % len(NAMES)]
         points = [place(x, y) if y is not None else None for x, y in zip(line.xs, line.ys, strict=True)]
-        for one, other in pairwise(points):
-            if one and other:
-                canvas.line(*one, *other, color=colour)
+        for left, right in pairwise(points):
+            if left and right:
+                canvas.line(*left, *right, color=colour)
         if line.label:
             letters[i] = LETTERS[len(letters) % len(LETTERS)]
             yield f"{letters[i]}  {shortened(line.label)}"
@@ -138,8 +138,8 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
         known = [place(x, y) for x, y in zip(line.xs, line.ys, strict=True) if y is not None]
         for k in range(3):  # spread, and where no other line has its own
             start = (2 * k + 1) * len(known) // 6 + i % 3
-            beside = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
-            for x, y in [*known[start:], *reversed(known[:start]), *beside]:
+            nearby = [(known[0][0] + n / canvas.width, known[0][1]) for n in range(-3, 4) if len(known) == 1 and not k]
+            for x, y in [*known[start:], *reversed(known[:start]), *nearby]:
                 cell = int(x * canvas.width), int(y * canvas.height)
                 if cell not in taken:
                     taken.add(cell)
@@ -169,9 +169,9 @@ def _interpolated(x: float, xs: Sequence[float], layer: Sequence[object], place:
     """The interpolated height of a layer on the canvas; that of a single point is its own."""
     if len(xs) == 1:
         return place(1, layer[0])[1]  # type: ignore[no-any-return]
-    i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)
-    one, other = place(1, layer[i])[1], place(1, layer[i + 1])[1]
-    return one + (other - one) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
+    i = next((i for i, (left, right) in enumerate(pairwise(xs)) if left <= x <= right), len(xs) - 2)
+    left, right = place(1, layer[i])[1], place(1, layer[i + 1])[1]
+    return left + (right - left) * (x - xs[i]) / (xs[i + 1] - xs[i])  # type: ignore[no-any-return]
 
 
 def _noted(canvas: Any, panel: Panel, place: Any, start: tuple[float, float], high: float) -> Iterator[str]:

@@ -188,9 +188,9 @@ def _ranks(ranks: Sequence[RankMemory]) -> Table:
         ]
         for rank in sorted(ranks, key=lambda rank: -rank.allocated_bytes)[:MAX_RANKS]
     ]
-    more = f", the {MAX_RANKS} fullest of {len(ranks)}" if len(ranks) > MAX_RANKS else ""
+    suffix = f", the {MAX_RANKS} fullest of {len(ranks)}" if len(ranks) > MAX_RANKS else ""
     headings = ("first rank", "count", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
-    return Table(f"Memory per rank (identical ranks grouped){more}", headings, rows)
+    return Table(f"Memory per rank (identical ranks grouped){suffix}", headings, rows)
 
 
 def _limits(answer: Train) -> Table:
@@ -262,10 +262,10 @@ def _run(run: TrainingRun, adapters: bool) -> Table:
     return Table("The whole run", ("quantity", "value"), rows)
 
 
-def _fits_on(others: Sequence[OnAccelerator]) -> Table:
+def _fits_on(accelerators: Sequence[OnAccelerator]) -> Table:
     rows = [
         [row.gpu, _size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
-        for row in others
+        for row in accelerators
     ]
     headings = ("accelerator", column("allocatable", "bytes"), "fits", "tokens/s per GPU")
     return Table("The same recipe on every accelerator", headings, rows)

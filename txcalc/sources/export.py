@@ -80,8 +80,8 @@ def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
         if named in REFUSED:
             raise InputError(model.name, [f"a config.json of {named} cannot be written: {REFUSED[named]}"])
         raise UnknownName(model.name, "writer for model_type", named, sorted(READERS))
-    others = () if named else (*FIRST.split(), *(name for name in READERS if name not in FIRST.split()))
-    for model_type in (named,) if named else others:
+    model_types = () if named else (*FIRST.split(), *(name for name in READERS if name not in FIRST.split()))
+    for model_type in (named,) if named else model_types:
         for config in _attempts(model, model_type):
             back = _read_back(config)
             if back is not None and same_ledger(model, back):
@@ -138,9 +138,9 @@ class _Asking(Config):
         self._answer((key,))
         return key in self.data
 
-    def _get(self, names: tuple[str, ...], *rest: Any, **more: Any) -> Any:
+    def _get(self, names: tuple[str, ...], *args: Any, **options: Any) -> Any:
         self._answer(names)
-        return super()._get(names, *rest, **more)
+        return super()._get(names, *args, **options)
 
     def _answer(self, names: Sequence[str]) -> None:
         name = next((name for name in names if name in KEYS), None)
@@ -159,9 +159,9 @@ class _Asking(Config):
 WORKLOADS: tuple[Raw, ...] = ({"batch": 2, "tokens": 7}, {"batch": 1, "tokens": 3, "past": 5000})
 
 
-def same_ledger(one: Model, other: Model) -> bool:
+def same_ledger(first: Model, second: Model) -> bool:
     """Every quantity equal, kind by kind, at a prompt and at a decode step."""
-    return one.kind == other.kind and one.params == other.params and _figures(one) == _figures(other)
+    return first.kind == second.kind and first.params == second.params and _figures(first) == _figures(second)
 
 
 def _figures(model: Model) -> list[Any]:

@@ -141,8 +141,8 @@ def _bias(f: Facts) -> bool:
 
 def _expand(f: Facts) -> Any:
     inner = f.mixer["d_inner"] if "d_inner" in f.mixer else f.mixer["n_heads"] * f.mixer["d_head"]
-    whole, rest = divmod(inner, f.last["d_model"])
-    return inner / f.last["d_model"] if rest else whole
+    whole, remainder = divmod(inner, f.last["d_model"])
+    return inner / f.last["d_model"] if remainder else whole
 
 
 def _layer_types(f: Facts) -> list[str] | None:

@@ -141,8 +141,8 @@ FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
     "ceil": lambda a, multiple=Fraction(1): (a / multiple).__ceil__() * multiple,
     "floor": lambda a, multiple=Fraction(1): (a / multiple).__floor__() * multiple,
     "round": nearest,
-    "min": lambda a, *more: min(a, *more) if more else a,
-    "max": lambda a, *more: max(a, *more) if more else a,
+    "min": lambda a, *values: min(a, *values) if values else a,
+    "max": lambda a, *values: max(a, *values) if values else a,
 }
 
 

@@ -193,24 +193,28 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
 
 def _matters(base: Built, model: Built, changes: Table, key: str) -> bool:
     """Whether one of several changes makes another tree: beside the others, or alone."""
-    rest = {other: value for other, value in changes.items() if other != key}
-    return not rest or _differs(model, _changed(base, rest)) or _differs(base, _changed(base, {key: changes[key]}))
+    remaining = {other: value for other, value in changes.items() if other != key}
+    return (
+        not remaining
+        or _differs(model, _changed(base, remaining))
+        or _differs(base, _changed(base, {key: changes[key]}))
+    )
 
 
 def _changed(base: Built, changes: Table) -> Built | None:
     return usable(changed(base.raw, changes))
 
 
-def _differs(one: Built, other: Built | None) -> bool:
+def _differs(first: Built, second: Built | None) -> bool:
     """Whether trees differ; one that cannot be is another."""
-    return other is None or not alike(one.root, other.root)
+    return second is None or not alike(first.root, second.root)
 
 
-def _same(one: object, other: object) -> bool:
+def _same(first: object, second: object) -> bool:
     """Whether values, or tables of them, say the same; nothing said is none of it."""
-    if isinstance(one, Mapping) and isinstance(other, Mapping):
-        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
-    return bool(one == other) or (one in NOTHING and other in NOTHING)
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
+    return bool(first == second) or (first in NOTHING and second in NOTHING)
 
 
 def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
@@ -220,23 +224,23 @@ def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
 
 def without(raw: Table, path: Path) -> Raw:
     """A description without a key."""
-    first, *rest = path
-    remaining = {key: value for key, value in raw.items() if rest or key != first}
-    return {**remaining, first: without(raw[first], tuple(rest))} if rest else remaining
+    first, *tail = path
+    remaining = {key: value for key, value in raw.items() if tail or key != first}
+    return {**remaining, first: without(raw[first], tuple(tail))} if tail else remaining
 
 
-def alike(one: Any, other: Any) -> bool:
+def alike(first: Any, second: Any) -> bool:
     """Whether two trees of parts are the same, leaf by leaf and in every number that a formula reads."""
-    if one is other:
+    if first is second:
         return True
-    if type(one) is not type(other):
+    if type(first) is not type(second):
         return False
-    if isinstance(one, tuple):
-        return len(one) == len(other) and all(map(alike, one, other))
-    names = _compared(one.__class__)
+    if isinstance(first, tuple):
+        return len(first) == len(second) and all(map(alike, first, second))
+    names = _compared(first.__class__)
     if names is None:
-        return bool(one == other)
-    return all(map(alike, [getattr(one, name) for name in names], [getattr(other, name) for name in names]))
+        return bool(first == second)
+    return all(map(alike, [getattr(first, name) for name in names], [getattr(second, name) for name in names]))
 
 
 @cache

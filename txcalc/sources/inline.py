@@ -67,9 +67,9 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
         else:
             values[key] = _number(key, value, faults, written if written != "W" else key)
     rounded = _evaluated(values, sums, faults)
-    for one, other in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
-        if one in words and other in words:
-            faults.append(f"{one} and {other} contradict each other")
+    for first, second in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
+        if first in words and second in words:
+            faults.append(f"{first} and {second} contradict each other")
     for key in ("D", "L"):
         if key not in values:
             faults.append(Fault(key, ABSENT, BY_LETTER[key].meaning, f"{key}={4096 if key == 'D' else 32}"))
@@ -83,8 +83,8 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
         classic = f"F={4 * values['D']} is the classic block's, with the word plain" if values.get("D") else "F=14336"
         faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
     if ("E" in values) != ("k" in values):
-        one, other = ("k", "E") if "E" in values else ("E", "k")
-        faults.append(Fault(one, ABSENT, f"{BY_LETTER[one].meaning}, for {other} is given"))
+        absent, given = ("k", "E") if "E" in values else ("E", "k")
+        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}, for {given} is given"))
     if values.get("E") == 0 and values.get("k") == 0:
         del values["E"], values["k"]
     if "V" not in values:
@@ -114,21 +114,23 @@ def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) 
             values[key] = None
     rounded = []
     while ready := [
-        key for key, one in waiting.items() if all(values.get(FIELDS.get(name, name)) for name in one.names)
+        key
+        for key, expression in waiting.items()
+        if all(values.get(FIELDS.get(name, name)) for name in expression.names)
     ]:
-        key, one = ready[0], waiting.pop(ready[0])
+        key, expression = ready[0], waiting.pop(ready[0])
         try:
-            exact = one.evaluate(lambda name: values[FIELDS.get(name, name)])
+            exact = expression.evaluate(lambda name: values[FIELDS.get(name, name)])
         except Unreadable as error:
-            faults.append(f"{key} = {one.text} {error}")
+            faults.append(f"{key} = {expression.text} {error}")
             values[key] = None
             continue
         values[key] = _number(key, str(int(nearest(exact))), faults, key)
         if exact.denominator != 1 and values[key]:
-            rounded.append(f"{key} = {one.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
-    for key, one in waiting.items():
-        lacking = next(name for name in one.names if not values.get(FIELDS.get(name, name)))
-        faults.append(f"{key} = {one.text} needs {lacking}, which has no value here")
+            rounded.append(f"{key} = {expression.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
+    for key, expression in waiting.items():
+        lacking = next(name for name in expression.names if not values.get(FIELDS.get(name, name)))
+        faults.append(f"{key} = {expression.text} needs {lacking}, which has no value here")
         values[key] = None
     return rounded
 

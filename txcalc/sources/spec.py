@@ -158,14 +158,14 @@ def _replace_attention(result: Raw, before: Table, paths: Collection[str]) -> No
                 mend = "write the model by export --to toml, and change it there"
                 raise InputError("--set", [f"layers of kind {kinds[0]} have their own {name} ({mend})"])
             replaced = result.pop(name)
-            kept = {key: replaced[key] for key in KEPT if key in replaced and key in SECTIONS[added]}
-            for key in replaced.keys() - kept.keys():
+            shared = {key: replaced[key] for key in KEPT if key in replaced and key in SECTIONS[added]}
+            for key in replaced.keys() - shared.keys():
                 path = f"{name}.{key}"
                 if path in paths or (key not in SIZES and replaced[key] != SECTIONS[name][key].default):
                     raise InputError(
                         "--set", [f"{path} is {shown(replaced[key])}, which [{added}] in its place has not"]
                     )
-            result[added] = kept | result[added]
+            result[added] = shared | result[added]
 
 
 def with_user_defaults(raw: Table, where: str, unchanged: Table | None = None) -> Raw:

@@ -369,6 +369,6 @@ STACK_RULES: tuple[Callable[[StackSpec, Told], None], ...] = (
 )
 
 
-def _unlike(one: Options | None, other: Options | None, keys: Sequence[str]) -> bool:
+def _unlike(first: Options | None, second: Options | None, keys: Sequence[str]) -> bool:
     """Whether only one is there, or numbers of theirs differ."""
-    return not (one and other) or any(unequal(one.get(key), other.get(key)) for key in keys)
+    return not (first and second) or any(unequal(first.get(key), second.get(key)) for key in keys)

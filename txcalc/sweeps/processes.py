@@ -32,8 +32,8 @@ def processes(workers: int) -> Iterator[Executor]:
 @contextmanager
 def _exit_on_sigterm() -> Iterator[None]:
     """SIGTERM raises `SystemExit`, unless the program that calls has a handler of its own."""
-    alone = threading.current_thread() is threading.main_thread()
-    if not alone or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if not in_main_thread or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
 

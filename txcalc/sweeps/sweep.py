@@ -177,9 +177,9 @@ class Sweep:
             self._kinds.append(self._kind(name, ()))
             self.names.append(name)
         self.places = [place for place, _ in self._kinds]
-        for one, other in pairwise(sorted(self.places)):
-            if one == other:
-                raise InputError("sweep", [f"{one} is swept twice"])
+        for first, second in pairwise(sorted(self.places)):
+            if first == second:
+                raise InputError("sweep", [f"{first} is swept twice"])
         self._last_model: tuple[object, Model] | None = None
         self.first = self._end(0)
 

@@ -264,8 +264,8 @@ class CompressedCore(SoftmaxCore):
 
     def keeps(self, work: Workload) -> Num:
         tokens, keys = work.positions * self.n_heads, self.all_keys(work)
-        kept = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
-        return tokens * self.d_qk + work.batch * keys * self.d_qk + kept
+        scores_or_output = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
+        return tokens * self.d_qk + work.batch * keys * self.d_qk + scores_or_output
 
     def describe_cache(self) -> str:
         return self.span.describe_cache("keys that are values", f"{self.d_qk:,}")

@@ -119,8 +119,8 @@ def mixture(model: Model, name: str) -> Format | None:
         """The places of a role's matrices."""
         return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in entry.owners]
 
-    apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
-    values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if apart else {}
+    by_layer = not EVERYWHERE.issuperset(when for when, _ in rules.v)
+    values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if by_layer else {}
     counted = ("down",) if rules.low else ("down", "up", "gate") if layer.experts <= 1 else ()
     ways = {(role, key): i for role in counted for i, key in enumerate(sorted(standing(role)))}
     tied = bool(stack.head.tied)
@@ -209,12 +209,12 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
 
 def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
     """The format with the types from `choose`: one per layer of an entry, or one for all."""
-    tied, kept = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
+    tied, mxfp4_experts = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
         if (same := _kept(entry.name)) is not None:
             return [FORMATS[same] if same else None]
-        if entry.kind == "router" or (kept and entry.kind == "experts"):
+        if entry.kind == "router" or (mxfp4_experts and entry.kind == "experts"):
             return [GGML["mxfp4"] if entry.kind == "experts" else None]
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)
         columns = entry.leaf.untied.tensors[0].shape[1]

@@ -68,7 +68,7 @@ def names(path: str) -> tuple[str, ...]:
     if not ends:
         return (_tail(path),)
     above, endings = MODULES[max(ends, key=len)]
-    return tuple(f"{one}.{name}".removeprefix(".") for one in above for name in endings)
+    return tuple(f"{parent}.{name}".removeprefix(".") for parent in above for name in endings)
 
 
 def _tail(path: str) -> str:
@@ -100,7 +100,7 @@ class Modules:
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
 
         # Whether modules of layers may be named.
-        self.layers = bool(self.numbered) or not all(OUTSIDE.fullmatch(one.pattern) for one in self.patterns)
+        self.layers = bool(self.numbered) or not all(OUTSIDE.fullmatch(pattern.pattern) for pattern in self.patterns)
         self.trials, self.left = sum(_trials(pattern.pattern) for pattern in self.patterns), MOST_IN_ALL
         if self.trials > MOST_TRIALS:
             raise _long()
@@ -139,8 +139,8 @@ class Modules:
         unknown = []
         for number in sorted(called.keys() & self.numbered.keys()):
             known = {run for path in called[number] for run in _runs(path, True)}
-            unknown += [one.replace("#", str(number)) for one in sorted(self.numbered[number] - known)]
-        return [one for one in unknown if one.startswith("layers.") and not NO_MATRIX.search(one)]
+            unknown += [name.replace("#", str(number)) for name in sorted(self.numbered[number] - known)]
+        return [name for name in unknown if name.startswith("layers.") and not NO_MATRIX.search(name)]
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
         """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits

@@ -86,8 +86,8 @@ def _agreed(model: Model, native: Format) -> Format:
         fault = f"says {method!r}, and all matrices of its checkpoint are {dtypes} (--weights bf16?)"
         raise InputError("quantization_config", [fault])
     if model.checkpoint.agrees and not checkpoint.partial:
-        more = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
-        stored, counted = checkpoint.size.bytes - more, sum(native.bytes_of(entry) for entry in model.entries)
+        extra = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
+        stored, counted = checkpoint.size.bytes - extra, sum(native.bytes_of(entry) for entry in model.entries)
         if abs(counted - stored) > OTHERWISE * stored:
             mend = "which of them is right? --weights FORMAT chooses one"
             fault = f"says {method!r}, {counted:,} bytes by its keys, and its checkpoint's tensors have {stored:,}"

@@ -251,13 +251,13 @@ class _Config(Schemes):
 
     def aqlm(self) -> Iterator[Rule]:
         """Codes of whole bytes for each group of a row, a scale per row, and the codebooks of every matrix in fp16."""
-        group, one = self.number("in_group_size", default=8), self.number("out_group_size", (1,), 1)
+        group, rows = self.number("in_group_size", default=8), self.number("out_group_size", (1,), 1)
         books, bits = self.number("num_codebooks", default=1), self.number("nbits_per_codebook", (16, 8, 12), 16)
         codes = books * (8 if bits <= 8 else 16)
         yield (
             linear,
             Format(
-                "aqlm", 0, LAYERS, WHERE, block=group, scale=codes, row=16, tensor=(16 * books * group * one) << bits
+                "aqlm", 0, LAYERS, WHERE, block=group, scale=codes, row=16, tensor=(16 * books * group * rows) << bits
             ),
         )
 
@@ -316,14 +316,14 @@ class _Config(Schemes):
     def quarks(self, where: str, table: object) -> Format | None:
         scheme, inputs = (table_of(table_of(table).get(key)) for key in ("weight", "input_tensors"))
         kind, group = scheme.get("dtype"), scheme.get("group_size")
-        apart = 32 * (inputs.get("is_dynamic") is False)
+        input_scale_bits = 32 * (inputs.get("is_dynamic") is False)
         if kind in ("fp8_e4m3", "fp8"):
             row = 32 * (scheme.get("qscheme") == "per_channel")
-            return replace(FORMATS["fp8"], row=row, tensor=32 - row + apart)
+            return replace(FORMATS["fp8"], row=row, tensor=32 - row + input_scale_bits)
         if kind == "fp4" and group == 32:
-            return replace(FORMATS["mxfp4"], covers=LAYERS, tensor=apart)
+            return replace(FORMATS["mxfp4"], covers=LAYERS, tensor=input_scale_bits)
         if kind in ("int4", "uint4") and type(group) is int and group > 0:
-            return replace(self.integers(4, group, zero=4), tensor=apart)
+            return replace(self.integers(4, group, zero=4), tensor=input_scale_bits)
         self.faults.append(Fault(f"{where}.weight", scheme or ABSENT, "fp8, fp4 in groups of 32, or int4"))
         return None
 

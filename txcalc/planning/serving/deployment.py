@@ -395,8 +395,8 @@ def _reasons(sharding: Sharding, gpus: int, fixed: Mapping[str, int]) -> list[Fa
     if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
         return [f"tp · pp · dp = {given} is not {gpus} GPUs"]
     free = next((name for name in ("tp", "dp", "pp") if name not in fixed), None)
-    rest = {free: gpus // given} if free else {}
-    return sharding.faults(Layout(**{**fixed, **rest})) or [
+    free_axis = {free: gpus // given} if free else {}
+    return sharding.faults(Layout(**{**fixed, **free_axis})) or [
         f"no layout of {gpus} GPUs that {sharding.model.name} allows"
     ]
 
@@ -414,8 +414,8 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int) -> Iterable[
     if model.fixed_length:
         yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
     yield from planner.accelerator.cautions
-    if more := planner.accelerator.gives_more:
-        yield f"{planner.accelerator.title}: {more}"
+    if note := planner.accelerator.gives_more:
+        yield f"{planner.accelerator.title}: {note}"
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.stored.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
@@ -433,7 +433,7 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int) -> Iterable[
         yield f"{engine.weights.name} {wide}"
     entries = (entry for rank in planner.ranks(layout) for entry, _ in rank.weights)
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
-        others = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
-        yield f"{engine.weights.name}'s last block of each row of {parted[0]}{others} is padded, on each GPU"
+        suffix = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
+        yield f"{engine.weights.name}'s last block of each row of {parted[0]}{suffix} is padded, on each GPU"
     if engine.state_bits != engine.cache_bits and any(h.is_state for r in planner.ranks(layout) for h in r.gpu_caches):
         yield f"recurrent states stay at {engine.state_bits} bits"

@@ -200,8 +200,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
         tall, long = (stream, ff) if entry.duty == "writes" else (ff, stream)
         rows, columns = weight.shape
         wide = Weight(weight.name, (ceil_div(rows, tall) * tall, ceil_div(columns, long) * long))
-        more: int = (stored.matrix_bits(wide) - stored.matrix_bits(weight)) // 8 * entry.times
-        return size + more
+        padding: int = (stored.matrix_bits(wide) - stored.matrix_bits(weight)) // 8 * entry.times
+        return size + padding
 
     def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""

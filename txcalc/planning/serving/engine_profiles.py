@@ -187,8 +187,8 @@ def is_mlx(form: Format) -> bool:
 
 def _stored(form: Format) -> list[str]:
     """The names of a format's own formats, or its own."""
-    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
-    return sorted({one.name for one in stored if one})
+    stored = (item for row in form.table.values() for item in row.values()) if isinstance(form, Mixed) else (form,)
+    return sorted({item.name for item in stored if item})
 
 
 def _own_type(name: str) -> bool:
@@ -218,8 +218,8 @@ def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | 
     that have; None: it has."""
     on = f" on {accelerator.title}" if accelerator else ""
     if not _runs(chosen.engine, "", accelerator):
-        others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
-        fix = ", ".join(others) or "--engine none"
+        titles = [ENGINES[name].title for name in ENGINES if _runs(name, "", accelerator)]
+        fix = ", ".join(titles) or "--engine none"
         return Fault("--engine", chosen.rules.title, f"an engine that runs{on}", fix)
     for each in _stored(form):
         kind = "gguf" if _own_type(each) else each.partition("-g")[0]  # groups are of any size
@@ -239,7 +239,7 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
     first = _first(chosen.engine, kind, accelerator, of)
     options = [f"{chosen.rules.title} from {first} on"] if first else []
     engines = options + [
-        ENGINES[one].title for one in ENGINES if one != chosen.engine and _runs(one, kind, accelerator, of)
+        ENGINES[name].title for name in ENGINES if name != chosen.engine and _runs(name, kind, accelerator, of)
     ]
     if engines:
         return f"{', '.join(engines)} {'has' if len(engines) == 1 else 'have'} it"
@@ -278,7 +278,10 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
     if vendor in known:
         return str(known[vendor])
     order = list(ages)
-    age = next((order.index(one) for one in order if accelerator and accelerator.name in ages[one]), len(order))
+    age = next(
+        (order.index(generation) for generation in order if accelerator and accelerator.name in ages[generation]),
+        len(order),
+    )
     least = table.get("least", order[0])
     versions = [
         version

@@ -238,9 +238,9 @@ def _above_one(*degrees: tuple[str, int]) -> Flags:
     return [(flag, degree) for flag, degree in degrees if degree > 1]
 
 
-def _share(part: int, *others: int) -> str:
+def _share(part: int, *remaining_parts: int) -> str:
     """A part of the sum."""
-    return f"{part / (part + sum(others)):.3g}"
+    return f"{part / (part + sum(remaining_parts)):.3g}"
 
 
 def _vllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:

@@ -126,7 +126,7 @@ def parse_offload(
     faults: list[Fault | str] = []
     if ram is None:
         given = (("--gpu-layers", gpu_layers), ("--n-cpu-moe", cpu_moe), ("--pcie", pcie))
-        faults += [f"{flag} needs the size of the RAM: --ram 64GB@80GB/s" for flag, one in given if one is not None]
+        faults += [f"{flag} needs the size of the RAM: --ram 64GB@80GB/s" for flag, value in given if value is not None]
         if faults:
             raise InputError("--ram", faults)
         return None

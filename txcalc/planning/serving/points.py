@@ -167,8 +167,8 @@ def request(
         expected = f"at most the {prompts.low:,} tokens of the shortest prompt"
         raise InputError("deploy", [Fault("shared prefix", prefix, expected)])
     if answers is None:
-        rest = max(1, context - prompts.high)
-        answers = Lengths(rest, rest)
+        answer_tokens = max(1, context - prompts.high)
+        answers = Lengths(answer_tokens, answer_tokens)
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
     traffic = Requests(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
@@ -338,9 +338,9 @@ class Timer:
     def single_request(self, layout: Layout) -> Steady:
         """One request with no other on any replica: never slower than under load."""
         demand = self.demand(layout, 1)
-        ttft, further = demand.unloaded + demand.overhead, demand.answer - 1
-        tpot = demand.step(1) / demand.tokens if further else None
-        e2e = ttft + further * (tpot or 0.0)
+        ttft, decode_tokens = demand.unloaded + demand.overhead, demand.answer - 1
+        tpot = demand.step(1) / demand.tokens if decode_tokens else None
+        e2e = ttft + decode_tokens * (tpot or 0.0)
         return Steady(ttft, tpot, e2e, 1 / e2e, demand.prompt / e2e, (e2e - ttft) / e2e)
 
     def single_times(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:

@@ -29,7 +29,7 @@ class Loop:
 
     def __init__(self, demand: Demand, clients: float | None) -> None:
         self.demand, self.clients = demand, clients
-        self.others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
+        self.other_share = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
         self.bursts = demand.bursts if clients is None else 1.0
         # Root finding calls both many times with the same batch.
         self.tpot, self.polled_prompts = cache(self._tpot), cache(self._polled_prompts)
@@ -95,7 +95,7 @@ class Loop:
         demand = self.demand
         if not decoding or demand.answer == 1:
             return 0.0
-        each = self.others * decoding * demand.tokens / (demand.answer - 1)
+        each = self.other_share * decoding * demand.tokens / (demand.answer - 1)
         return demand.step(decoding) + each * demand.prompt
 
     def rate(self, decoding: float) -> float:
@@ -132,7 +132,7 @@ class Loop:
             n = ns[-1] - (stride - each) / 2
             logs.append(logs[-1] + stride / each * log(rate * decode_time(n) / n))
             top = max(top, logs[-1])
-        weights = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
+        weights = [exp(log_weight - top) * (stride / each if i else 1.0) for i, log_weight in enumerate(logs)]
         full = sum(weight for n, weight in zip(ns, weights, strict=True) if rate * self.service(n) >= 0.99)
         if ns[-1] + stride > most:
             full += weights[-1] * each / stride
@@ -191,7 +191,7 @@ class Loop:
         demand = self.demand
         if demand.answer == 1 or (demand.interval == 1 and (self.clients is None or demand.chunks >= 1)):
             return 0.0
-        return self.ahead_in_batch(1 + self.others * self.polled_prompts(decoding))
+        return self.ahead_in_batch(1 + self.other_share * self.polled_prompts(decoding))
 
     def ahead_in_batch(self, prompts: float) -> float:
         """How many of `prompts` that arrive together one of them waits for on average; prompts of the same step end
@@ -228,11 +228,11 @@ class Loop:
     def wait(self, decoding: float) -> tuple[float, float]:
         """Wait of a closed loop's request until the last step of its prompt ends: seconds, without the prompt's own
         time, and decode steps that pass meanwhile."""
-        demand, others = self.demand, self.others
+        demand, other_share = self.demand, self.other_share
         assert self.clients is not None
-        shared, interval = min(1.0, others * decoding), self.poll_interval(decoding)
+        shared, interval = min(1.0, other_share * decoding), self.poll_interval(decoding)
         step, prompt = shared * demand.step(decoding), self.prompt_time_at(decoding)
-        arrivals = min(self.clustering(decoding) * self.prompts_per_step(decoding), decoding) * others
+        arrivals = min(self.clustering(decoding) * self.prompts_per_step(decoding), decoding) * other_share
         ahead, left, prompt_steps = self.closed_queue(step, arrivals)
         first = self.ahead_in_batch(max(1.0, self.clients))
         seconds = left + ahead * (prompt + demand.chunks * step) + prompt_steps * step
@@ -272,7 +272,7 @@ class Loop:
         Counted in steps: an answer takes the same number of steps whatever prompts are computed meanwhile, and a queue
         forms where steps are full of prompt chunks.
         """
-        idle = self.others * self.overhead / self.tpot(decoding) / self.demand.tokens
+        idle = self.other_share * self.overhead / self.tpot(decoding) / self.demand.tokens
         return decoding + self.prompts_per_step(decoding) * (self.wait(decoding)[1] + idle)
 
     def closed_state(self, decoding: float) -> Steady:
@@ -282,15 +282,15 @@ class Loop:
         found separately and miss the round's time by a little: the difference is divided by least squares, relative to
         each, and neither falls below its time without load.
         """
-        demand, others, clients = self.demand, self.others, self.clients
+        demand, other_share, clients = self.demand, self.other_share, self.clients
         assert clients is not None
         answer, tpot = demand.answer - 1, self.tpot(decoding)
         prompt, arrivals = self.prompt_time_at(decoding), self.prompts_per_step(decoding)
         line = max(0.0, clients - self.clients_for(decoding)) / arrivals * tpot * demand.tokens
         ttft = prompt + self.overhead + self.wait(decoding)[0] + line * (1 - demand.together)
         # An answer's time includes a round's prompts without its own, and half of those that are computed together.
-        decodes = answer * tpot - decoding * prompt * (1 - others * (1 - demand.together / 2))
-        e2e = clients / arrivals * tpot * demand.tokens + self.overhead * (1 - others)
+        decodes = answer * tpot - decoding * prompt * (1 - other_share * (1 - demand.together / 2))
+        e2e = clients / arrivals * tpot * demand.tokens + self.overhead * (1 - other_share)
         unloaded, bare = prompt + self.overhead, answer * demand.step(decoding) / demand.tokens
         e2e = max(e2e, unloaded + bare)
         off = (e2e - ttft - decodes) / (ttft**2 + decodes**2)
@@ -300,13 +300,13 @@ class Loop:
 
     def state(self, rate: float, decoding: float) -> Steady | None:
         """Means at a request rate and a mean decode batch; None: prompts arrive faster than they are computed."""
-        demand, others = self.demand, self.others
+        demand, other_share = self.demand, self.other_share
         step, service = demand.step(decoding) if decoding else 0.0, self.service(decoding)
         busy, utilisation = rate * service, rate * demand.prompt
         if busy >= 1:
             return None
         shared = 1 - exp(-decoding)  # probability that another sequence decodes
-        queued = self.found_busy(others * busy)
+        queued = self.found_busy(other_share * busy)
         wait = queued * service / (1 - queued) * (self.bursts + demand.spread) / (self.bursts + 1)
         if demand.answer > 1:
             wait = self.prefill_wait(rate, shared * step, wait + shared * step / 2)

@@ -173,12 +173,12 @@ class RankTime:
         return {kind: total(costs) for kind, costs in sums.items()}
 
     def loads_of(self, work: Workload, head: bool) -> list[_Load]:
-        one = work._replace(batch=1)
-        if one not in self._loads:
-            loads_of_rank = self.work.loads(one)
+        single_sequence = work._replace(batch=1)
+        if single_sequence not in self._loads:
+            loads_of_rank = self.work.loads(single_sequence)
             self._leaves = self._leaves or self._leaf_times()
-            self._loads[one] = [self._load(ask, self._leaves[ask.leaf]) for ask in loads_of_rank]
-        loads = self._loads[one]
+            self._loads[single_sequence] = [self._load(ask, self._leaves[ask.leaf]) for ask in loads_of_rank]
+        loads = self._loads[single_sequence]
         return loads if head else [load for load in loads if load.kind != "head"]
 
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[Cost]:
@@ -265,7 +265,7 @@ class RankTime:
             entries = walk(self.stage.root, work._replace(batch=1)).entries
             adapted = [entry if self.engine.adapted(entry) else None for entry in entries]
             pairs = pairwise([None, *adapted])
-            starts = sum(2.0 * float(one.runs) for before, one in pairs if one and not same_input(before, one))
+            starts = sum(2.0 * float(entry.runs) for before, entry in pairs if entry and not same_input(before, entry))
             self._adapted = float(sum(map(self.engine.adapted, entries))), starts
         elements, starts = self._adapted
         flops = 2.0 * elements * float(work.positions) / self.core

@@ -131,17 +131,17 @@ class RankWork:
             work = stage.passes[key] = cls(stage, layout, engine)
         return work
 
-    def loads(self, one: Workload) -> list[LeafLoad]:
+    def loads(self, work: Workload) -> list[LeafLoad]:
         """The load of one sequence on every leaf that computes; the cache keeps at most `KEPT` workloads."""
-        entries = self.stage.ledger(one).entries
+        entries = self.stage.ledger(work).entries
         if not self.leaves:
             self.leaves = list(self._leaves(entries))
             self.experts = next((float(e.times / e.layers) for e in entries if e.routed), 0.0)
-        if one not in self._loads:
+        if work not in self._loads:
             if len(self._loads) == KEPT:
                 self._loads.clear()
-            self._loads[one] = [self._load(i, entry) for i, entry in enumerate(entries) if entry.operations]
-        return self._loads[one]
+            self._loads[work] = [self._load(i, entry) for i, entry in enumerate(entries) if entry.operations]
+        return self._loads[work]
 
     def _leaves(self, entries: tuple[Entry, ...]) -> Iterator[LeafWork]:
         before: Entry | None = None
@@ -231,16 +231,16 @@ class RankWork:
             extra_reads=extra_reads,
         )
 
-    def sends(self, one: Workload) -> list[SentWork]:
+    def sends(self, work: Workload) -> list[SentWork]:
         """The collectives of this rank for one sequence."""
-        if one not in self._sent:
-            self._sent[one] = [
+        if work not in self._sent:
+            self._sent[work] = [
                 SentWork(entry.within, each.kind, each.axis.name, *self._sizes(each), float(entry.runs))
-                for entry in self.stage.ledger(one)
+                for entry in self.stage.ledger(work)
                 for each in (entry.transfers if entry.leaf.role == "collective" else ())
                 if each.sent
             ]
-        return self._sent[one]
+        return self._sent[work]
 
     def _sizes(self, transfer: Transfer) -> tuple[float, float]:
         """Bytes of its message and of what is sent, in the dtype of the products if the transfer may be quantised."""

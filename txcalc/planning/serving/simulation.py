@@ -68,15 +68,15 @@ class Server(NamedTuple):
                without a load they do what this one does
         """
         demand, engine = timer.demand(layout), timer.planner.engine
-        others = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
-        away = others.away * demand.tokens / max(1, demand.answer - 1)
+        expert_coupling = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
+        away = expert_coupling.away * demand.tokens / max(1, demand.answer - 1)
         traffic = timer.request.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high)
         most = timer.planner.max_concurrency(layout, longest) // layout.dp
         computed = max(1, timer.request.prompt - timer.request.on(timer.layout_time(layout), timer.context)[1])
         return cls(
             step=cache(lambda n: demand.step(n) + n * away),
-            token=others.prompt / computed,
+            token=expert_coupling.prompt / computed,
             delay=demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
             budget=engine.chunk,
             sequences=sequences,
@@ -84,7 +84,7 @@ class Server(NamedTuple):
             block=engine.block,
             tokens=demand.tokens,
             polls=demand.polls,
-            interval=max(1, round(others.interval)),
+            interval=max(1, round(expert_coupling.interval)),
         )
 
 
@@ -277,9 +277,9 @@ class _Simulation:
                 heappop(self.asking)
             self.next = next(self.jobs, None)
 
-    def _fits(self, more: float, running: int) -> bool:
-        """Whether `more` tokens fit too: the last page of each sequence is half empty on average."""
-        return running <= 1 or self.cached_tokens + more + running * self.server.block / 2 <= self.capacity
+    def _fits(self, new_tokens: float, running: int) -> bool:
+        """Whether `new_tokens` more tokens fit: the last page of each sequence is half empty on average."""
+        return running <= 1 or self.cached_tokens + new_tokens + running * self.server.block / 2 <= self.capacity
 
     def _admit(self) -> None:
         """Admits waiting requests, first come, first served, while a sequence and pages for a whole prompt are free."""

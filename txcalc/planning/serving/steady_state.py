@@ -83,8 +83,8 @@ def open_loop(demand: Demand, rate: float, most: float) -> Steady:
         steady = loop.state(rate, decoding)
         return steady if steady and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
     limit = root(lambda n: 1.0 if loop.state(loop.rate(n), n) is None else -1.0, 0.0, most)
-    more = rate_excess(most) < 0 <= rate_excess(max(most, MANY))  # a larger cache would suffice
-    return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
+    cache_bound = rate_excess(most) < 0 <= rate_excess(max(most, MANY))  # a larger cache would suffice
+    return overload(rate * demand.prompt, most if cache_bound else inf, loop.rate(limit))
 
 
 def disaggregated(

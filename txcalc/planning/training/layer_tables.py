@@ -208,7 +208,7 @@ class LayerTables:
         """The first stage with the most layers, all of the kind that most are."""
         stages = self._stage_layers(recipe)
         most_layers = max(sum(map(len, ranges)) for ranges in stages)
-        usual = (i for i, (first, *rest) in enumerate(stages) if first.start >= table.usual_from)
+        usual = (i for i, (first, *_) in enumerate(stages) if first.start >= table.usual_from)
         return next((i for i in usual if sum(map(len, stages[i])) == most_layers), 0)
 
     def stage_table(self, recipe: Recipe, table: LayerTable, number: int) -> StageTable:

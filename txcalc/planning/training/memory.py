@@ -146,8 +146,8 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     if not 0 <= number < layout.gpus:
         raise InputError("train", [Fault("--rank", number, f"a rank from 0 to {layout.gpus - 1:,} of {layout}")])
     pipeline, width = Pipeline(model, recipe), model.d_model
-    stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
-    position, column = divmod(rest, layout.tp)
+    stage, rank_in_stage = divmod(number, layout.cp * layout.copies * layout.tp)
+    position, column = divmod(rank_in_stage, layout.tp)
     pieces = pipeline.of_stage(stage)
     weights = rank_weights(pieces, recipe, column)
     saved = [saved_activations(piece, recipe, width) for piece in pieces]

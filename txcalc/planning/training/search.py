@@ -239,15 +239,15 @@ class Search:
         for tp in (n for n in divisors(self.gpus) if n <= (self.machine.node or 8)):
             for pp in (n for n in divisors(self.gpus // tp) if n <= (self.n_layers if self.model.root.cuttable else 1)):
                 for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
-                    rest = self.gpus // tp // pp // cp
-                    for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and experts)):
+                    data_ranks = self.gpus // tp // pp // cp
+                    for ep in (n for n in divisors(tp * cp * data_ranks) if n == 1 or (n >= tp and experts)):
                         for framework in self.frameworks:
-                            sharded = FRAMEWORKS[framework].dtensor and rest > 1
+                            sharded = FRAMEWORKS[framework].dtensor and data_ranks > 1
                             sp = tp if self.base.tokens // cp % tp == 0 else 1
                             if sharded:
-                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, fsdp=rest), framework
+                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, fsdp=data_ranks), framework
                             if not sharded or self.base.packed:  # quantised weights may fit unsharded
-                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, dp=rest), framework
+                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, dp=data_ranks), framework
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Recipes of a layout: micro-batch, interleaving, ZeRO stage and recomputation."""

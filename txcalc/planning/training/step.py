@@ -245,9 +245,9 @@ class StepTimer(Messages):
         work, products = leaf.entry.work, [op for op in leaf.entry.operations if isinstance(op, MatMul)]
         assert work is not None
         if work.keep_scores:
-            more, depth = 10 * self._scores(leaf), float(products[0].k)
-            forward = kernels.scores(flops, size + more, starts, depth)
-            return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
+            score_bytes, depth = 10 * self._scores(leaf), float(products[0].k)
+            forward = kernels.scores(flops, size + score_bytes, starts, depth)
+            return forward, kernels.scores(2 * flops, 2 * (size + score_bytes), 2 * starts, depth)
         latent = leaf.entry.leaf.kernels == "latent"
         keys, score = float(products[0].n), flops_per_score(leaf.entry.operations)
         forward = kernels.core(flops, size, starts, keys, score, latent)

@@ -184,8 +184,8 @@ def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble:
 
     def turn(kind: str, i: int) -> Action:
         """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last piece."""
-        rounds, rest = divmod(i, stages * pieces) if pieces > 1 else (0, i)
-        piece, batch = (rest // stages, rounds * stages + rest % stages) if pieces > 1 else (0, i)
+        rounds, position = divmod(i, stages * pieces) if pieces > 1 else (0, i)
+        piece, batch = (position // stages, rounds * stages + position % stages) if pieces > 1 else (0, i)
         return Action(kind, piece if kind == "F" else pieces - 1 - piece, batch)
 
     done = 0

@@ -83,7 +83,7 @@ def programs(explorer: Explorer) -> str:
     letters = explorer.letters
     followed = ",".join(f"{letter}:{program.javascript()}" for letter, program in explorer.follows.items())
     domains = ",".join(_sides(letters, domain.program.conditions) for domain in explorer.domains)
-    further = ",".join(
+    extra_theorems = ",".join(
         "{"
         + ",".join(f"{name}:{_sides(letters, program.conditions)}" for name, _, program in further_theorems(domain))
         + "}"
@@ -92,7 +92,7 @@ def programs(explorer: Explorer) -> str:
     return (
         f"{{totals:{explorer.totals.javascript()},\nleaves:{explorer.leaves.javascript()},\n"
         f"checks:{_sides(letters, explorer.totals.conditions)},\nfollows:{{{followed}}},\ndomains:[{domains}],\n"
-        f"further:[{further}]}}"
+        f"further:[{extra_theorems}]}}"
     )
 
 

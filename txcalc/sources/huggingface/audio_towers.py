@@ -125,12 +125,12 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
         v.fault("depths", depths, f"a list of {len(ratios) + 1:,} items, one more than downsampling_ratios")
         return Tower(width, leaf_tower(width, []))
 
-    def blocks(i: int, d: int, **more: object) -> Leaves:
+    def blocks(i: int, d: int, **fields: object) -> Leaves:
         leaves = [norm_leaf("mixer", d, "rms_norm"), leaf("mixer", "convolution", d, d, taps, 1, groups=d)]
         leaves += [leaf("mixer_scale", "scale", d), leaf("mixer_sum", "sum", d), norm_leaf("fed", d, "rms_norm")]
         leaves += [leaf("up", "linear", d, wide * d), leaf("activation", act, wide * d)]
         leaves += [leaf("down", "linear", wide * d, d), leaf("fed_scale", "scale", d), leaf("fed_sum", "sum", d)]
-        return [item | {"name": f"stage{i}_{item['name']}", **more} for item in leaves]
+        return [item | {"name": f"stage{i}_{item['name']}", **fields} for item in leaves]
 
     rate, c_in, stages, back = 1, channels, list[Raw](), list[Raw]()
     for ratio in ratios:

@@ -106,9 +106,9 @@ class Config(HeadReader):
         kv_names: Sequence[str] = ("num_key_value_heads",),
         width_names: Sequence[str] = ("head_dim",),
         attention_bias: bool | None = None,
-        **more: object,
+        **keys: object,
     ) -> Raw:
-        """Query heads, key/value heads, the width of a head, and `more` keys of the table.
+        """Query heads, key/value heads, the width of a head, and further `keys` of the table.
 
         `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
         width that the heads do not divide, even where d_head is given; None: it rounds D/h down. `attention_bias` is
@@ -123,13 +123,13 @@ class Config(HeadReader):
             width = max(1, raw["d_model"] // n_heads)
         self.divides(groups, n_heads, self.spelling(*(kv_names or names)), self.spelling(*names))
         bias = {} if attention_bias is None else {"bias": self.flag("attention_bias", default=attention_bias)}
-        return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width, **bias, **more}
+        return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width, **bias, **keys}
 
     def mha(
-        self, raw: Raw, names: Sequence[str] = ("num_attention_heads",), whole: bool | None = False, **more: Any
+        self, raw: Raw, names: Sequence[str] = ("num_attention_heads",), whole: bool | None = False, **options: Any
     ) -> Raw:
         """As many key/value heads as query heads, each D/h wide."""
-        return self.heads(raw, names=names, whole=whole, kv_names=(), width_names=(), **more)
+        return self.heads(raw, names=names, whole=whole, kv_names=(), width_names=(), **options)
 
     def gated_mlp(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
         """SwiGLU or GeGLU: three matrices."""
@@ -148,12 +148,12 @@ class Config(HeadReader):
         width = self.size(*names or ("intermediate_size",), default=default, null=default)
         return {"d_ff": width, "gated": False, "activation": self.activation(*act_names, default=act), "bias": bias}
 
-    def rms(self, *names: str, eps: float = 1e-6, **more: object) -> Raw:
-        return {"form": "rms", "eps": self.real(*names or ("rms_norm_eps",), default=eps), **more}
+    def rms(self, *names: str, eps: float = 1e-6, **keys: object) -> Raw:
+        return {"form": "rms", "eps": self.real(*names or ("rms_norm_eps",), default=eps), **keys}
 
-    def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **more: object) -> Raw:
+    def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **keys: object) -> Raw:
         known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
-        return {"form": "layer", "eps": self.real(*names or known, default=eps), "bias": bias, **more}
+        return {"form": "layer", "eps": self.real(*names or known, default=eps), "bias": bias, **keys}
 
     def decoder(
         self,
@@ -207,9 +207,9 @@ class Config(HeadReader):
         """The axis of local and global layers; `tables` are further keys of each kind."""
         self.check_window(window, LOCAL in types)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
-        more = tables or {}
+        by_kind = tables or {}
         kinds = [LAYER_NAMES[kind] for kind in types]
-        return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
+        return kinds, {"local": merge(local, by_kind.get("local", {})), "global": dict(by_kind.get("global", {}))}
 
     def check_window(self, window: int | None, used: bool) -> None:
         """A fault where layers use a window and the config has none."""
@@ -257,14 +257,14 @@ class Config(HeadReader):
         return table | ({"q_rank": rank} if rank is not None else {})
 
     def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: object = REQUIRED,
-                k_default: object = REQUIRED, act: str = "silu", **more: object) -> Raw:  # fmt: skip
+                k_default: object = REQUIRED, act: str = "silu", **keys: object) -> Raw:  # fmt: skip
         """Routed experts: their number, how many each token uses, and their width."""
         number = self.size(*n, default=n_default)
         top = self.size(*k, default=k_default)
         if top > number:
             self.fault(self.spelling(*k), top, f"at most {self.spelling(*n)} = {number}")
         activation = self.activation("hidden_act", default=act)
-        return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **more}
+        return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **keys}
 
     def note_mtp_layers(self) -> None:
         """A note of multi-token-prediction layers, which are not counted."""

@@ -186,8 +186,8 @@ class Decoder(Struct, frozen=True, kw_only=True):
         if self.angles is not None:
             return {**self.angles}
         if self.learned:
-            keys, default, more = self.learned
-            return {"form": "learned", "rows": c.size(*keys.split(), default=default) + more}
+            keys, default, extra_rows = self.learned
+            return {"form": "learned", "rows": c.size(*keys.split(), default=default) + extra_rows}
         if self.rotary_key:
             positions: Raw = {"form": "rotary", "rotary_dims": c.size(self.rotary_key[0], default=self.rotary_key[1])}
         elif self.latent:

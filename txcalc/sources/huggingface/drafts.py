@@ -102,10 +102,10 @@ def _draft_heads(c: Config, inner: Config, raw: Raw) -> Raw:
     return inner.heads(raw)
 
 
-def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **more: object) -> Raw:
-    """The first layer reads the features; the others are plain. `more` are further keys."""
+def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **keys: object) -> Raw:
+    """The first layer reads the features; the others are plain. `keys` are further keys of the description."""
     raw |= _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
-    raw |= {"draft_attention": attention, "positions": inner.rotary(attention["d_head"]), **more}
+    raw |= {"draft_attention": attention, "positions": inner.rotary(attention["d_head"]), **keys}
     first, n = {"parts": ["draft_attention", "feed_forward"]}, raw["n_layers"]
     if n == 1:
         return layered(raw, (["layer"], {"layer": first}))

@@ -102,8 +102,8 @@ def masked_lm(
         return {"form": "none", "pooler": pooler}
     if form in tasks:
         layer = before.get(form)
-        more = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
-        return c.classifier(form, **more)
+        keys = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
+        return c.classifier(form, **keys)
     both = {"pooler": True, "pairs": c.labels() if c.model_type == "albert" else 2} if form == "pretraining" else {}
     if untied is None:
         return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **both}
@@ -163,8 +163,8 @@ def xmod(c: Config) -> Raw:
         leaf("adapter_sum", "sum", d, times=n, kind="feed_forward"),
     ]
     if len(tongues) > 1:
-        others = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
-        around.append(leaf("other_languages", "held", others, times=n, kind="feed_forward"))
+        other_languages = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
+        around.append(leaf("other_languages", "held", other_languages, times=n, kind="feed_forward"))
     return raw | {"around": around}
 
 

@@ -67,10 +67,10 @@ def _half(c: Config, half: str, readers: Readers) -> Config:
         got = name if "model_type" in data else ABSENT
         raise InputError(c.model_type, [Fault(f"{half}.model_type", got, f"one of {', '.join(readers)}")])
     hidden = ("architectures", *(CROSS_ATTENTION_KEYS if half == "decoder" else ("tie_word_embeddings",)))  # no head
-    shown = {key: value for key, value in data.items() if key not in hidden}
+    visible = {key: value for key, value in data.items() if key not in hidden}
     if half == "encoder":
-        shown["architectures"] = [f"{name}Model"]
-    inner = Config(shown, name, f"{half}.", c, partial=True)
+        visible["architectures"] = [f"{name}Model"]
+    inner = Config(visible, name, f"{half}.", c, partial=True)
     for key in CROSSING.get(name, ()) if half == "decoder" else ():
         if data.get(key) is not True:
             inner.fault(key, data.get(key, ABSENT), "true, for a decoder attends to its encoder")

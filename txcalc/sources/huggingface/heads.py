@@ -55,7 +55,7 @@ class HeadReader(Keys):
             self.fault("architectures", names, "a list of class names")
             return known[0]
         ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
-        bases = [bare(self.model_type + more) for more in ("model", "textmodel", "")]
+        bases = [bare(self.model_type + suffix) for suffix in ("model", "textmodel", "")]
         writer = names[0].removesuffix("Model") + "ForConditionalGeneration"
         if ending == "Model" and bare(names[0]) not in bases and writer not in metadata.classes(self.model_type):
             ending = None  # …RewardModel and the like
@@ -98,15 +98,15 @@ class HeadReader(Keys):
             self.fault("num_labels", number, f"{len(given)}, the length of id2label")
         return len(given)
 
-    def classifier(self, task: str, default: int = 2, **more: object) -> Raw:
+    def classifier(self, task: str, default: int = 2, **keys: object) -> Raw:
         """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
         labelled = "id2label" in self or "num_labels" in self
         classes = 1 if task == "choice" else 2 if task == "question" and not labelled else self.labels(default)
         if task == "question" and classes != 2:
             self.fault("num_labels", classes, "2, for an answer has a start and an end")
-        return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
+        return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **keys}
 
-    def lm_head(self, tied: bool, **more: object) -> Raw:
+    def lm_head(self, tied: bool, **keys: object) -> Raw:
         """A language-model head; `tied` is the class's default."""
         classes = () if self.path else metadata.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
@@ -119,7 +119,7 @@ class HeadReader(Keys):
                 why = "changed copies of that class, whose classifiers are others, say nothing of them"
                 self.fault("num_labels", ABSENT, "a whole number above 0", why)
             return {"form": "none"} if form == "none" else self.decoder_classifier(form)
-        return {"tied": self.flag("tie_word_embeddings", default=tied), **more}
+        return {"tied": self.flag("tie_word_embeddings", default=tied), **keys}
 
     def summary_activation(self, act: str | None, through: bool = True) -> str | None:
         """The activation of the layer between one position and the classifier, None without such a layer; `act` and
@@ -168,11 +168,14 @@ class HeadReader(Keys):
         self.require_value({}, "pruned_heads", why="pruned heads are not read")
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
-    def require_published_class(self, *prefixes: str, writes: bool = False, more: Sequence[str] = ()) -> None:
+    def require_published_class(self, *prefixes: str, writes: bool = False, suffixes: Sequence[str] = ()) -> None:
         """A fault unless `architectures[0]` is a class of the published code of this model type. `prefixes` begin its
-        classes' names, if not the type's own name; `more` are further endings; with `writes` it has no classifier."""
+        classes' names, if not the type's own name; `suffixes` are further endings; with `writes` it has no
+        classifier."""
         cls = class_of(self.data)
-        classes = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
+        classes = [
+            prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *suffixes)
+        ]
         classes = [name for name in classes if not (writes and name.endswith("classification"))]
         if cls is not None and bare(cls) not in classes:
             expected = f"a class of {self.model_type}, with a head of its own or none"

@@ -218,9 +218,9 @@ def git(c: Config) -> Raw:
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
     idle = tower_model(tower.raw).params if not c.faults else 0
     idle += (tower.width + 3) * d + frames * tower.width
-    more = "each position of a picture that is written about is a token more"
+    reason = "each position of a picture that is written about is a token more"
     what = "text alone is run: the picture's encoder and its projection"
-    raw = c.with_idle(raw, idle, what, f"are held and not run; {more}")
+    raw = c.with_idle(raw, idle, what, f"are held and not run; {reason}")
     attention = c.mha(raw, bias=True)
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
     raw |= {"context": rows, "embedding": {"norm": True}}

@@ -229,13 +229,13 @@ class Keys:
                     f"(--ignore {self.path}{printable(key)} if it does not)"
                 )
         if unknown > MOST_UNKNOWN:
-            more = f"{unknown - MOST_UNKNOWN:,} further keys"
-            self.faults.append(f"{more}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
+            unlisted = f"{unknown - MOST_UNKNOWN:,} further keys"
+            self.faults.append(f"{unlisted}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
         if passed:
-            more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
+            suffix = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
             where = f" in {self.path.rstrip('.')}" if self.path else ""
             unread = f"transformers' {self.model_type} never looks at them and " if knows(self.model_type) else ""
-            self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{more}")
+            self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{suffix}")
         for inner in self.inner:
             inner.report_unread_keys()
 
@@ -261,8 +261,8 @@ class Keys:
             else:
                 refusals.append(f"{self.path}{printable(key)} = {_shortened(value)}")
         if refusals:
-            more = f" and {len(refusals) - 8:,} more" if len(refusals) > 8 else ""
-            self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{more}")
+            suffix = f" and {len(refusals) - 8:,} more" if len(refusals) > 8 else ""
+            self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{suffix}")
 
     def owner_type(self) -> str:
         """The model type whose class has this object's keys; "" where that is not known."""

@@ -329,7 +329,7 @@ def deepseek_v4(c: Config) -> Raw:
         "index_top_k": c.size("index_topk", default=512),
     }
     later: Raw = {"positions": {"theta": c.real("compress_rope_theta", default=160000.0)}}
-    more: dict[str, Raw] = {
+    mixers: dict[str, Raw] = {
         WINDOW: {},
         SELECTED: later | {"compressed": {"rate": rates[SELECTED], **index}},
         POOLED: later | {"compressed": {"rate": rates[POOLED]}},
@@ -354,7 +354,7 @@ def deepseek_v4(c: Config) -> Raw:
         "positions": {"form": "rotary", "theta": c.real("rope_theta", default=1e4), "interleaved": True},
         "head": c.lm_head(False),
     }
-    tables = {names[kind]: parts | table for kind, table in more.items()}
+    tables = {names[kind]: parts | table for kind, table in mixers.items()}
     return layered(raw, ([names[kind] for kind in types], tables))
 
 

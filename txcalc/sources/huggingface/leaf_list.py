@@ -9,14 +9,14 @@ from txcalc.parts.options import Raw
 Leaves = list[Raw]
 
 
-def leaf(name: str, form: str, *sizes: int, **more: object) -> Raw:
+def leaf(name: str, form: str, *sizes: int, **fields: object) -> Raw:
     """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
-    return {"name": name, "form": form, "sizes": list(sizes), **more}
+    return {"name": name, "form": form, "sizes": list(sizes), **fields}
 
 
-def matrix(name: str, d_in: int, d_out: int, **more: object) -> Raw:
+def matrix(name: str, d_in: int, d_out: int, **fields: object) -> Raw:
     """A leaf of a matrix without a bias."""
-    return leaf(name, "linear", d_in, d_out, bias=False, **more)
+    return leaf(name, "linear", d_in, d_out, bias=False, **fields)
 
 
 def leaf_stack(raw: Raw, kinds: dict[str, Leaves], order: list[str]) -> Raw:
@@ -31,14 +31,14 @@ def of_kind(kind: str, leaves: Iterable[Raw]) -> Leaves:
     return [{"kind": kind} | item for item in leaves]
 
 
-def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **more: object) -> Raw:
+def norm_leaf(name: str, width: int, form: str = "layer_norm", /, **fields: object) -> Raw:
     """A norm, named after what it stands before or what it norms."""
-    return leaf(f"{name}_norm", form, width, kind="norm", **more)
+    return leaf(f"{name}_norm", form, width, kind="norm", **fields)
 
 
 def ffn_leaves(
     name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, gated: bool = False,
-    **more: object,
+    **fields: object,
 ) -> Leaves:  # fmt: skip
     """A norm ("": none) and the two matrices after it, or three where it is gated."""
     leaves = [norm_leaf(name, d, norm)] if norm else []
@@ -46,12 +46,12 @@ def ffn_leaves(
     if gated:
         leaves += [leaf(f"{name}_gate", "linear", d, ff, bias=bias), leaf(f"{name}_product", "sum", ff)]
     leaves += [leaf(f"{name}_down", "linear", ff, d, bias=bias), leaf(f"{name}_sum", "sum", d)]
-    return [item | more | {"kind": "feed_forward"} for item in leaves]
+    return [item | fields | {"kind": "feed_forward"} for item in leaves]
 
 
 def attention_leaves(
     name: str, d: int, heads: int, width: int, *, d_source: int = 0, keys: list[int] | None = None, groups: int = 1,
-    bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: object,
+    bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **fields: object,
 ) -> Leaves:  # fmt: skip
     """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
     positions `keys`, as wide as `d_source`."""
@@ -62,7 +62,7 @@ def attention_leaves(
     leaves += [*before, leaf(f"{name}core", form, heads, width, width, groups=groups, bias=False, **span)]
     leaves += [leaf(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
     leaves.append(leaf(f"{name}attention_sum", "sum", to or d))
-    return [more | item | {"kind": "attention"} for item in leaves]
+    return [fields | item | {"kind": "attention"} for item in leaves]
 
 
 def conformer_leaves(

@@ -17,9 +17,9 @@ def language_model(c: Config) -> Config:
     text = c.data.get("text_config")
     default = WRAPPERS[c.model_type]
     if text is None and c.model_type in FLAT:  # the text's keys stand beside vision_config
-        others = {key for key in c.data if key.endswith("_config")} | {"architectures", "model_type"}
-        others |= set(FLAT[c.model_type])
-        fields = {key: value for key, value in c.data.items() if key not in others}
+        outer_keys = {key for key in c.data if key.endswith("_config")} | {"architectures", "model_type"}
+        outer_keys |= set(FLAT[c.model_type])
+        fields = {key: value for key, value in c.data.items() if key not in outer_keys}
         inner = Config({**_absent(c, fields, ""), **fields}, default, "", c)
         _adapters(c)
         c.ignore(*c.data)

@@ -13,8 +13,8 @@ from txcalc.sources.spec import real, size
 NEAR = "hybrid_sliding"
 
 
-def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: object) -> Raw:
-    return leaf(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
+def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **fields: object) -> Raw:
+    return leaf(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **fields})
 
 
 def _core(attention: Raw, window: int | None) -> Raw:

@@ -184,11 +184,11 @@ def mimo(c: Config) -> Raw:
     width, groups = attention["d_head"], attention["n_kv_heads"]
     c.require_value(width, "head_dim", why="hidden_size / num_attention_heads is read")
     raw = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
-    further = c.count("num_nextn_predict_layers", default=0)
+    n_mtp = c.count("num_nextn_predict_layers", default=0)
     q, kv = attention["n_heads"] * width, groups * width
     layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * raw["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
-    what, so = f"{further:,} multi-token-prediction layer{'s' * (further > 1)}", "held, and not run in a forward pass"
-    return c.with_idle(raw, further * layer, what, so)
+    what, so = f"{n_mtp:,} multi-token-prediction layer{'s' * (n_mtp > 1)}", "held, and not run in a forward pass"
+    return c.with_idle(raw, n_mtp * layer, what, so)
 
 
 def nemotron_nas(c: Config) -> Raw:

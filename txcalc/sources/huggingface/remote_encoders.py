@@ -128,7 +128,7 @@ def nezha(c: Config) -> Raw:
 
     Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
     """
-    c.require_published_class(more=_BERT)
+    c.require_published_class(suffixes=_BERT)
     raw = _as_bert(c, "Nezha", rows=None)
     heads, n = raw["attention"]["n_heads"], raw["n_layers"]
     met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
@@ -138,7 +138,7 @@ def nezha(c: Config) -> Raw:
 
 def ernie_m(c: Config) -> Raw:
     """BERT without types and without a language model: transformers' until its fifth version."""
-    c.require_published_class(more=_BERT[1:2])
+    c.require_published_class(suffixes=_BERT[1:2])
     if c.class_ends("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
         c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
     if not c.data.get("architectures"):
@@ -146,13 +146,13 @@ def ernie_m(c: Config) -> Raw:
     return _as_bert(c, "ErnieM", types=None)
 
 
-def _as_bert(c: Config, name: str, **more: Any) -> Raw:
+def _as_bert(c: Config, name: str, **options: Any) -> Raw:
     """A config whose classes are BERT's by another name."""
     names, declared_type = c.data.get("architectures"), c.model_type
     if isinstance(names, list) and names and isinstance(names[0], str):
         c.override(architectures=[names[0].replace(name, "Bert")])
     c.model_type = "bert"
-    raw = bert_like(c, **more)
+    raw = bert_like(c, **options)
     c.model_type = declared_type
     return raw
 

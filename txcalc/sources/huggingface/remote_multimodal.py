@@ -156,12 +156,12 @@ def xgenmm(c: Config) -> Raw:
     for key in ("vision_encoder_config", "vision_tokenizer_config"):
         if vision := c.table(key):
             vision.ignore(*vision.data)
-    texts, further = ("phi3",), 3
+    texts, extra = ("phi3",), 3
     raw = inside(c, "text_config", lambda inner: _typed(inner, texts, "initial_tokenizer_len"), "xgenmmmodel")
     if raw.get("head", {}).get("tied"):
         c.fault("text_config.tie_word_embeddings", True, "false", "its head has a bias and rows of its own")
-    rows = {"embedding": {**raw.get("embedding", {}), "extra": further}, "head": {**raw.get("head", {}), "bias": True}}
-    extra_head = leaf("further_tokens", "linear", raw["d_model"], further, kind="head")
+    rows = {"embedding": {**raw.get("embedding", {}), "extra": extra}, "head": {**raw.get("head", {}), "bias": True}}
+    extra_head = leaf("further_tokens", "linear", raw["d_model"], extra, kind="head")
     return raw | rows | {"around": [*raw.get("around", []), extra_head]}
 
 

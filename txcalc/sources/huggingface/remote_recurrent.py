@@ -49,8 +49,8 @@ def stripedhyena(c: Config) -> Raw:
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
     mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
+    hyena = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
+    if not isinstance(mixing, list) or len(hyena) + len(mixing) != n or c.data.get("hyena_layer_idxs") != hyena:
         c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
     raw |= {
         "attention": attention,
@@ -60,7 +60,7 @@ def stripedhyena(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
         "head": {"tied": c.flag("tie_embeddings", default=False)},
     }
-    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
+    kinds = ["hyena" if i in hyena else "attention" for i in range(n)]
     return layered(raw, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 

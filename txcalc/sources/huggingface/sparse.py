@@ -39,9 +39,9 @@ def qwen2_moe(c: Config) -> Raw:
 def uncounted(c: Config) -> None:
     """A note of MiniMax's modules that predict further tokens."""
     c.ignore("mtp_transformer_layers", "num_mtp_modules")
-    further = c.data.get("num_mtp_modules")
-    if further:
-        c.note(f"{shown(further)} modules that predict further tokens (num_mtp_modules) are not counted")
+    mtp_modules = c.data.get("num_mtp_modules")
+    if mtp_modules:
+        c.note(f"{shown(mtp_modules)} modules that predict further tokens (num_mtp_modules) are not counted")
 
 
 def minimax_m2(c: Config) -> Raw:

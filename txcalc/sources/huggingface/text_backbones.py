@@ -121,7 +121,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
 def step3p5(c: Config) -> Raw:
     """Gates a head, more heads in layers with a window; lists by layer go on to the layers that predict further."""
     raw = c.stack()
-    n, more = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
+    n, n_mtp = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
     kv_names = ("num_key_value_heads", "num_attention_groups")
     attention = c.heads(raw, kv=8, d_head=128, kv_names=kv_names, attention_bias=False)
     mixed = c.experts(("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
@@ -132,12 +132,12 @@ def step3p5(c: Config) -> Raw:
         "norm": c.rms(eps=1e-5, offset=True),
         "head": c.lm_head(False),
     }
-    types = _per_layer(c, "layer_types", n, more, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
+    types = _per_layer(c, "layer_types", n, n_mtp, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
     listed = c.data.get("moe_layers_enum")
     c.ignore("moe_layers_enum")
     parts = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else range(3, n)
     named = {str(part).strip() for part in parts}
-    kinds = _per_layer(c, "mlp_layer_types", n, more, ["sparse" if str(i) in named else "dense" for i in range(n)],
+    kinds = _per_layer(c, "mlp_layer_types", n, n_mtp, ["sparse" if str(i) in named else "dense" for i in range(n)],
                  any_of("dense", "sparse"))  # fmt: skip
     local = c.table("attention_other_setting")
     count = c.size("num_sliding_attention_heads", default=None, null=None)
@@ -155,10 +155,10 @@ def step3p5(c: Config) -> Raw:
     return layered(raw, axis, c.dense_where(raw, [kind == "dense" for kind in kinds]))
 
 
-def _per_layer(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
+def _per_layer(c: Config, key: str, n: int, n_mtp: int, default: list[Any], of: Any) -> list[Any]:
     """A list with an item a layer, and perhaps one for each that predicts further tokens."""
     items = c.items(key, of=of, length=None, default=default) or default
-    if len(items) not in (n, n + more):
+    if len(items) not in (n, n + n_mtp):
         c.fault(key, items, f"a list of {n:,} items, one per layer")
         return default
     return items[:n]

@@ -75,8 +75,8 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
         outer.finish(c.model_type)
         parts = [_described(*reading) for reading in readings]
     except InputError as error:
-        more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
-        c.note(f"params.whole is not known: {error.faults[0]}{more}")
+        suffix = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
+        c.note(f"params.whole is not known: {error.faults[0]}{suffix}")
         return answer
     c.assumptions += outer.assumptions
     c.note(f"beside the language model: {', '.join(words for _, words, _ in parts)} parameters")
@@ -189,13 +189,13 @@ def _function(name: str, module: str) -> Any:
 
 def _plan(
     tower: str, projector: str | list[Raw], others: str = "", key: str = "vision_config", of: str = "vision",
-    ignore: str = "", sizes: Sequence[object] = (), absent: str = "", drops_first: bool = False, **more: object,
+    ignore: str = "", sizes: Sequence[object] = (), absent: str = "", drops_first: bool = False, **options: object,
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the name of the tower's function, that of the projector's or its steps
     (`by_row`), the model types that the tower's config may have instead, and arguments of the tower's function: default
     sizes that are not its own, and more."""
     read_tower = _function(tower, "towers")
-    read_row = (lambda v: read_tower(v, *sizes, **more)) if sizes or more else read_tower
+    read_row = (lambda v: read_tower(v, *sizes, **options)) if sizes or options else read_tower
     instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}
     read_projector = (
         _function(projector, "projectors")

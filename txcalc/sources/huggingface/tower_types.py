@@ -68,9 +68,9 @@ def count_params(leaves: list[Raw]) -> int:
     return build(leaf_tower(1, leaves), "leaves").params
 
 
-def resampler_step(leaves: list[Raw], reads: int, makes: int, to: int, **more: int) -> Raw:
+def resampler_step(leaves: list[Raw], reads: int, makes: int, to: int, **keys: int) -> Raw:
     """Of every `reads` positions `makes`, as wide as `to`."""
-    return {"resample": leaves, "reads": reads, "makes": makes, "to": to, **more}
+    return {"resample": leaves, "reads": reads, "makes": makes, "to": to, **keys}
 
 
 def strided_convolution(grid: int, widths: Sequence[int], bias: bool) -> Raw:

@@ -62,10 +62,10 @@ def _act(v: Config, default: str) -> str:
     return v.activation("hidden_act", default=default)
 
 
-def square(v: Config, image: int, patch: int, **more: bool) -> Raw:
+def square(v: Config, image: int, patch: int, **keys: bool) -> Raw:
     """Square pictures in square patches."""
     grid, pixels, channels = grid_of(v, image, patch)
-    return {"image": grid * pixels, "patch": pixels, "channels": channels, **more}
+    return {"image": grid * pixels, "patch": pixels, "channels": channels, **keys}
 
 
 # Towers, by the model type of their configs.
@@ -175,12 +175,12 @@ def _intern(v: Config, size: Sizes, form: str, biased: bool, normed: bool, visio
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
     attention = {"bias": ["q", "k", "v", "o"] if biased else ["o"], "qk_norm": "width" if normed else "none"}
-    more = {"qk_bias": False} if normed and norm == "layer" else {}
+    keys = {"qk_bias": False} if normed and norm == "layer" else {}
     raw = stack(
         size,
         _act(v, "gelu"),
         attention=attention,
-        norm={"form": norm or "layer", "layer_scale": True, "final": False, **more},
+        norm={"form": norm or "layer", "layer_scale": True, "final": False, **keys},
         positions={"form": "learned" if learned else "none"},
         vision=vision,
     )
@@ -289,8 +289,8 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
         v.fault("deepstack_visual_indexes", handed, "a list of layers")
         handed = []
     norm, merge, *steps_after = _merger(tower, out)
-    more: Steps = ({"branch": [merge, norm, *steps_after], "times": len(handed)},) if handed else ()
-    return Tower(out, raw, steps=(*more, norm, merge, *steps_after))
+    branches: Steps = ({"branch": [merge, norm, *steps_after], "times": len(handed)},) if handed else ()
+    return Tower(out, raw, steps=(*branches, norm, merge, *steps_after))
 
 
 def glm4v(v: Config, ocr: bool = False) -> Tower:

@@ -100,11 +100,11 @@ _RATIOS = [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]
 def mllama(v: Config) -> Tower:
     """Llama 3.2's: layers over all tiles of a picture, a norm, and layers with a gate on each branch; gated tables of
     tiles and of positions in them. Each tile is filled up to a multiple of 8 positions."""
-    n, more = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
+    n, global_layers = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
     sizes = Sizes(
         v.size("hidden_size", default=1280),
         v.size("intermediate_size", default=5120),
-        n + more,
+        n + global_layers,
         v.size("attention_heads", "num_attention_heads", default=16),
     )
     d = sizes.width
@@ -125,7 +125,7 @@ def mllama(v: Config) -> Tower:
     around += [leaf("class_token", "held", d), leaf("positions", "table", patches, d, bias=True)]
     around += [leaf("tile_positions", "table", rows, tiles * patches * d, bias=True, **once)]
     around += [leaf("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
-    around += [leaf("gates", "held", 3 + 2 * more)]
+    around += [leaf("gates", "held", 3 + 2 * global_layers)]
     around = [*of_kind("embedding", around), norm_leaf("first", d), norm_leaf("middle", d)]
     raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
     raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
@@ -300,9 +300,9 @@ def janus_codec(q: Config) -> Tower:
     that says the next."""
     codes, code = q.size("num_embeddings", default=16384), q.size("embed_dim", default=8)
     wide = q.size("projection_dim", default=2048)
-    embed_dim, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
+    embed_dim, extra_layers = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
     leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, wide)]
-    leaves += [leaf("aligners", "linear", wide, wide, times=more)] * (more > 0)
+    leaves += [leaf("aligners", "linear", wide, wide, times=extra_layers)] * (extra_layers > 0)
     leaves += [leaf("head_first", "linear", embed_dim, wide), leaf("head_last", "linear", wide, codes)]
     return Tower(wide, leaf_tower(wide, [*_codec(q), *leaves]), why="it makes pictures")
 

@@ -8,8 +8,9 @@ parameters and FLOPs alone.
 What has a theorem already is left, unless `--again`; `--further` also shows what those of the presets lack beyond
 parameters and forward FLOPs (training, saved activations, decoding, masks). Structures that cannot be proved are
 printed with the reason. A structure takes one to forty seconds. A FOLDER holds `truth.json` and `configs/NAME.json`, as
-`evidence/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--check` makes kept
-theorems again and compares: exit code 1 where one is another; `--part 3/10` those of every tenth key, from the third.
+`tests/scripts/configs.py` has them. `--prune` drops theorems of structures that none of all these has. `--check` makes
+kept theorems again and compares: exit code 1 where one is another; `--part 3/10` those of every tenth key, from the
+third.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python tests/scripts/proved.py FOLDER … [--run] [--part 1/3]
 
-FOLDER is as `evidence/configs.py` has it. Prints every config whose parameters or FLOPs are not proved, with the
+FOLDER is as `tests/scripts/configs.py` has it. Prints every config whose parameters or FLOPs are not proved, with the
 structures for want of which they are not; every one whose proved parameters are not the record's; then the counts.
 `--run` also builds the modules of each, one layer of each kind, and counts their weights and FLOPs where theorems say
 that they are proved: a mark that this contradicts is printed, and makes the exit code 1.

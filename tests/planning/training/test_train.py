@@ -320,7 +320,7 @@ def test_how_many_of_a_node_are_used_is_said() -> None:
 def test_the_layouts_proposed_were_measured_fast() -> None:
     """nanotron's playbook, 1B and 3B on 1 to 32 nodes of a network that was measured: of the layouts of a cell (256
     sequences a step), that predicted fastest among those predicted to fit was measured at 90 % of the best one or more.
-    Pipelines on 64 nodes wait for their messages as the benchmark's branch does (`evidence.WAITS`): nearly all did.
+    Pipelines on 64 nodes wait for their messages as the benchmark's branch does (`step_time.WAITS`): nearly all did.
     Runs without a pipeline take a third longer than predicted: code that runs eagerly. On 64 nodes twins differ by six
     times, and none is found."""
     cells: dict[tuple[str, int], list[tuple[float, float]]] = {}

@@ -34,7 +34,7 @@ from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, si
 MAX_KEYS = 10_000  # of one object
 
 
-# Activations by the names of transformers' table, as those of `parts.COST`.
+# Activations by the names of transformers' table, as those of `parts.work.COST`.
 ACTIVATIONS: dict[str, str] = table("families.json")["activations"]
 
 

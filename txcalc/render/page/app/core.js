@@ -202,7 +202,7 @@ function reachesZero(values, most) {
   return least(0n, top, (i) => value(i) >= 0n);
 }
 
-// ---- Rules of thumb: planning/rules.py ----
+// ---- Rules of thumb: planning/conventions.py ----
 
 function rules(model, figures) {
   const t = figures.totals,

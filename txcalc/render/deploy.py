@@ -139,13 +139,12 @@ def comparison(answer: DeployComparison) -> Report:
         TableCell("tokens/s per GPU", "tokens/s\nper GPU"),
         *serving.COST_HEADINGS[: 2 * priced],
     )
-    timed = (each for each in answer.deployments if isinstance(each, Deploy) and each.speed)
     answers = [each for each in answer.deployments if isinstance(each, Deploy)]
     against = [f"{each.layout.gpus} × {each.gpu.name}: {serving.api(each, each.api)}" for each in answers if each.api]
     header = [
         *_advice(answer),
         *against,
-        *next((serving.shared(each, each.speed) for each in timed if each.speed), []),
+        *(serving.shared(answers, speeds[0]) if speeds else []),
     ]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
 

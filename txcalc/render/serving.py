@@ -209,17 +209,19 @@ def load(point: Point, as_rate: bool = False) -> str:
     return f"{what} on {point.layout}, TTFT {_seconds(steady.ttft_s.mean)}{tpot}{rate}{price}"
 
 
-def shared(answer: Deploy, speed: Speed) -> list[str]:
-    """The load and definitions that several deployments share."""
-    work, engine = answer.workload, answer.engine
+def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
+    """The load and definitions that several deployments share, and all of their formats."""
+    work = answers[0].workload
+    weights, caches = (
+        ", ".join(dict.fromkeys(getattr(each.engine, name) for each in answers)) for name in ("weights", "kv")
+    )
     within = " within the limits" if speed.limits else ""
     users = f"as many users as fit{within}" if speed.capacity else _load(speed)
     most = "within the limits" if within and speed.capacity else "as many as memory holds"
     return [
-        f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; "
-        f"weights {engine.weights}, cache {engine.kv}",
-        *([f"limits: {_limits(speed)}; the table has means"] if speed.checks else ()),
-        *(f"{name.upper()}: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
+        f"{users}, prompts of {work.prompt:,} and answers of {work.answer:,} tokens; weights {weights}, cache {caches}",
+        *([f"limits: {_limits(speed)}"] if speed.checks else ()),
+        *(f"{name.upper()}, mean: {speed.definitions[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
         f"max users: requests in flight at full context, {most}. Speeds: achievable, each in its best layout "
         "(floors: --json)",
     ]

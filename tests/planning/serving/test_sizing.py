@@ -180,6 +180,8 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert re.search(r"cheapest +dp=3 .* 7\.50 +0\.2595", out) and out.count("cheapest") == 2
     unpriced, slow = run(*argv[:1], "--gpu", "l40s,h100", *CHAT)[1], run(*argv[:1], "--gpu", "l40s:1,h100:1", *CHAT)[1]
     assert unpriced.startswith("for this load: llama-3.1-8b on 3 × h100-sxm, llama-3.1-8b on 20 × l40s (prices\n")
+    mixed = run("llama-3.1-8b", "gpt2", "--gpu", "h100:1,4090:1", "--context", "1k")[1]
+    assert "weights bf16, fp32, cache bf16\nTTFT, mean: " in mixed
     assert slow.startswith("none serves this load within the limits\n")
     # Without a load each is at its capacity, and compared by the cost of its tokens; what does not serve is last.
     cards = [word for card in ("l4:1@0.1", "l40s:4@1", "h100:1@2.5") for word in ("--gpu", card)]

@@ -42,7 +42,7 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         fix = f" ({self.fix})" if self.fix else ""
-        return f"{self.key} is {shown(self.got)}, expected {self.expected}{fix}"
+        return f"{self.key} is {quote(self.got)}, expected {self.expected}{fix}"
 
 
 class Absent:
@@ -59,7 +59,7 @@ ABSENT = Absent()
 NULL = Absent("null")  # JSON's
 
 
-def shown(value: object, limit: int = 60) -> str:
+def quote(value: object, limit: int = 60) -> str:
     """`repr`, cut to `limit` characters; never fails (an int of 10^9 digits has no decimal form)."""
     if isinstance(value, list | dict) and len(value) > limit:
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,} items"
@@ -132,7 +132,7 @@ class UnknownName(InputError):
         self.what, self.name = what, name
         self.near = nearest(name, known)
         mend = meant(self.near, hint)
-        super().__init__(where, [f"no {what} named {shown(name)}" + (f" ({mend})" if mend else "") + way_out])
+        super().__init__(where, [f"no {what} named {quote(name)}" + (f" ({mend})" if mend else "") + way_out])
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:

@@ -16,7 +16,7 @@ from paths import DATA
 
 import txcalc
 from txcalc import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
-from txcalc.errors import ABSENT, Fault, nearest, shown
+from txcalc.errors import ABSENT, Fault, nearest, quote
 from txcalc.parts.forms import FORMS
 from txcalc.sources import build
 
@@ -263,7 +263,7 @@ def test_exit_codes() -> None:
     ids=["int", "text", "absent", "long text", "long int", "long int in a list"],
 )
 def test_a_value_is_always_shown(value: object, text: str) -> None:
-    assert shown(value) == text
+    assert quote(value) == text
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,7 @@ def test_what_is_proved_of_some_lengths_alone_is_not_proved_on_the_page() -> Non
     assert all_known(gemma, KNOWN)["training"] == Evidence("proved", "all B, T ≥ 2")
     page = PageModel.of("gemma-2-9b", explore(gemma))
     assert page.known["training"].how == "modelled" and page.known["flops"].how == "proved"
-    assert not any("training flops" in domain.further for domain in explore(gemma).domains)
+    assert not any("training flops" in domain.extra_theorems for domain in explore(gemma).domains)
 
 
 def test_two_sources_make_one_small_file(tmp_path: Path) -> None:

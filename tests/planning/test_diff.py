@@ -32,7 +32,7 @@ def test_each_costs_what_the_same_change_by_hand_costs() -> None:
     model = txcalc.load("llama-3.1-8b")
     before = model.ledger(tokens=2048)
     for key, letter in (("n_layers", "L"), ("vocab_size", "V"), ("feed_forward.d_ff", "F")):
-        changed = txcalc.load("llama-3.1-8b", {letter: found[key].other}).ledger(tokens=2048)
+        changed = txcalc.load("llama-3.1-8b", {letter: found[key].right}).ledger(tokens=2048)
         assert found[key].letter == letter
         assert found[key].cost == cost(before, changed)
     assert found["n_layers"].cost is not None
@@ -51,7 +51,7 @@ def test_attention_is_told_from_experts_and_from_depth() -> None:
     """Each by hand: MLA over 126 dense layers of 16,384, experts under GQA in all but three, 61 layers of 126."""
     found = diff("llama-3.1-405b", "deepseek-v3")
     alone = {key: d for key, d in found.items() if key.startswith("layers.")}
-    assert {key: (d.one, d.other) for key, d in alone.items()} == {
+    assert {key: (d.left, d.right) for key, d in alone.items()} == {
         "layers.n_layers": (126, 61),
         "layers.mixer": ("GQA", "MLA"),
         "layers.feed_forward": ("feed_forward", "3*feed_forward, 58*experts"),

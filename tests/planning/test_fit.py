@@ -269,7 +269,7 @@ def test_the_last_byte_is_enough() -> None:
     held = RankBytes(model, Sharding(model).stages(layout)[0], how, layout)
     for context, sequences in ((100, 1), (4000, 3)):
         most = max(held.activations(context, sequences).values())
-        all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.rest.values()) + most
+        all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.overheads.values()) + most
         assert held.fits(all_of_it, context, sequences) and not held.fits(all_of_it - 1, context, sequences)
 
 

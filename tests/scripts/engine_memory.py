@@ -70,7 +70,7 @@ def lines(row: dict[str, Any]) -> dict[str, tuple[float, float | None]]:
     """What is predicted of every line of a log, and the log's own; weights with the rotary table that is loaded with
     them."""
     gpu, parts = gpu_of(row), row["parts"]
-    rest = gpu.rank.rest
+    rest = gpu.rank.overheads
     graphs = rest.get("CUDA graphs") or gpu.rank.graphs
     found = {"weights": gpu.weights + rest["rotary table"], "activations": gpu.peak}
     found |= {"outside torch": rest["outside torch"], "graphs": graphs, "cache": gpu.pool}

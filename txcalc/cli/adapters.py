@@ -150,7 +150,7 @@ def prove(call: Call, *, everything: Annotated[bool, o.EVERY_PRESET] = False) ->
 def report(
     call: Call,
     *,
-    out: Annotated[Path, o.OUT.more("the page (-: standard output).")],
+    out: Annotated[Path, o.OUT.with_help("the page (-: standard output).")],
     force: Annotated[bool, o.FORCE] = False,
 ) -> None:
     """Asks for the page and writes it."""
@@ -239,9 +239,9 @@ def sweep(
     call: Call,
     *,
     out: Annotated[
-        Path | None, o.OUT.more("a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]').")
+        Path | None, o.OUT.with_help("a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]').")
     ] = None,
-    workers: Annotated[int, o.WORKERS.more("(with --out).")] = 1,
+    workers: Annotated[int, o.WORKERS.with_help("(with --out).")] = 1,
     cluster: Annotated[
         str | None,
         o.Option("With --out: compute on the workers of a Dask scheduler.", "ADDRESS", "Engine"),
@@ -313,7 +313,7 @@ def verify(
     *,
     lora: Annotated[
         str | None,
-        o.LORA.more("With --layout, base=bf16 or fp32: dtype of the frozen matrices; dtype=: of the adapters."),
+        o.LORA.with_help("With --layout, base=bf16 or fp32: dtype of the frozen matrices; dtype=: of the adapters."),
     ] = None,
     everything: Annotated[bool, o.EVERY_PRESET] = False,
     torchrun: Annotated[

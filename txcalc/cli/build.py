@@ -91,9 +91,9 @@ TAKEN = {"--set": "set_", "--lora": "lora", "--ignore": "ignore"}  # options tha
 def _taken(question: o.Question) -> list[o.Keyword]:
     """The options that change a model while it is read."""
     keywords = {
-        "--set": o.Keyword("set_", o.SET.more("Repeatable."), list[str] | None, None),
+        "--set": o.Keyword("set_", o.SET.with_help("Repeatable."), list[str] | None, None),
         "--lora": o.Keyword("lora", o.LORA, str | None, None),
-        "--ignore": o.Keyword("ignore", o.IGNORE.more("Repeatable."), list[str] | None, None),
+        "--ignore": o.Keyword("ignore", o.IGNORE.with_help("Repeatable."), list[str] | None, None),
     }
     return [keywords[flag] for flag in question.takes]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, shown
+from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, quote
 from txcalc.hardware import KEYS, MEMORIES, Accelerator, assumed, generations, short_key
 from txcalc.hardware.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.sources.presets import folder, read
@@ -224,7 +224,7 @@ class Reader:
         for key in self.raw:
             if key not in known:
                 mend = meant(nearest(key, known)[:1], f"known: {', '.join(known)}")
-                self.faults.append(f"{shown(key)} is not a key of it ({mend})")
+                self.faults.append(f"{quote(key)} is not a key of it ({mend})")
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.raw.get(key, {})

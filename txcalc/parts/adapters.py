@@ -76,19 +76,19 @@ class Frozen(Composite):
     part: Composite
     adapters: Adapters | None = None
     before: tuple[KeptInput, ...] = ()
-    apart: bool = False  # no gradient reaches it
+    detached: bool = False  # no gradient reaches it
 
     @cached_property
     def content(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
         """The children, and the inputs that nothing in it saves."""
-        return freeze(self.part.parts, self.adapters, self.before, self.apart)
+        return freeze(self.part.parts, self.adapters, self.before, self.detached)
 
     def children(self) -> Iterator[Child]:
         yield from self.content[0]
 
 
 def freeze(
-    children: Iterable[Child], adapters: Adapters | None, before: tuple[KeptInput, ...] = (), apart: bool = False
+    children: Iterable[Child], adapters: Adapters | None, before: tuple[KeptInput, ...] = (), detached: bool = False
 ) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
     """The children with frozen weights and adapters, and the inputs of linear layers that nothing saves.
 
@@ -99,7 +99,7 @@ def freeze(
         part, data = child.part, child.gradient == "weights"
         if isinstance(part, Composite):
             learns = None if child.gradient == "none" else adapters
-            inner = Frozen(part=part, adapters=learns, before=(*inputs, *before), apart=apart)
+            inner = Frozen(part=part, adapters=learns, before=(*inputs, *before), detached=detached)
             frozen.append(child._replace(part=inner))
             before = inner.content[1]
             inputs = []
@@ -116,7 +116,7 @@ def freeze(
                     )
                 )
                 continue
-        gradient: Gradient = "none" if apart or data or child.gradient == "none" else "input"
+        gradient: Gradient = "none" if detached or data or child.gradient == "none" else "input"
         frozen.append(child._replace(part=part.frozen, gradient=gradient))
     return tuple(frozen), (*inputs, *before)
 
@@ -127,7 +127,7 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
         if child.duty == "layer":
             yield child
         elif isinstance(child.part, Composite):
-            yield child._replace(part=Frozen(part=child.part, apart=child.name == "embedding"))
+            yield child._replace(part=Frozen(part=child.part, detached=child.name == "embedding"))
         else:
             yield child._replace(part=child.part.frozen, gradient="input")
 

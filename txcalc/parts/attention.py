@@ -322,7 +322,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         if self.qk_norm == "width":
             return qk_norm.over(product((heads, width))), qk_norm.over(groups * width)
         if self.qk_norm == "apart":
-            return qk_norm.over(width, heads, apart=True), qk_norm.over(width, groups, apart=True)
+            return qk_norm.over(width, heads, per_group=True), qk_norm.over(width, groups, per_group=True)
         bare = qk_norm.replace(weighted=False)
         return bare.over(width, heads), bare.over(width, groups)
 

@@ -109,7 +109,7 @@ class FeaturesOptions(Options, section="features"):
             width=self.width,
             embedded=self.embedded,
             bias=self.bias,
-            norm=norm.over(self.width, self.number, apart=True) if self.norm else None,
+            norm=norm.over(self.width, self.number, per_group=True) if self.norm else None,
             embedding_norm=norm.over(d_model) if self.norm and self.embedded else None,
         )
 

@@ -20,17 +20,17 @@ from txcalc.parts.sharding import Collective, Ways
 class Head(Composite):
     """A head over a vocabulary or classes, optionally after a transform (BERT's masked-LM head); or a pooler.
 
-    A language-model head works at the positions that get logits, a classifier or pooler at `one`: the first, or with
-    `pool` the mean of all others, with a norm of its own; `joined`: both, concatenated. A `reader` pools all positions
-    by attention. `scale` multiplies the logits, `softcap` bounds them by a tanh. `classes`: the outputs are classes,
-    not a vocabulary.
+    A language-model head works at the positions that get logits, a classifier or pooler at a `single_position`: the
+    first, or with `pool` the mean of all others, with a norm of its own; `joined`: both, concatenated. A `reader` pools
+    all positions by attention. `scale` multiplies the logits, `softcap` bounds them by a tanh. `classes`: the outputs
+    are classes, not a vocabulary.
     """
 
     projection: Linear | None
     transform: Linear | None
     activation: Activation | None
     norm: Norm | None
-    one: bool
+    single_position: bool
     kind: str = "head"
     scale: float | None = None
     softcap: float | None = None
@@ -49,31 +49,31 @@ class Head(Composite):
         return replace(self, projection=self.projection and replace(self.projection, tied=True))
 
     def children(self) -> Iterator[Child]:
-        on = on_one if self.one else on_logits
+        on = on_one if self.single_position else on_logits
         gather = list(optional("gather", self.gather, on=on))
-        yield from () if self.apart else gather
+        yield from () if self.position_wise else gather
         yield from optional("reader", self.reader)
         yield from optional("pool", self.pool, on=without_class_token)
         yield from optional("pool_norm", self.pool_norm, on=on)
         yield from optional("transform", self.transform, on=on)
         yield from optional("activation", self.activation, on=on)
         yield from optional("norm", self.norm, on=on, kind="head", forced=True)
-        yield from gather if self.apart else ()
+        yield from gather if self.position_wise else ()
         yield from optional("projection", self.projection, on=on, duty="logits")
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
         yield from optional("join", self.join, on=on, duty="logits")
 
     @property
-    def apart(self) -> bool:
+    def position_wise(self) -> bool:
         """Whether it works on every position by itself: before the projection, on each rank's share of them.
 
         Source   Megatron-LM 04255480, core/models/bert/bert_lm_head.py: dense and layernorm are `sequence_parallel`
         """
-        return not self.one and self.pool is None and self.reader is None
+        return not self.single_position and self.pool is None and self.reader is None
 
     def along(self, child: Child) -> bool:
-        return self.apart and child.name in ("transform", "activation", "norm")
+        return self.position_wise and child.name in ("transform", "activation", "norm")
 
     def shard(self, ways: Ways) -> Head:
         """Vocabulary-parallel (or class-parallel) rows; the transform is replicated."""
@@ -81,7 +81,7 @@ class Head(Composite):
             return self
         projection = replace(self.projection, d_out=ways.rows(self.projection.d_out, self.classes))
         join = ways.all_gather(projection.d_out * ways.tp)
-        first = self.projection if self.apart else self.transform or self.projection
+        first = self.projection if self.position_wise else self.transform or self.projection
         return replace(self, projection=projection, gather=ways.gather_positions(first.d_in), join=join)
 
 
@@ -250,7 +250,7 @@ class Classifier(PooledHead, forms="classifier"):
     def build(self, at: HeadInputs) -> Head:
         width = 2 * at.d_model if self.pool == "both" else at.d_model
         projection = Linear(d_in=width, d_out=self.classes, bias=self.bias)
-        head = _head(projection, one=not self.every, classes=True, reader=at.reader)
+        head = _head(projection, single_position=not self.every, classes=True, reader=at.reader)
         normed = at.norm.over(at.d_model)
         if self.transform is None:
             return replace(head, norm=normed if self.norm else None, **self.pooling(at))
@@ -275,9 +275,8 @@ class NoHead(PooledHead, forms="none"):
 
 def _head(projection: Linear | None, **fields: Any) -> Head:
     """A projection of every position, bare but for what is given."""
-    return Head(
-        **{"projection": projection, "transform": None, "activation": None, "norm": None, "one": False, **fields}
-    )
+    bare = {"transform": None, "activation": None, "norm": None, "single_position": False}
+    return Head(projection=projection, **{**bare, **fields})
 
 
-_POOLED = _head(None, one=True, kind="other")
+_POOLED = _head(None, single_position=True, kind="other")

@@ -228,7 +228,7 @@ class MatrixMemory(Composite):
     def norm(self) -> Norm:
         """Per head, with own weights."""
         eps, heads = self.norm_eps, self.n_heads
-        return Norm(width=self.d_value, form="layer", bias=self.bias, eps=eps, groups=heads, apart=True)
+        return Norm(width=self.d_value, form="layer", bias=self.bias, eps=eps, groups=heads, per_group=True)
 
     def shard(self, ways: Ways) -> MatrixMemory:
         """Its heads."""

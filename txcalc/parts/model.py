@@ -52,7 +52,7 @@ class Root(Composite):
         return tuple(self.halves.values())
 
     @property
-    def alone(self) -> Stack | None:
+    def single_stack(self) -> Stack | None:
         """The stack, if it is nothing else."""
         return None
 
@@ -198,7 +198,7 @@ class Stack(Root):
         return {"": self}
 
     @property
-    def alone(self) -> Stack:
+    def single_stack(self) -> Stack:
         return self
 
     def with_stacks(self, change: Callable[[Stack], Stack]) -> Stack:

@@ -18,7 +18,7 @@ class Norm(Leaf):
     """LayerNorm or RMSNorm over the last axis of (B, T, groups, width).
 
     Unit     FLOPs under other: 7 per element (LayerNorm), 6 (without bias), 4 (RMSNorm)
-    Kept     its input (`keeps`), as the fused kernel does; statistics, one or two per row, are listed apart
+    Kept     its input (`keeps`), as the fused kernel does; statistics, one or two per row, are listed per_group
     Source   Ba et al. 2016 (arXiv 1607.06450); Zhang and Sennrich 2019 (arXiv 1910.07467)
     """
 
@@ -31,7 +31,7 @@ class Norm(Leaf):
     eps: float | None
     groups: Num = 1
     # Weights per group (Cohere's Q and K norms) instead of shared ones.
-    apart: bool = False
+    per_group: bool = False
     weighted: bool = True
     offset: bool = False  # multiplies by 1 + weight (Gemma)
     # Whether its input is saved for backward; False: another norm saves the same tensor (a parallel block's two norms).
@@ -69,7 +69,7 @@ class Norm(Leaf):
     @cached_property
     def all_weights(self) -> tuple[Weight, ...]:
         """The weights that it reads, borrowed or not."""
-        shape = (self.groups, self.width) if self.apart else (self.width,)
+        shape = (self.groups, self.width) if self.per_group else (self.width,)
         weight = (Weight("weight", shape),) if self.weighted else ()
         return (*weight, Weight("bias", shape)) if self.bias else weight
 
@@ -85,13 +85,13 @@ class Norm(Leaf):
 
     @property
     def shared_by(self) -> Num:
-        return 1 if self.apart else self.groups
+        return 1 if self.per_group else self.groups
 
     def statistics(self, work: Workload) -> Num:
         """Of a LayerNorm with weights of each group a deviation alone: no kernel has such, and its centred input is
         kept."""
         rows = work.positions * self.groups
-        return rows if self.form == "rms" or self.apart else 2 * rows
+        return rows if self.form == "rms" or self.per_group else 2 * rows
 
 
 class NormOptions(Options, section="norm"):
@@ -152,22 +152,22 @@ class NormOptions(Options, section="norm"):
         """Whether all parts of the layer are parallel."""
         return self.parallel in ("shared", "separate")
 
-    def over(self, width: Num, groups: Num = 1, *, apart: bool = False) -> Norm:
+    def over(self, width: Num, groups: Num = 1, *, per_group: bool = False) -> Norm:
         """The norm over `groups` of `width`."""
-        return self._norm(self.bias, width, groups, apart)
+        return self._norm(self.bias, width, groups, per_group)
 
     def last(self, width: Num) -> Norm:
         """The norm after the last layer."""
         return self._norm(self.final_bias, width)
 
-    def _norm(self, bias: bool, width: Num, groups: Num = 1, apart: bool = False) -> Norm:
+    def _norm(self, bias: bool, width: Num, groups: Num = 1, per_group: bool = False) -> Norm:
         return Norm(
             width=width,
             form=self.form,
             bias=bias and self.weighted,
             eps=self.epsilon_or(EPS[self.form]),
             groups=groups,
-            apart=apart,
+            per_group=per_group,
             weighted=self.weighted,
             offset=self.offset,
         )

@@ -48,8 +48,8 @@ class KeyDifference(NamedTuple):
 
     key: str
     letter: str
-    one: Any
-    other: Any
+    left: Any
+    right: Any
     cost: CostChange | None
     why: str = ""
 
@@ -69,8 +69,8 @@ class _Change(NamedTuple):
     the key then follows from others."""
 
     key: str
-    one: Any
-    other: Any
+    left: Any
+    right: Any
     edits: tuple[tuple[str, Any], ...]
 
 
@@ -96,16 +96,16 @@ def differences(left: Model, right: Model, work: Table, flops: str = "flops") ->
         stack_changes, together = _of_stack(left, right, mine, theirs, half)
         if together:
             whole, why = _cost(left, together.description, ledger, work, flops)
-            rows.append(KeyDifference(together.key, "", together.one, together.other, whole, why))
+            rows.append(KeyDifference(together.key, "", together.left, together.right, whole, why))
             for part in _sides(left, right, mine, theirs, half):
                 its_cost, why = _cost(left, part.description, ledger, work, flops)
-                rows.append(KeyDifference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
+                rows.append(KeyDifference(f"{together.key}.{part.key}", "", part.left, part.right, its_cost, why))
             parts += together.parts
         changes += stack_changes
     unbundled, bundled = _bundled(_merged(changes))
     for change in unbundled:
         alone_cost, why = _cost(left, _with(mine, change), ledger, work, flops)
-        rows.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
+        rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, alone_cost, why))
     return [*rows, *parts, *bundled]
 
 
@@ -114,7 +114,7 @@ def _merged(changes: list[_Change]) -> list[_Change]:
     groups: dict[Any, list[_Change]] = {}
     for change in changes:
         half, _, name = change.key.partition(".")
-        same = (name if half in ("encoder", "decoder") else change.key, str(change.one), str(change.other))
+        same = (name if half in ("encoder", "decoder") else change.key, str(change.left), str(change.right))
         groups.setdefault(same, []).append(change)
     return [
         group[0] if len(group) == 1 else group[0]._replace(key=key, edits=tuple(e for c in group for e in c.edits))
@@ -129,10 +129,10 @@ def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]
     forms = {change.key.rpartition(".")[0]: change for change in changes if change.key.endswith(".form")}
     for change in changes:
         table = change.key.rpartition(".")[0]
-        if table in forms and change is not forms[table] and None in (change.one, change.other):
+        if table in forms and change is not forms[table] and None in (change.left, change.right):
             forms[table] = forms[table]._replace(edits=forms[table].edits + change.edits)
             why = f"counted with {table}.form"
-            parts.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, None, why))
+            parts.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, None, why))
         else:
             unbundled.append(change)
     return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in unbundled], parts
@@ -142,8 +142,8 @@ class _Together(NamedTuple):
     """Layers of another kind: the first description with the other's, and the keys that this takes."""
 
     key: str
-    one: Any
-    other: Any
+    left: Any
+    right: Any
     description: Raw
     parts: list[KeyDifference]
 
@@ -260,7 +260,7 @@ def _of_stack(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> t
         first = path.partition(".")[0]
         if first in ("kind", "context", "encoder", "decoder", "pattern") or flat.get(path) == flat_its.get(path):
             continue
-        values = _shown(flat, stack, path), _shown(flat_its, twin, path)
+        values = _effective_value(flat, stack, path), _effective_value(flat_its, twin, path)
         if first not in replaced:
             changes.append(_Change(prefix + path, *values, ((prefix + path, flat_its.get(path)),)))
         elif together and not _usual(path.split("."), values):
@@ -318,7 +318,7 @@ def _layers_in_words(table: Raw) -> str:
     return " + ".join(table["layer"]["layer"]["parts"])
 
 
-def _shown(flat: Table, stack: StackSpec, path: str) -> Any:
+def _effective_value(flat: Table, stack: StackSpec, path: str) -> Any:
     """A key's value, also where it follows from others."""
     if path in flat:
         return flat[path]

@@ -99,7 +99,7 @@ def need(model: Model, engine: EngineConfig, context: int) -> int:
 
 def needed_bytes(rank: RankBytes, context: int) -> int:
     """Bytes that a rank needs for one sequence."""
-    besides = max(rank.activations(context, 1).values()) + sum(rank.rest.values())
+    besides = max(rank.activations(context, 1).values()) + sum(rank.overheads.values())
     return rank.weights_bytes + rank.pages_bytes(context) + besides
 
 

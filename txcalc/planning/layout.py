@@ -136,8 +136,8 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
         return self.expert_group != self.tp
 
     @cached_property
-    def alone(self) -> Layout:
-        """One of its `dp` copies alone."""
+    def replica(self) -> Layout:
+        """One of its `dp` copies."""
         return self.replace(dp=1)
 
     @cached_property

@@ -176,7 +176,7 @@ class Sharding:
         """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
         if faults := self.faults(layout):
             raise InputError(f"layout {layout}", faults)
-        key = layout.alone
+        key = layout.replica
         if key not in self._stages:
             share = self._rank(layout)
             self._stages[key] = tuple(_stages(share.root, layout, share.asked, self.outside))

@@ -34,7 +34,7 @@ class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=Tr
 def calibrate(
     device: Annotated[str, o.DEVICE._replace(help="Device: cpu or cuda.")] = "cpu",
     *,
-    out: Annotated[str | Path | None, o.OUT.more("a .toml for deploy --gpu FILE.")] = None,
+    out: Annotated[str | Path | None, o.OUT.with_help("a .toml for deploy --gpu FILE.")] = None,
     force: Annotated[bool, o.FORCE] = False,
     like: Annotated[
         str | None,

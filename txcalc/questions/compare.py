@@ -120,10 +120,10 @@ class Compare(Result, tag_field="schema", tag="txcalc/compare/1", kw_only=True):
 @o.question("txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b", takes=("--ignore",), draws=True)
 def compare(
     *sources: o.SourcesArgument,
-    context: Annotated[o.Lengths | None, o.CONTEXTS.more("Lengths of prefills and caches: 1k,8k,32k.")] = None,
+    context: Annotated[o.Lengths | None, o.CONTEXTS.with_help("Lengths of prefills and caches: 1k,8k,32k.")] = None,
     variants: Annotated[
         Sequence[Mapping[str, Any] | str],
-        o.SET.more(
+        o.SET.with_help(
             "Each gives a variant of the first model; several keys: h_kv=8,F=12k. Repeatable.",
             value="K=V,…",
             repeats=True,
@@ -139,7 +139,9 @@ def compare(
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
-    attention: Annotated[o.Attention | None, o.ATTENTION.more("Default: masked where a model has windows.")] = None,
+    attention: Annotated[
+        o.Attention | None, o.ATTENTION.with_help("Default: masked where a model has windows.")
+    ] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
 ) -> Compare:

@@ -88,7 +88,7 @@ class Crossover(Result, tag_field="schema", tag="txcalc/crossover/1", kw_only=Tr
 @o.question("txcalc crossover llama-3.1-8b gemma-3-27b", takes=("--set", "--ignore"), draws=True)
 def crossover(
     *sources: o.SourcesArgument,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Default: as many as tokens.")] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
     logits: Annotated[o.Logits, o.LOGITS] = "all",

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.points import Request, Slo
 
 LENGTHS = "N|N±M|N..M|@FILE"
-PROMPT = o.PROMPT.more(
+PROMPT = o.PROMPT.with_help(
     "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
 )
 ANSWER = o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS)
@@ -102,10 +102,10 @@ class Engine(o.Options):
     section: ClassVar[str] = "Engine"
 
     block: Annotated[o.Length, o.BLOCK] = 16
-    chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None
+    chunk: Annotated[o.Length | None, o.CHUNK.with_help("Default: 8192, or the engine's own.")] = None
     engine: Annotated[
         str | None,
-        o.ENGINE.more(
+        o.ENGINE.with_help(
             "Default: llama.cpp for GGUF formats, and on GPUs of Apple for every format that it has; else none."
         ),
     ] = None
@@ -117,7 +117,7 @@ class Engine(o.Options):
             "Wait up to N steps so that all expert-parallel ranks start prefills in one step (TensorRT-LLM).", "N"
         ),
     ] = None
-    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None
+    reserve: Annotated[str | None, o.RESERVE.with_help("Default: the engine's own, or 10%.")] = None
     ram: Annotated[str | None, o.RAM] = None
     gpu_layers: Annotated[int | None, o.GPU_LAYERS] = None
     n_cpu_moe: Annotated[int | str | None, o.N_CPU_MOE] = None
@@ -174,7 +174,7 @@ class Load(o.Options):
     section: ClassVar[str] = "Traffic"
 
     concurrency: Annotated[
-        o.Length | None, o.CONCURRENCY.more("Default: the most within --ttft and --tpot; without these 1.")
+        o.Length | None, o.CONCURRENCY.with_help("Default: the most within --ttft and --tpot; without these 1.")
     ] = None
     prompt: Annotated[o.Length | None, PROMPT] = None
     answer: Annotated[o.Length | None, ANSWER] = None
@@ -386,7 +386,7 @@ def deploy(
     sources: o.SourceListArgument,
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
-        o.GPU.more(
+        o.GPU.with_help(
             "Without N: the fewest that serve the load within the limits. With a price per GPU-hour: h100-sxm:8@2.5. "
             "Repeatable.",
             value="NAME[:N][@PRICE]",
@@ -398,14 +398,14 @@ def deploy(
     kv: Annotated[str, o.KV] = "bf16",
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
     context: Annotated[
-        o.Length | None, o.CONTEXT.more("Default: prompt and answer, or 8,192 (less if the model has less).")
+        o.Length | None, o.CONTEXT.with_help("Default: prompt and answer, or 8,192 (less if the model has less).")
     ] = None,
     layout: Parallelism = Parallelism(),
     engine: Engine | str = Engine(),
     speculation: Speculation = Speculation(),
     load: Load = Load(),
     limits: Limits = Limits(),
-    price: Annotated[float | None, o.PRICE.more("Gives costs per hour, month and token.")] = None,
+    price: Annotated[float | None, o.PRICE.with_help("Gives costs per hour, month and token.")] = None,
     api: Annotated[str | None, API] = None,
     utilisation: Annotated[float | str | None, UTILISATION] = None,
     detail: Annotated[

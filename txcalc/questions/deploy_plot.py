@@ -56,7 +56,7 @@ def _memory(plan: Plan) -> Panel:
     gpus = [planner.fullest(best.layout, n, plan.concurrency) for n in xs]
     series = [
         Series("weights", xs, [gpu.weights for gpu in gpus], 0),
-        Series("reserve and engine", xs, [memory - gpu.available + gpu.rest for gpu in gpus], 3),
+        Series("reserve and engine", xs, [memory - gpu.available + gpu.overhead for gpu in gpus], 3),
         Series("activations", xs, [gpu.peak for gpu in gpus], 2),
         Series("cache", xs, [gpu.cache for gpu in gpus], 1),
     ]

@@ -80,15 +80,16 @@ def design(
     source: BaseArgument = None,
     *,
     changes: Annotated[
-        Mapping[str, Any] | None, o.SET.more("With SOURCE; or an expression: F=8/3*D. Repeatable.", repeats=True)
+        Mapping[str, Any] | None, o.SET.with_help("With SOURCE; or an expression: F=8/3*D. Repeatable.", repeats=True)
     ] = None,
-    params: Annotated[o.Length | float | None, o.PARAMS.more("The budget.")] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS.with_help("The budget.")] = None,
     memory: Annotated[str | None, o.MEMORY] = None,
     compute: Annotated[
-        o.Length | float | None, o.COMPUTE.more("The budget: 6 · active parameters · training tokens.", parse=None)
+        o.Length | float | None, o.COMPUTE.with_help("The budget: 6 · active parameters · training tokens.", parse=None)
     ] = None,
     train_tokens: Annotated[
-        o.Length | float | None, o.TRAIN_TOKENS.more("For --compute (default: 20 per active parameter).", parse=None)
+        o.Length | float | None,
+        o.TRAIN_TOKENS.with_help("For --compute (default: 20 per active parameter).", parse=None),
     ] = None,
     weights: Annotated[str, o.WEIGHTS] = "bf16",
     vocab: Annotated[
@@ -106,10 +107,10 @@ def design(
     ] = None,
     tied: Annotated[bool, o.Option("Tie embedding and head.", None, "Model")] = False,
     context: Annotated[
-        o.Length | None, o.CONTEXT.more("Also count its cache and activations (default: weights only).")
+        o.Length | None, o.CONTEXT.with_help("Also count its cache and activations (default: weights only).")
     ] = None,
     kv: Annotated[str, o.KV] = "bf16",
-    reserve: Annotated[str | None, o.RESERVE.more("Default: none.")] = None,
+    reserve: Annotated[str | None, o.RESERVE.with_help("Default: none.")] = None,
 ) -> Design:
     """Shapes for a budget of parameters, memory or training FLOPs: L, D, h, h_kv and F, on hardware-friendly multiples.
 

@@ -75,7 +75,7 @@ def diff(
     batch: Annotated[o.Length, o.BATCH] = 1,
     tokens: Annotated[o.Length, o.TOKENS] = 1,
     past: Annotated[o.Length, o.PAST] = 0,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Default: as many as tokens.")] = None,
     kv: Annotated[str, o.KV] = "bf16",
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
 ) -> Diff:
@@ -111,7 +111,7 @@ def diff(
 def difference(key_difference: KeyDifference, bits: int) -> Difference:
     """One difference; `bits` per cached element."""
     costs = structs.asdict(change(key_difference.cost, bits))
-    values = key_difference.one, key_difference.other
+    values = key_difference.left, key_difference.right
     return Difference(
         key_difference.key, key_difference.letter or None, *values, **costs, why=key_difference.why or None
     )

@@ -54,7 +54,7 @@ def entropy(
     p: Annotated[Distribution, o.Argument("Probabilities, separated by commas: 0.5,0.25,1/4.", "P,P,…")],
     against: Annotated[
         Distribution | None,
-        o.AGAINST.more("another distribution q, for cross-entropy and divergence.", value="Q,Q,…"),
+        o.AGAINST.with_help("another distribution q, for cross-entropy and divergence.", value="Q,Q,…"),
     ] = None,
 ) -> Entropy:
     """Entropy and perplexity of a distribution, cross-entropy and KL divergence against another, in bits and nats.

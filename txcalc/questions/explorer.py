@@ -56,13 +56,14 @@ class PagePart(Struct, frozen=True):
 
 class Domain(NamedTuple):
     """A theorem that holds for one part of a model (its frame, a kind of layer) at some of its sizes: those at which
-    `program`'s conditions hold. `further`: quantities that are known so too, how, and at which sizes of these."""
+    `program`'s conditions hold. `extra_theorems`: further quantities that are known so too, how, and at which sizes of
+    these."""
 
     part: str
     key: str
     lengths: str
     program: Program
-    further: Mapping[str, tuple[str, Program]]
+    extra_theorems: Mapping[str, tuple[str, Program]]
 
 
 class Explorer(Struct, frozen=True):

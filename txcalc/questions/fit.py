@@ -94,27 +94,30 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
 def fit(
     *sources: o.OptionalSources,
     gpu: Annotated[
-        str | Accelerator | Sequence[str | Accelerator], o.GPU.more("8xh100 is read too. Repeatable.", repeats=True)
+        str | Accelerator | Sequence[str | Accelerator],
+        o.GPU.with_help("8xh100 is read too. Repeatable.", repeats=True),
     ] = (),
     memory: Annotated[str | None, o.MEMORY] = None,
     weights: Annotated[
-        o.Names | None, o.WEIGHTS.more("Default: the first of native, Q8_0, Q4_K_M that fits.", value="FORMAT,…")
+        o.Names | None, o.WEIGHTS.with_help("Default: the first of native, Q8_0, Q4_K_M that fits.", value="FORMAT,…")
     ] = None,
-    context: Annotated[o.Length, o.CONTEXT.more("The KV cache of one sequence counts.")] = 8192,
+    context: Annotated[o.Length, o.CONTEXT.with_help("The KV cache of one sequence counts.")] = 8192,
     kv: Annotated[str, o.KV] = "bf16",
     block: Annotated[o.Length, o.BLOCK] = 16,
-    chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None,
+    chunk: Annotated[o.Length | None, o.CHUNK.with_help("Default: 8192, or the engine's own.")] = None,
     engine: Annotated[
         str | None,
-        o.ENGINE.more(
+        o.ENGINE.with_help(
             "Default: llama.cpp for GGUF formats, and on a GeForce, a Radeon RX or unified memory for every "
             "format that it has; else none."
         ),
     ] = None,
-    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%; none with --memory.")] = None,
+    reserve: Annotated[
+        str | None, o.RESERVE.with_help("Default: the engine's own, or 10%; none with --memory.")
+    ] = None,
     ram: Annotated[str | None, o.RAM] = None,
     text_only: Annotated[bool, o.TEXT_ONLY] = False,
-    every: Annotated[bool, o.EVERY_PRESET.more("Also list what does not fit, and by how much.")] = False,
+    every: Annotated[bool, o.EVERY_PRESET.with_help("Also list what does not fit, and by how much.")] = False,
     via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Fit:
     """Which models fit on accelerators, in which format, with how much room and how fast. Without sources: the presets.

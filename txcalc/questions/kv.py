@@ -83,15 +83,15 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
 @o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)
 def kv(
     source: o.SourceArgument,
-    context: Annotated[o.Lengths | None, o.CONTEXTS.more("Several: 4k,32k,128k.")] = None,
+    context: Annotated[o.Lengths | None, o.CONTEXTS.with_help("Several: 4k,32k,128k.")] = None,
     batch: Annotated[o.Lengths, o.BATCH._replace(value="N,…", parse=None)] = (1, 8, 64),
-    kv: Annotated[o.Names, o.KV.more("Several: bf16,fp8.", value="TYPE,…")] = "bf16",
+    kv: Annotated[o.Names, o.KV.with_help("Several: bf16,fp8.", value="TYPE,…")] = "bf16",
     *,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Default: as many as tokens.")] = None,
     without_cache: Annotated[
         bool, o.Option("Also the cost of generating up to each context, with and without a cache.")
     ] = False,
-    prompt: Annotated[o.Length, o.PROMPT.more("Used with --without-cache.")] = 1,
+    prompt: Annotated[o.Length, o.PROMPT.with_help("Used with --without-cache.")] = 1,
     attention: Annotated[o.Attention, o.ATTENTION] = "dense",
     via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Kv:

@@ -28,7 +28,7 @@ def measure(
         o.Option("Only this item of the list. Repeatable.", "ITEM", "Engine", repeats=True),
     ] = (),
     limit: Annotated[float, o.Option("Start no new item after N seconds.", "N", "Engine")] = 540,
-    out: Annotated[str | Path | None, o.OUT.more("a .json after every step; a later run continues it.")] = None,
+    out: Annotated[str | Path | None, o.OUT.with_help("a .json after every step; a later run continues it.")] = None,
     command: str = "txcalc.measure",
     tell: Progress = no_progress,
 ) -> Measurements:

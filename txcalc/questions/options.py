@@ -1,8 +1,8 @@
 """Options: what a question's function takes, each declared once, as the annotation of its parameter.
 
-`context: Annotated[Lengths | None, CONTEXT.more("Several: 4k,32k.")] = None` is a keyword of the library with its type
-and default, and `--context` of the command line with its help, placeholder, group and completion. `txcalc.cli` makes
-its commands from these annotations, `help(txcalc.kv)` its list of arguments.
+`context: Annotated[Lengths | None, CONTEXT.with_help("Several: 4k,32k.")] = None` is a keyword of the library with its
+type and default, and `--context` of the command line with its help, placeholder, group and completion. `txcalc.cli`
+makes its commands from these annotations, `help(txcalc.kv)` its list of arguments.
 
 A class of options (`Options`) is one typed argument of the library; on the command line each field is an option.
 """
@@ -59,7 +59,7 @@ class Option(NamedTuple):
     parse: Callable[..., int] | None = None
     repeats: bool = False
 
-    def more(self, help: str = "", **changes: Any) -> Option:
+    def with_help(self, help: str = "", **changes: Any) -> Option:
         """This option with a further sentence, which holds for one command; and with changed fields."""
         return self._replace(help=f"{self.help} {help}".strip(), **changes)
 

@@ -148,7 +148,11 @@ def conditions_of(conditions: Sequence[Guard]) -> tuple[Condition, ...]:
 
 def further_theorems(domain: Domain) -> list[tuple[str, str, Program]]:
     """The evidence for quantities with theorems of their own, by their names on the page."""
-    return [(name, *domain.further[quantity]) for name, quantity in KNOWN.items() if quantity in domain.further]
+    return [
+        (name, *domain.extra_theorems[quantity])
+        for name, quantity in KNOWN.items()
+        if quantity in domain.extra_theorems
+    ]
 
 
 class StageBytes(Answer):
@@ -164,7 +168,7 @@ class StageBytes(Answer):
     @classmethod
     def of(cls, gpu: Gpu, usable: int) -> StageBytes:
         stage = gpu.rank.stage
-        return cls(stage.first, stage.copies, gpu.weights, gpu.cache, gpu.peak, usable - gpu.available + gpu.rest)
+        return cls(stage.first, stage.copies, gpu.weights, gpu.cache, gpu.peak, usable - gpu.available + gpu.overhead)
 
 
 class GridSpeed(Answer):

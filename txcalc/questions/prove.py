@@ -66,7 +66,9 @@ class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
 def prove(
     *sources: o.OptionalSources,
     again: Annotated[bool, o.Option("Re-prove structures already proved.", group="Engine")] = False,
-    out: Annotated[str | Path | None, o.OUT.more("a .json for the theorems (default: in your data folder).")] = None,
+    out: Annotated[
+        str | Path | None, o.OUT.with_help("a .json for the theorems (default: in your data folder).")
+    ] = None,
     tell: Progress = no_progress,
 ) -> Prove:
     """Prove a model's formulas for every size. Its structure is traced with symbolic widths, heads, experts, batch and

@@ -33,7 +33,7 @@ from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 from txcalc.sources.files import write
 
-CONTEXTS = o.CONTEXTS.more("Contexts of the serving grid (default: 2k,8k,32k,128k).", aliases=("--contexts",))
+CONTEXTS = o.CONTEXTS.with_help("Contexts of the serving grid (default: 2k,8k,32k,128k).", aliases=("--contexts",))
 RUNS = 6  # layouts of a search that the page has
 
 
@@ -45,12 +45,14 @@ class ServingGrid(o.Options):
     context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
-        o.CONCURRENCY.more("Loads of the serving grid (default: 1,8,32,128,512).", value="N,…", parse=None),
+        o.CONCURRENCY.with_help("Loads of the serving grid (default: 1,8,32,128,512).", value="N,…", parse=None),
     ] = None
     weights: Annotated[
-        o.Names | None, o.WEIGHTS.more("Formats of the serving grid (default: native).", value="FORMAT,…")
+        o.Names | None, o.WEIGHTS.with_help("Formats of the serving grid (default: native).", value="FORMAT,…")
     ] = None
-    kv: Annotated[o.Names | None, o.KV.more("Formats of the serving grid (default: bf16,fp8).", value="TYPE,…")] = None
+    kv: Annotated[
+        o.Names | None, o.KV.with_help("Formats of the serving grid (default: bf16,fp8).", value="TYPE,…")
+    ] = None
 
     def given(self) -> dict[str, Any]:
         """What is given of it, by option."""
@@ -104,7 +106,7 @@ def report(
     *sources: o.SourcesArgument,
     gpu: Annotated[
         str | Sequence[str],
-        o.GPU.more(
+        o.GPU.with_help(
             "Also plan serving: memory, speed, cost and serving commands at every point of a grid. Without N: the "
             "fewest that fit. Repeatable.",
             value="NAME[:N][@PRICE]",
@@ -124,14 +126,14 @@ def report(
     ] = (),
     layout: Annotated[
         str | Sequence[str],
-        o.LAYOUT.more(
+        o.LAYOUT.with_help(
             "For training: tp=8,pp=4,dp=2. Repeatable. Default: the fastest layouts that fit.",
             repeats=True,
             aliases=("--layouts",),
         ),
     ] = (),
-    tokens: Annotated[o.Length | None, o.TOKENS.more("For training (default: 4,096 or the context).")] = None,
-    global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH.more("For training.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("For training (default: 4,096 or the context).")] = None,
+    global_batch: Annotated[o.Length | None, o.GLOBAL_BATCH.with_help("For training.")] = None,
     title: Annotated[str | None, o.Option("Title of the page.", "TEXT")] = None,
     changes: Mapping[str, object] | None = None,
     ignore: Sequence[str] = (),

@@ -103,7 +103,7 @@ class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
 def scale(
     source: SizeArgument = None,
     *,
-    params: Annotated[o.Length | float | None, o.PARAMS.more("Instead of a model's.")] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS.with_help("Instead of a model's.")] = None,
     train_tokens: Annotated[o.Length | float | None, o.TRAIN_TOKENS] = None,
     compute: Annotated[o.Length | float | None, o.COMPUTE] = None,
     unique_tokens: Annotated[

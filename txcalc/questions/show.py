@@ -252,23 +252,27 @@ def show(
     source: o.SourceArgument,
     *,
     batch: Annotated[o.Length, o.BATCH] = 1,
-    tokens: Annotated[o.Length | None, o.TOKENS.more("Default: the context, at most 2,048; 1 with --past.")] = None,
+    tokens: Annotated[
+        o.Length | None, o.TOKENS.with_help("Default: the context, at most 2,048; 1 with --past.")
+    ] = None,
     past: Annotated[o.Length, o.PAST] = 0,
     source_tokens: Annotated[
         o.Length | None,
-        o.SOURCE_TOKENS.more("Default: as many as tokens. For images of any size: tokens per image (default: 256)."),
+        o.SOURCE_TOKENS.with_help(
+            "Default: as many as tokens. For images of any size: tokens per image (default: 256)."
+        ),
     ] = None,
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
     attention: Annotated[
-        o.Attention | None, o.ATTENTION.more("Default: dense, and in a plot of a model with windows masked.")
+        o.Attention | None, o.ATTENTION.with_help("Default: dense, and in a plot of a model with windows masked.")
     ] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
-    weights: Annotated[str | None, o.WEIGHTS.more("Default: --dtype.")] = None,
+    weights: Annotated[str | None, o.WEIGHTS.with_help("Default: --dtype.")] = None,
     conventions: Annotated[
         o.Names,
-        o.CONVENTIONS.more(
+        o.CONVENTIONS.with_help(
             "Compared with txcalc's count term by term. Also chinchilla, megatron, megatron-model, llm-foundry, "
             "nanotron, nanogpt, torchtitan, llama-3, transformers, 2n; and korthikanti for activation bytes."
         ),
@@ -276,7 +280,7 @@ def show(
     initial: Annotated[bool, o.Option("Also show the initialisation of every parameter.", group="Model")] = False,
     recompute: Annotated[str | None, o.RECOMPUTE] = None,
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,
-    layout: Annotated[str | None, o.LAYOUT.more("Also show a training step of the rank with most memory.")] = None,
+    layout: Annotated[str | None, o.LAYOUT.with_help("Also show a training step of the rank with most memory.")] = None,
     detail: Annotated[bool, o.DETAIL] = False,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.

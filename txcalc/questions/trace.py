@@ -73,10 +73,10 @@ def trace(
             repeats=True,
         ),
     ] = (),
-    batch: Annotated[o.Length | None, o.BATCH.more("Measure at this batch, if no formula holds for all.")] = None,
-    tokens: Annotated[o.Length | None, o.TOKENS.more("Measure at this length.")] = None,
-    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Measure at this T_src.")] = None,
-    device: Annotated[str, o.DEVICE.more("cpu and cuda measure what depends on data.")] = "meta",
+    batch: Annotated[o.Length | None, o.BATCH.with_help("Measure at this batch, if no formula holds for all.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Measure at this length.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Measure at this T_src.")] = None,
+    device: Annotated[str, o.DEVICE.with_help("cpu and cuda measure what depends on data.")] = "meta",
 ) -> Trace:
     """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.
 

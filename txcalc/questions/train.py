@@ -55,7 +55,7 @@ ZERO = o.Option("ZeRO stage: dp ranks shard the optimizer (1), gradients too (2)
 SCHEDULE = o.Option("Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", completes="schedule")
 MICRO_BATCH = o.tokens("Sequences per rank and pass.")._replace(group="Workload")
 OFFLOAD = o.Option("Offload to the host: optimizer, activations, or both joined by +.", "WHAT", completes="offload")
-RECIPE = o.RECIPE.more(
+RECIPE = o.RECIPE.with_help(
     "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, eager=on (uncompiled), "
     "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
     "stage)."
@@ -125,7 +125,7 @@ class Mfu(o.Options):
     """A measured rate, and the published conventions of its utilisation."""
 
     measured: Annotated[str | None, MEASURED._replace(group="Money")] = None
-    conventions: Annotated[o.Names, o.CONVENTIONS.more("Only for MFU; conventions as in show.")] = ()
+    conventions: Annotated[o.Names, o.CONVENTIONS.with_help("Only for MFU; conventions as in show.")] = ()
 
 
 class Run(o.Options):
@@ -379,14 +379,14 @@ def train(
     source: o.SourceArgument,
     gpu: Annotated[
         str | Accelerator,
-        o.GPU.more("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
+        o.GPU.with_help("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
     ],
     *,
-    layout: Annotated[Layout | str | None, o.LAYOUT.more(LAYOUT_HELP)] = None,
-    tokens: Annotated[o.Length | None, o.TOKENS.more("Default: 4,096 or the context.")] = None,
+    layout: Annotated[Layout | str | None, o.LAYOUT.with_help(LAYOUT_HELP)] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.with_help("Default: 4,096 or the context.")] = None,
     recipe: RecipeOptions | Recipe | str = RecipeOptions(),
     lora: Annotated[
-        str | None, o.LORA.more("base=nf4-dq: format of the frozen matrices; dtype=fp32: of the adapters.")
+        str | None, o.LORA.with_help("base=nf4-dq: format of the frozen matrices; dtype=fp32: of the adapters.")
     ] = None,
     rank: Annotated[int | None, o.Option("Also show the memory of this rank.", "N", "Engine")] = None,
     cluster: Cluster = Cluster(),

@@ -81,7 +81,7 @@ class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):
 @o.question("txcalc verify gpt2", takes=("--ignore",))
 def verify(
     *sources: o.OptionalSources,
-    device: Annotated[str, o.DEVICE.more("On meta any model size works.")] = "meta",
+    device: Annotated[str, o.DEVICE.with_help("On meta any model size works.")] = "meta",
     layout: Annotated[
         str | None,
         o.LAYOUT._replace(
@@ -91,12 +91,12 @@ def verify(
     ] = None,
     recipe: Annotated[
         str,
-        o.RECIPE.more(
+        o.RECIPE.with_help(
             "tokens=64,micro_batch=2,schedule=1f1b; also accumulation=, optimizer=, parameter=. With --layout."
         ),
     ] = "",
     ranks: Annotated[int | None, o.Option("With --layout: at most N kinds of ranks per stage.", "N", "Engine")] = None,
-    workers: Annotated[int | None, o.WORKERS.more("(default: one, or one per core for many models).")] = None,
+    workers: Annotated[int | None, o.WORKERS.with_help("(default: one, or one per core for many models).")] = None,
     oracles: Annotated[
         o.Names,
         o.Option(
@@ -121,7 +121,7 @@ def verify(
     layers: Annotated[int | None, o.Option("Only the first N layers, for small devices.", "N", "Model")] = None,
     dtype: Annotated[Literal["fp32", "bf16"], o.DTYPE._replace(help="Dtype of the modules: fp32 or bf16.")] = "fp32",
     against: Annotated[
-        Literal["transformers"] | None, o.AGAINST.more("transformers' module of the same config.json.")
+        Literal["transformers"] | None, o.AGAINST.with_help("transformers' module of the same config.json.")
     ] = None,
     gpu: Annotated[
         str | None,

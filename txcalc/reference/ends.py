@@ -89,7 +89,7 @@ def _linear(part: LinearPart | None, like: TensorOptions, tied: Lookup | None = 
 
 
 class Head(nn.Module):
-    """Logits, or a pooled vector: of all positions, of the last (by the mode), or, with `one`, of the first."""
+    """Logits, or a pooled vector: of all positions, of the last (by the mode), or of the first (`single_position`)."""
 
     def __init__(self, part: head.Head, like: TensorOptions, tied: Lookup | None = None) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class Head(nn.Module):
         self.norm = Norm(part.norm, like) if part.norm else None
         self.projection = _linear(part.projection, like, tied)
         self.softcap = Activation("tanh") if part.softcap is not None else None
-        self.one, self.scale = part.one, part.scale
+        self.single_position, self.scale = part.single_position, part.scale
         self.cap = part.softcap or 0.0
         self.pool = Mean() if part.pool else None
         self.pool_norm = Norm(part.pool_norm, like) if part.pool_norm else None
@@ -112,7 +112,7 @@ class Head(nn.Module):
             mean = self.pool(x)
             mean = mean if self.pool_norm is None else self.pool_norm(mean)
             x = torch.cat((x[:, 0], mean), 1) if self.joined else mean
-        elif self.one:
+        elif self.single_position:
             x = x[:, 0].clone()  # a view would save every position for backward
         elif current().last:
             x = x[:, -1:]

@@ -136,22 +136,22 @@ class RootMeanSquare(torch.autograd.Function):
 
 
 class Norm(nn.Module):
-    """LayerNorm or RMSNorm over the last axis; with `apart`, each group has its own weight."""
+    """LayerNorm or RMSNorm over the last axis; with `per_group`, each group has its own weight."""
 
     def __init__(self, part: NormPart, like: TensorOptions) -> None:
         super().__init__()
-        shape = (part.groups, part.width) if part.apart else (part.width,)
+        shape = (part.groups, part.width) if part.per_group else (part.width,)
         self.weight = like.parameter(*shape) if part.weighted else None
         self.bias = like.parameter(*shape) if part.bias else None
-        self.width, self.apart = part.width, part.apart
+        self.width, self.per_group = part.width, part.per_group
         self.eps: Any = part.eps  # None only in parts that are never built
         self.rms, self.offset = part.form == "rms", part.offset
 
     def forward(self, x: Tensor) -> Tensor:
         weight = 1 + self.weight if self.offset and self.weight is not None else self.weight
-        if not (self.rms or self.apart):
+        if not (self.rms or self.per_group):
             return F.layer_norm(x, (self.width,), weight, self.bias, self.eps)
-        if self.rms and not self.apart and x.is_cuda:
+        if self.rms and not self.per_group and x.is_cuda:
             y: Tensor = F.rms_norm(x, (self.width,), weight, self.eps)
             return y if self.bias is None else y + self.bias
         centred = x if self.rms else x - x.mean(-1, keepdim=True)

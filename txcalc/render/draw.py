@@ -10,7 +10,7 @@ from contextlib import suppress
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from txcalc.errors import Fault, InputError, MissingExtra, shown
+from txcalc.errors import Fault, InputError, MissingExtra, quote
 from txcalc.questions.pictures import Panel, Picture, PlotAxis, Series
 
 SUFFIXES = (".svg", ".png", ".pdf", ".pgf")
@@ -125,7 +125,7 @@ def check(place: str) -> None:
     except ImportError:
         raise MissingExtra("--plot", "plotille" if place == "-" else "matplotlib", "plot") from None
     except ValueError as error:  # MPLBACKEND
-        raise InputError("--plot", [f"matplotlib does not start: {shown(str(error), 100)}"]) from None
+        raise InputError("--plot", [f"matplotlib does not start: {quote(str(error), 100)}"]) from None
 
 
 def as_file(picture: Picture, suffix: str, style: Style = USUAL) -> bytes:

@@ -29,7 +29,7 @@ def report(answer: Formula, form: str) -> Report:
             "each rule of thumb is the sum of its parts, with the classic block's sizes substituted step by step",
         ]
         return Report([*(_derivation(each, form) for each in answer.derivations), _legend(answer, form)], header)
-    tables = [_table(QUANTITIES[quantity], rows, form) for quantity, rows in _shown(answer).items()]
+    tables = [_table(QUANTITIES[quantity], rows, form) for quantity, rows in _rows_by_quantity(answer).items()]
     header = _header(answer)
     if answer.layout is not None:
         of_stage = f", stage {answer.stage}" if answer.layout.pp > 1 else ""
@@ -43,7 +43,7 @@ def _header(answer: Formula) -> list[str]:
     return [*(answer.model.summary if answer.model else ()), str(answer.workload), str(answer.convention)]
 
 
-def _shown(answer: Formula) -> dict[str, list[FormulaRow]]:
+def _rows_by_quantity(answer: Formula) -> dict[str, list[FormulaRow]]:
     """The rows of the tables, by quantity."""
     nonzero: dict[str, list[FormulaRow]] = {}
     for quantity in QUANTITIES:
@@ -57,7 +57,7 @@ def document(answer: Formula) -> str:
     assert answer.model is not None
     lines = [PREAMBLE, rf"\section*{{{latex_text(answer.model.name)}}}"]
     lines += [rf"{latex_text(line)}\par" for line in (*answer.model.summary, str(answer.convention))]
-    for quantity, rows in _shown(answer).items():
+    for quantity, rows in _rows_by_quantity(answer).items():
         lines.append(rf"\subsection*{{{latex_text(QUANTITIES[quantity])}}}")
         for row in rows:
             copies = rf" ($\times\,{row.shown_copies_latex} = {row.shown_times}$)" if row.shown_times != 1 else ""

@@ -106,7 +106,7 @@ Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, t
 def blocks(table: Table, width: int) -> list[Chosen]:
     """Splits the columns into blocks that fit the width: one if possible, otherwise as few as possible."""
     rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
-    wide = [row for row in rows[1:] if not _alone(row)]  # what stands alone has all of its line
+    wide = [row for row in rows[1:] if not _is_label(row)]  # what stands alone has all of its line
     columns: list[Column] = list(zip(*(rows[:1] + (wide or rows[1:])), strict=True))
     labels = list(range(table.keys))
     groups: list[list[int]] = []
@@ -122,7 +122,7 @@ def blocks(table: Table, width: int) -> list[Chosen]:
     return [chosen for chosen, _ in fitted]
 
 
-def _alone(row: Sequence[TableCell]) -> bool:
+def _is_label(row: Sequence[TableCell]) -> bool:
     """Whether a row is the label of those below it."""
     return len(row) > 1 and not any(each.text for each in row[1:])
 
@@ -170,7 +170,7 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
         if not number and not any(c.text for c in row):
             yield _rule(widths, gap)
             continue
-        if number and _alone([cell(value) for value in whole]):
+        if number and _is_label([cell(value) for value in whole]):
             lines = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
             yield from ([(text, row[0].style)] for text in lines)
             continue

@@ -63,12 +63,12 @@ def near(figures: Sequence[tuple[str, Figure]]) -> list[Table]:
               ("work", "ledger", "dry run", "measured", "of ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("Memory planned by deploy: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
-              _by_model([row for row in memory if row[1].planned], _shown(iec, "planned"))),
+              _by_model([row for row in memory if row[1].planned], _figure_cells(iec, "planned"))),
         Table("Training, predicted by train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
         Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
-              _by_model(time, _shown(_milliseconds, "floor", "predicted"))),
+              _by_model(time, _figure_cells(_milliseconds, "floor", "predicted"))),
         Table("Attention costs more than the feed-forward", ("predicted", "tokens", "measured", "ratio"),
-              _by_model(lengths, _shown("{:,.0f}".format, "predicted"))),
+              _by_model(lengths, _figure_cells("{:,.0f}".format, "predicted"))),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
 
@@ -163,7 +163,7 @@ def _beyond(figure: Figure) -> str:
     return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure.measured)
 
 
-def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Figure], list[Any]]:
+def _figure_cells(write: Callable[[Any], str], *keys: str) -> Callable[[Figure], list[Any]]:
     """The figures of these keys, the measurement, and its ratio to the last of them."""
 
     def row(figure: Figure) -> list[Any]:
@@ -180,7 +180,7 @@ def _milliseconds(seconds: float) -> str:
 
 
 def _trained(figure: Figure) -> list[object]:
-    return _shown(iec if figure.unit == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
+    return _figure_cells(iec if figure.unit == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
 
 
 def _kernels(figure: Figure) -> list[object]:

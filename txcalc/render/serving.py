@@ -57,13 +57,13 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
         return [load, *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
-    times = _alone(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
+    times = _bounded_time(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
     if achievable.tpot_s is not None:
-        times += f"; {_alone('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
+        times += f"; {_bounded_time('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
     return [f"alone: {times}"]
 
 
-def _alone(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
+def _bounded_time(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
     return f"{name} {seconds(achievable)} (floor {_seconds(floor)}), bound by {bound}"
 
 

@@ -77,7 +77,7 @@ def _verdict(model: VerifiedModel, rows: Sequence[VerifiedFigure]) -> list[str]:
     if model.ok and not model.figures:
         return [f"{model.model}: nothing to compare"]
     if model.ok:
-        return [f"{model.model}: {_shown([model])}, {figures} compared and all equal", *_evidence(model)]
+        return [f"{model.model}: {_evidence_word([model])}, {figures} compared and all equal", *_evidence(model)]
     if not model.figures:
         return [f"{model.model}: nothing was measured"]
     first = next(row for row in rows if not row.equal)
@@ -85,7 +85,7 @@ def _verdict(model: VerifiedModel, rows: Sequence[VerifiedFigure]) -> list[str]:
     return [f"{model.model}: REFUTED, {model.unequal:,} of {figures} differ, the first: {place}"]
 
 
-def _shown(models: Iterable[VerifiedModel]) -> str:
+def _evidence_word(models: Iterable[VerifiedModel]) -> str:
     """The evidence word: that of the least certain quantity."""
     words = {known.how for model in models for known in model.known.values()}
     return "proved" if words == {"proved"} else "measured" if words <= {"measured"} else "proved and measured"
@@ -106,7 +106,7 @@ def _all(models: Sequence[VerifiedModel]) -> str:
     good = sum(model.ok for model in models)
     if good == len(models):
         figures = sum(model.figures for model in models)
-        return f"all {good} models {_shown(models)}: {figures:,} figures compared, all equal"
+        return f"all {good} models {_evidence_word(models)}: {figures:,} figures compared, all equal"
     return f"REFUTED: {len(models) - good} of {len(models)} models have figures that differ"
 
 

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from txcalc.description import as_tables
-from txcalc.errors import Fault, InputError, shown
+from txcalc.errors import Fault, InputError, quote
 from txcalc.parts.options import Table
 from txcalc.sources import spec
 from txcalc.sources.resolve import resolve
@@ -102,7 +102,7 @@ class Expression:
                     raise Unreadable("rounds to a multiple of 0") from None
         known = ", ".join(FUNCTIONS)
         raise Unreadable(
-            f"has {shown(ast.unparse(node))[1:-1]} in it, which is no arithmetic (+ - * / // % ^, {known})"
+            f"has {quote(ast.unparse(node))[1:-1]} in it, which is no arithmetic (+ - * / // % ^, {known})"
         )
 
 
@@ -203,7 +203,7 @@ def read(raw: Table, changes: Table) -> dict[str, Expression]:
             try:
                 expressions[key] = Expression(value)
             except Unreadable as error:
-                faults.append(f"{key} = {shown(value)} {error}; expected {WANTED}")
+                faults.append(f"{key} = {quote(value)} {error}; expected {WANTED}")
     if faults:
         raise InputError("options", faults)
     return expressions

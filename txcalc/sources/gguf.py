@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.checkpoint import Checkpoint, StoredTensor
-from txcalc.errors import Fault, InputError, MissingExtra, shown
+from txcalc.errors import Fault, InputError, MissingExtra, quote
 from txcalc.num import product
 from txcalc.sources import files
 
@@ -126,7 +126,7 @@ class _Walk:
     def name(self) -> str:
         name = self.text()
         if not name.isprintable() or not 0 < len(name) < 1 << 16:
-            raise self.wrong(f"holds {shown(name)}, which is no name")
+            raise self.wrong(f"holds {quote(name)}, which is no name")
         return name
 
     def value(self, kind: int) -> Any:
@@ -168,7 +168,7 @@ class _Walk:
         for _ in range(n_keys):
             key = self.name()
             if key in keys:
-                raise self.wrong(f"holds the key {shown(key)} twice")
+                raise self.wrong(f"holds the key {quote(key)} twice")
             keys[key] = self.value(self.number("I"))
         return Header(keys, self.tensors(n_tensors, keys.get("general.alignment", 32)))
 
@@ -180,16 +180,16 @@ class _Walk:
         for _ in range(count):
             name, rank = self.name(), self.number("I")
             if name in names or rank > 8:
-                raise self.wrong(f"holds {shown(name)} twice" if name in names else f"{name} has {rank:,} dimensions")
+                raise self.wrong(f"holds {quote(name)} twice" if name in names else f"{name} has {rank:,} dimensions")
             names.add(name)
             shape = [self.number("Q") for _ in range(rank)]
             kind, offset = self.number("I"), self.number("Q")
             if kind not in self.known:
-                raise self.wrong(f"{shown(name)} has a type numbered {kind}, which the installed gguf does not know")
+                raise self.wrong(f"{quote(name)} has a type numbered {kind}, which the installed gguf does not know")
             dtype, block, size = self.known[kind]
             elements = product(shape)
             if max(shape, default=1) >= 1 << 48 or elements >= 1 << 60 or (shape[0] if shape else 1) % block:
-                raise self.wrong(f"{shown(name)} has a shape of {shown(shape)}, not to be stored as {dtype}")
+                raise self.wrong(f"{quote(name)} has a shape of {quote(shape)}, not to be stored as {dtype}")
             bytes_ = elements // block * size
             spans.append((offset, offset + bytes_, StoredTensor(name, tuple(reversed(shape)), dtype, bytes_)))
         room = len(self.data) - -(-self.at // alignment) * alignment
@@ -197,6 +197,6 @@ class _Walk:
         for begin, end, tensor in sorted(spans):
             if begin < at or begin % alignment or end > max(room, 0):
                 fault = f"overlaps another or is not aligned to {alignment}" if end <= room else "ends behind the file"
-                raise self.wrong(f"{shown(tensor.name)} {fault}: truncated, or damaged")
+                raise self.wrong(f"{quote(tensor.name)} {fault}: truncated, or damaged")
             at = end
         return tuple(tensor for _, _, tensor in spans)

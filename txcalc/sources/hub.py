@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from txcalc.checkpoint import Checkpoint, StoredTensor
-from txcalc.errors import Fault, InputError, MissingExtra, shown
+from txcalc.errors import Fault, InputError, MissingExtra, quote
 from txcalc.sources import huggingface, presets, safetensors
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ def _guard(response: Any) -> None:
     for key in ("x-repo-commit", "etag", "x-linked-etag"):
         value = headers.get(key)
         if value is not None and not plain(value.removeprefix("W/").strip('"')):
-            raise _Hostile(f"the endpoint answers with {key} = {shown(value)}, which is no plain name")
+            raise _Hostile(f"the endpoint answers with {key} = {quote(value)}, which is no plain name")
     limit = huggingface.MAX_BYTES
     if headers.get("content-encoding", "identity") != "identity":
         limit //= 1024  # as much as it may grow when it is unpacked

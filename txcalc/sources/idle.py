@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from txcalc.description import Description, as_tables
-from txcalc.errors import InputError, shown
+from txcalc.errors import InputError, quote
 from txcalc.parts.options import Options, Raw, Table
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import STACK_TABLES, resolve
@@ -219,7 +219,7 @@ def _same(first: object, second: object) -> bool:
 
 def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
     """The fault of a key that leaves a model as it is."""
-    return f"{key} is {shown(value)}, which changes nothing here" + (f": {why}" if why else "")
+    return f"{key} is {quote(value)}, which changes nothing here" + (f": {why}" if why else "")
 
 
 def without(raw: Table, path: Path) -> Raw:

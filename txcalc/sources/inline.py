@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, meant, nearest as like, shown
+from txcalc.errors import ABSENT, Fault, InputError, meant, nearest as like, quote
 from txcalc.parts.options import Raw, Table
 from txcalc.sources.resolve import HINTS
 from txcalc.sources.spec import Wrong, count, layers, size
@@ -110,7 +110,7 @@ def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) 
         try:
             waiting[key] = Expression(text)
         except Unreadable as error:
-            faults.append(f"{key} = {shown(text)} {error}; expected {WANTED}")
+            faults.append(f"{key} = {quote(text)} {error}; expected {WANTED}")
             values[key] = None
     rounded = []
     while ready := [
@@ -206,7 +206,7 @@ def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int
 
 def _unknown(item: str) -> str:
     if item in HINTS:
-        return f"{shown(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
+        return f"{quote(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
     near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
     mend = meant(near, f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}")
-    return f"{shown(item)} is not a letter or word of a description ({mend})"
+    return f"{quote(item)} is not a letter or word of a description ({mend})"

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from txcalc.errors import Fault, InputError, shown
+from txcalc.errors import Fault, InputError, quote
 from txcalc.parts.options import Table
 from txcalc.sources import huggingface
 from txcalc.sources.spec import SECTIONS, scalar
@@ -34,7 +34,7 @@ def plain(value: object, where: str, depth: int = 0) -> Any:
         raise InputError(where, ["is nested too deep"])
     if isinstance(value, Mapping):
         if wrong := [key for key in value if not isinstance(key, str | int)]:
-            raise InputError(where, [f"has the key {shown(key)}, expected a text" for key in wrong])
+            raise InputError(where, [f"has the key {quote(key)}, expected a text" for key in wrong])
         return {str(key): plain(inner, where, depth + 1) for key, inner in value.items()}  # JSON writes 0 as "0"
     return [plain(inner, where, depth + 1) for inner in value] if isinstance(value, list | tuple) else scalar(value)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-from txcalc.errors import Fault, InputError, UnknownName, shown
+from txcalc.errors import Fault, InputError, UnknownName, quote
 from txcalc.parts.options import Table
 from txcalc.sources import files
 
@@ -89,7 +89,7 @@ def find(name: str) -> Preset:
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
     if "," in name and {piece.strip() for piece in wanted.split(",")} <= {*names()}:
-        raise InputError("source", [f"{shown(name)} is several names (separate them by spaces; show and kv take one)"])
+        raise InputError("source", [f"{quote(name)} is several names (separate them by spaces; show and kv take one)"])
     raise UnknownName("source", "preset", name, names(), "txcalc presets lists them")
 
 

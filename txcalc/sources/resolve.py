@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.description import Description, LayerSpec, StackSpec
-from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, shown
+from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, quote
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
 from txcalc.parts.options import Options, Raw, Table, Unsound, Wrong
 from txcalc.parts.place import mechanism
@@ -97,7 +97,7 @@ class Resolver:
         for key in unknown[:MOST_UNKNOWN]:
             mend = meant(nearest(str(key), [*fields, *extra]), f"known: {', '.join(fields)}")
             mend = HINTS.get(f"{prefix}{key}", mend)
-            self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
+            self.faults.append(f"{quote(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
         kind = kind.chosen(raw)
@@ -211,7 +211,7 @@ def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str
         layers[name] = _layer(resolver, merged, variant, homes, name, done, stack)
     for name in variants:
         if groups and stack.pattern and name not in layers:
-            path, pattern = written(homes, f"layer.{name}"), shown(stack.pattern)
+            path, pattern = written(homes, f"layer.{name}"), quote(stack.pattern)
             resolver.faults.append(f"{path} is never used in pattern {pattern} over {stack.n_layers} layers")
     known = {} if None in layers.values() else {"layer": layers}
     stack = stack.replace(groups=groups, **known).with_faulty({"layer"} - known.keys())

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.checkpoint import Checkpoint, StoredTensor
-from txcalc.errors import ABSENT, Fault, InputError, shown
+from txcalc.errors import ABSENT, Fault, InputError, quote
 from txcalc.num import product
 from txcalc.sources import files
 
@@ -110,7 +110,7 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     names: dict[str, set[str]] = {}
     for tensor, file in places.items():
         if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]{1,255}", file) or file in (".", ".."):
-            raise InputError(where, [Fault(f"weight_map[{shown(tensor)}]", file, "the name of a file beside it")])
+            raise InputError(where, [Fault(f"weight_map[{quote(tensor)}]", file, "the name of a file beside it")])
         names.setdefault(file, set()).add(tensor)
     if len(names) > MAX_FILES:
         raise InputError(where, [f"names {len(names):,} files, expected at most {MAX_FILES:,}"])
@@ -137,7 +137,7 @@ def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) 
     """The first tensors that only the index or only the file has."""
     there = {tensor.name for tensor in tensors}
     sides = {True: f"in {file} and not in the index", False: f"in the index and not in {file}"}
-    return [f"{shown(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
+    return [f"{quote(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
 
 
 def _merge(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
@@ -182,7 +182,7 @@ def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
     """The tensors that a header lists, by offset; `room` is the number of bytes behind it, None if unknown."""
     listed = _json(header, where)
     if not isinstance(listed, Mapping):
-        raise InputError(where, [f"has a header that holds {shown(listed)}, expected an object of tensors"])
+        raise InputError(where, [f"has a header that holds {quote(listed)}, expected an object of tensors"])
     return tensors({name: entry for name, entry in listed.items() if name != "__metadata__"}, where, room)
 
 
@@ -205,7 +205,7 @@ def tensors(listed: Mapping[str, object], where: str, room: int | None) -> list[
 
 def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
     """One entry of a header, with its first and last byte; None, and a fault, for one that breaks the format."""
-    key = shown(name)
+    key = quote(name)
     if not name.isprintable() or not name:
         faults.append(f"{key} is no name that can be printed")
         return None
@@ -240,7 +240,7 @@ def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int |
     at = 0
     for begin, end, tensor in sorted(spans):
         if begin != at:
-            yield f"{shown(tensor.name)} begins at byte {begin:,} of the data, expected {at:,}: a gap, or an overlap"
+            yield f"{quote(tensor.name)} begins at byte {begin:,} of the data, expected {at:,}: a gap, or an overlap"
             return
         at = end
     if room is not None and at != room:
@@ -257,7 +257,7 @@ def _json(data: bytes, where: str) -> object:
         raise InputError(where, ["has a header that is not text"]) from None
     except (ValueError, RecursionError) as error:
         raise InputError(
-            where, [f"has a header that is not valid: {shown(str(error) or 'nested too deep', 120)}"]
+            where, [f"has a header that is not valid: {quote(str(error) or 'nested too deep', 120)}"]
         ) from None
 
 
@@ -265,7 +265,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
     result = dict(pairs)
     if len(result) < len(pairs):
         twice = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
-        raise ValueError(f"{shown(twice)} is listed twice")
+        raise ValueError(f"{quote(twice)} is listed twice")
     return result
 
 

@@ -11,7 +11,7 @@ from copy import deepcopy
 from typing import Any
 
 from txcalc.description import MAX_LAYERS as MAX_LAYERS, Description, StackSpec, layers as layers
-from txcalc.errors import InputError, UnknownName, shown
+from txcalc.errors import InputError, UnknownName, quote
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
@@ -127,7 +127,7 @@ def changed(raw: Table, changes: Table) -> Raw:
         paths.add(path)
         if written and path.split(".")[0] not in IDENTITY:
             why = f"which would not reach the sizes that {written} writes out (change the model's config.json instead)"
-            raise InputError("--set", [f"{key} is {shown(value)}, {why}"])
+            raise InputError("--set", [f"{key} is {quote(value)}, {why}"])
         tables = [result]
         if path != key:
             tables += [t for t in (result.get("encoder"), result.get("decoder")) if isinstance(t, dict)]
@@ -163,7 +163,7 @@ def _replace_attention(result: Raw, before: Table, paths: Collection[str]) -> No
                 path = f"{name}.{key}"
                 if path in paths or (key not in SIZES and replaced[key] != SECTIONS[name][key].default):
                     raise InputError(
-                        "--set", [f"{path} is {shown(replaced[key])}, which [{added}] in its place has not"]
+                        "--set", [f"{path} is {quote(replaced[key])}, which [{added}] in its place has not"]
                     )
             result[added] = shared | result[added]
 

@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txcalc.errors import ABSENT, NULL, Fault, shown
+from txcalc.errors import ABSENT, NULL, Fault, quote
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import COMMON_WORDS, printable
@@ -81,16 +81,16 @@ def _check_unread(
     cls, passed = type(config).__name__, list[str]()
     for key, value in unread.items():
         if not could_be_size(key, value):
-            passed.append(f"{printable(key)} = {shown(value, 30)}")
+            passed.append(f"{printable(key)} = {quote(value, 30)}")
         elif key in PREDICTORS:
-            result.assumptions.append(f"{path}{key} = {shown(value)}: multi-token-prediction layers are not built")
+            result.assumptions.append(f"{path}{key} = {quote(value)}: multi-token-prediction layers are not built")
         else:
             fix = _suggestion(printable(key), path, absent)
             result.faults.append(Fault(path + printable(key), value, f"a key of {cls}", fix))
     if passed:
-        more = f" and {len(passed) - MOST_PASSED:,} more" if len(passed) > MOST_PASSED else ""
+        suffix = f" and {len(passed) - MOST_PASSED:,} more" if len(passed) > MOST_PASSED else ""
         where = f" in {path[:-1]}" if path else ""
-        names = ", ".join(passed[:MOST_PASSED]) + more
+        names = ", ".join(passed[:MOST_PASSED]) + suffix
         result.assumptions.append(f"passed over{where}, for {cls} does not name them: {names}")
 
 
@@ -104,10 +104,10 @@ def _check_absent(config: Any, data: Mapping[str, object], path: str, absent: Se
             continue
         primary = PRIMARY.intersection((name, cls.attribute_map.get(name, name)))
         if not path and primary and defaults[name] is not None:
-            got, fix = NULL if name in data else ABSENT, f"transformers would take {shown(value)}"
+            got, fix = NULL if name in data else ABSENT, f"transformers would take {quote(value)}"
             result.faults.append(Fault(name, got, "a size that the file itself gives", fix))
         else:
-            result.assumptions.append(f"{path}{name} = {shown(value)}, the default of {cls.__name__}")
+            result.assumptions.append(f"{path}{name} = {quote(value)}, the default of {cls.__name__}")
 
 
 def _defaults(cls: Any) -> dict[str, Any]:

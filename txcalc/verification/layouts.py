@@ -66,7 +66,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append(
             f"--framework {recipe.framework} is modelled from its source; fsdp2 is what torch itself can show"
         )
-    if recipe.recompute != "none" and not model.root.alone:
+    if recipe.recompute != "none" and not model.root.single_stack:
         faults.append(f"--recompute {recipe.recompute}: an encoder's result is kept by every layer that reads it")
     if recipe.packed:
         faults.append(f"frozen={recipe.frozen}: weights that another library packs are modelled")
@@ -114,7 +114,7 @@ def _whole_positions(model: Model) -> str:
     stack = model.root.stacks[-1]
     if stack.embedding is not None and stack.embedding.tokens is None:
         return "patches of a picture, or sound, are embedded at"
-    return "the head reads" if stack.head is not None and not stack.head.apart else ""
+    return "the head reads" if stack.head is not None and not stack.head.position_wise else ""
 
 
 def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
@@ -166,7 +166,7 @@ def _claimed(model: Model, recipe: Recipe) -> bool:
 def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
     """One layer of each kind; one more of each kind that has more; three of the first such kind, to show that the
     growth is linear."""
-    root = model.root.alone
+    root = model.root.single_stack
     if root is None:
         yield _Point(number, ())
         return
@@ -187,7 +187,7 @@ def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Counter[str
     points = [point for point in measured if point.piece == number]
     base = measured[points[0]]
     total = Counter(base)
-    root = model.root.alone
+    root = model.root.single_stack
     for i, group in enumerate(root.groups if root and points[0].counts else ()):
         if group.count > points[0].counts[i]:
             counts = points[0].counts

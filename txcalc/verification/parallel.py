@@ -186,7 +186,7 @@ def rank_state_bytes(net: nn.Module, optimizer: Any) -> Counter[str]:
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
     """Ids (images, audio), or the hidden states from the previous stage."""
     given = inputs(model, recipe.micro_batch, recipe.local_tokens)
-    if (stack := model.root.alone) and stack.embedding is None:
+    if (stack := model.root.single_stack) and stack.embedding is None:
         width = model.d_model
         x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
         return (x.requires_grad_(),)
@@ -195,11 +195,11 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
 
 def backward(y: object, model: Model) -> None:
     """Backward from a cross-entropy in float32 where there are logits; else from the output itself."""
-    first, *rest = y if isinstance(y, tuple) else (y,)
+    first, *outputs = y if isinstance(y, tuple) else (y,)
     if model.root.stacks[-1].head is not None:
         logits = first.flatten(0, -2).float()
         first = F.cross_entropy(logits, torch.zeros(logits.shape[0], dtype=torch.long))
-    results = [first, *rest]
+    results = [first, *outputs]
     torch.autograd.backward(results, [torch.ones_like(result) for result in results])
 
 
@@ -311,7 +311,7 @@ def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn
 
 def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
     """The modules that are recomputed in backward: blocks, by their indices in the whole model, or attention cores."""
-    if not (stack := model.root.alone):
+    if not (stack := model.root.single_stack):
         return
     numbers = sorted(i for group in stack.groups for i in group.indices)
     layers: Any = dict(zip(numbers, cast(Any, net).layers, strict=True))
@@ -390,7 +390,7 @@ def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
             note(self, -1)
             return result
 
-    def static(self: object, stages: Any, *rest: object, **more: object) -> None:
+    def static(self: object, stages: Any, *args: object, **options: object) -> None:
         for virtual_stage in stages:
             virtual_stage._inference_mode = modes.STATIC
 

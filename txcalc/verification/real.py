@@ -137,7 +137,7 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("runs all of it in fp32: no format of frozen weights, no dtype of adapters")
     if model.params > LARGEST:
         faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
-    root = model.root.alone
+    root = model.root.single_stack
     if root is None or root.head is None or root.embedding is None:
         faults.append("runs a decoder of tokens with a head")
     elif root.pooler is not None:
@@ -290,11 +290,11 @@ def _value(net: nn.Module, name: str, values: Mapping[str, Tensor], first: str) 
 
 def whole_name(name: str, first: str) -> str:
     """A parameter's name in the whole model: the layers of a piece begin at number `first`."""
-    kind, _, rest = name.partition(".")
+    kind, _, tail = name.partition(".")
     if kind != "layers" or not first:
         return name
-    index, _, rest = rest.partition(".")
-    return f"layers.{int(index) + int(first)}.{rest}"
+    index, _, tail = tail.partition(".")
+    return f"layers.{int(index) + int(first)}.{tail}"
 
 
 def _pipelined(
@@ -375,7 +375,8 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
 def _count_recomputed(model: Model, recipe: Recipe, rank: int) -> int:
     """Blocks or attention cores of a rank that backward computes again; those that layers share are one."""
     pieces = Pipeline(model, recipe).of_stage(rank // (recipe.layout.gpus // recipe.layout.pp))
-    sharing = [set(group.indices) for group in model.root.alone.groups if group.shared] if model.root.alone else []
+    stack = model.root.single_stack
+    sharing = [set(group.indices) for group in stack.groups if group.shared] if stack else []
 
     def modules(layers: set[int]) -> int:
         return len(layers.difference(*sharing)) + sum(not shared.isdisjoint(layers) for shared in sharing)

@@ -124,8 +124,8 @@ class Collectives(TorchDispatchMode):
         if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives follow
             return NotImplemented
         result = function(*args, **(kwargs or {}))
-        space, _, rest = str(function).partition(".")
-        name = rest.rpartition(".")[0]
+        space, _, operator = str(function).partition(".")
+        name = operator.rpartition(".")[0]
         if "c10d" in space and name in COLLECTIVES:
             kind, which = COLLECTIVES[name]
             if not kind:

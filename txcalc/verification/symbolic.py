@@ -56,11 +56,11 @@ class Environment(ShapeEnv):
         self.lines: dict[Any, str] = {}
         self._answers: dict[Any, Any] = {}
 
-    def evaluate_sym_node(self, sym_node: Any, *options: Any, **further: Any) -> Any:
-        question = (sym_node._expr, *options, *further.values())
+    def evaluate_sym_node(self, sym_node: Any, *args: Any, **options: Any) -> Any:
+        question = (sym_node._expr, *args, *options.values())
         if question not in self._answers:
             before = len(self.guards), len(self.replacements)
-            self._answers[question] = super().evaluate_sym_node(sym_node, *options, **further)
+            self._answers[question] = super().evaluate_sym_node(sym_node, *args, **options)
             if before != (len(self.guards), len(self.replacements)):
                 line = user_line(traceback.extract_stack())
                 for expression in (*(guard.expr for guard in self.guards[before[0] :]), *self.replacements):

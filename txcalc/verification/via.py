@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
+from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, quote
 from txcalc.notation import Expression
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verification import flops
@@ -198,7 +198,7 @@ def _choose_class(transformers: Any, data: object, where: str) -> tuple[Any, Any
     named = getattr(transformers, name, None) if isinstance(name, str) else None
     cls = (named if _made_for(named, config) else None) if names else _automatic(transformers, config)
     if cls is None:
-        expected = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
+        expected = f"a class that transformers {transformers.__version__} has for {quote(model_type)}"
         raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, expected)])
     return config, cls
 
@@ -252,9 +252,9 @@ def countable(net: nn.Module) -> nn.Module:
 
 
 def _forward(net: Any, tensors: Mapping[str, Tensor]) -> None:
-    more = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
+    options = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
     with torch.no_grad():
-        net(**tensors, **more)
+        net(**tensors, **options)
 
 
 def _fake(inputs: tuple[ModelInput, ...]) -> tuple[FakeTensorMode, dict[str, Tensor]]:

@@ -132,7 +132,7 @@ def test_what_stages_keep_outside_torch() -> None:
         found = profile(name)
         assert found
         memory = EngineMemory(found, card, 8192)
-        kept[name] = [memory.rest(model, layout, 0, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
+        kept[name] = [memory.overheads(model, layout, 0, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
         said = any("open no channels" in note for note in memory.notes(model, 0, Layout(pp=4)))
         assert said is (name == "vllm@0.19")
     assert kept.pop("vllm@0.19") == [72 * 2**20, 2130 * 2**20]
@@ -147,7 +147,7 @@ def test_an_encoder_has_no_profile_run() -> None:
         plan(Planner(model, card, engine(model, memory=memory)), 512, 1, 1)
         for memory in (None, EngineMemory(found, card, 512))
     )
-    assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.rest == 0
+    assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.overhead == 0
 
 
 # llama.cpp.
@@ -392,7 +392,7 @@ def test_sglangs_fixed_part_by_hand() -> None:
         (replace(h100, memory=60 * GIB + 1), 8000, Layout(), 512 + 12_000 + 14 + 128),
     ):
         memory = kept("sglang", card, tokens=tokens, sequences=7)
-        assert memory.rest(model, layout, 0, 0) == {"activations and graphs": mib * 2**20}
+        assert memory.overheads(model, layout, 0, 0) == {"activations and graphs": mib * 2**20}
         assert memory.activations(model.root, 1, model.ledger(), FORMATS["bf16"]) == {"step": 0}
 
 
@@ -453,7 +453,7 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
         assert one.large == large and card.visible == size
         assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
     outside = [
-        EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0, 0)["outside torch"]
+        EngineMemory(found, replace(CARD, link=link), 8192).overheads(SMALL, Layout(tp=2), 0, 0)["outside torch"]
         for link in (None, PCIE, PCIE + 1)
     ]
     assert outside[0] == outside[1] != outside[2]

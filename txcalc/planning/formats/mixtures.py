@@ -36,15 +36,15 @@ class Layer(NamedTuple):
     experts: int
 
     @property
-    def more(self) -> bool:
-        """An eighth of the layers at each end, and every third between."""
+    def use_more_bits(self) -> bool:
+        """An eighth of the layers at each end, and every third between, as llama.cpp's function of this name."""
         eighth = self.of // 8
         return self.number < eighth or self.number >= 7 * self.of // 8 or (self.number - eighth) % 3 == 2
 
 
 WHEN: Mapping[str, Callable[[Layer], bool]] = {
     "": lambda at: True,
-    "more": lambda at: at.more,
+    "more": lambda at: at.use_more_bits,
     "first 2": lambda at: at.number < 2,
     "first 4": lambda at: at.number < 4,
     "first 1/16": lambda at: at.number < at.of // 16,
@@ -53,7 +53,7 @@ WHEN: Mapping[str, Callable[[Layer], bool]] = {
     "grouped": lambda at: at.groups >= 4,
     "grouped or sparse": lambda at: at.groups >= 4 or at.experts >= 4,
     "8 experts": lambda at: at.experts == 8,
-    "8 experts, more": lambda at: at.experts == 8 and at.more,
+    "8 experts, more": lambda at: at.experts == 8 and at.use_more_bits,
 }
 EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # conditions that are equal in all layers
 Rules = tuple[tuple[str, str], ...]  # (condition, type): the first condition that is true decides
@@ -180,7 +180,7 @@ def _called(name: str) -> str:
 
 
 @cache
-def _kept(name: str) -> str | None:
+def _fixed_type(name: str) -> str | None:
     """The type that a leaf has in every mixture; "": none; None: what its rules say."""
     return next((kind for end, kind in _DATA["kept"].items() if name.endswith(end)), None)
 
@@ -212,7 +212,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
     tied, mxfp4_experts = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
-        if (same := _kept(entry.name)) is not None:
+        if (same := _fixed_type(entry.name)) is not None:
             return [FORMATS[same] if same else None]
         if entry.kind == "router" or (mxfp4_experts and entry.kind == "experts"):
             return [GGML["mxfp4"] if entry.kind == "experts" else None]

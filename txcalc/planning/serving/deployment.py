@@ -40,9 +40,9 @@ class Gpu(NamedTuple):
     activations: dict[str, int]
 
     @property
-    def rest(self) -> int:
+    def overhead(self) -> int:
         """Bytes that the engine takes beside the reserve."""
-        return sum(self.rank.rest.values())
+        return sum(self.rank.overheads.values())
 
     @property
     def peak(self) -> int:
@@ -52,7 +52,7 @@ class Gpu(NamedTuple):
     @property
     def free(self) -> int:
         """Free bytes; below 0, missing ones."""
-        return self.available - self.rest - self.weights - self.cache - self.peak
+        return self.available - self.overhead - self.weights - self.cache - self.peak
 
     @property
     def pool(self) -> int:
@@ -67,7 +67,7 @@ class Gpu(NamedTuple):
     @property
     def limit(self) -> str:
         """What does not fit, or would be the first not to."""
-        room = self.available - self.rest - self.weights
+        room = self.available - self.overhead - self.weights
         return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.gpu_caches else "cache"
 
 
@@ -91,7 +91,7 @@ class Planner:
 
     def ranks(self, layout: Layout) -> Iterator[RankBytes]:
         """One rank of every distinct stage, built on first use."""
-        known = self._ranks.setdefault(layout.alone, [])
+        known = self._ranks.setdefault(layout.replica, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
                 last = stage.first + stage.copies == layout.pp

@@ -157,7 +157,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
                         ways = f", which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else ""
                         raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
 
-    def rest(self, model: Model, layout: Layout, taken: int, graphs: int) -> dict[str, int]:
+    def overheads(self, model: Model, layout: Layout, taken: int, graphs: int) -> dict[str, int]:
         """Bytes that the engine takes besides weights, cache and activations, by name. `taken`: bytes of a rank's
         weights and activations; `graphs`: of its CUDA graphs, counted here only by versions that budget them."""
         numbers = self.profile.numbers

@@ -169,7 +169,7 @@ def _dynamo(plan: Plan, weights: CommandWeights, pools: Pools | None, guess: Spe
     for role, choice in roles:
         layout = choice.layout
         copies = 1 if layout.sharing > 1 else layout.dp  # a worker is all copies that share experts
-        worker = layout if copies == 1 else layout.alone
+        worker = layout if copies == 1 else layout.replica
         each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
         flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
         if role:
@@ -309,7 +309,7 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
     gpu = plan.best.fullest
     reserve = engine.reserve.of(plan.planner.accelerator.visible)
-    flags.append(("--mem-fraction-static", _share(gpu.weights + gpu.pool, reserve, gpu.rest, gpu.peak)))
+    flags.append(("--mem-fraction-static", _share(gpu.weights + gpu.pool, reserve, gpu.overhead, gpu.peak)))
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
     words = {"bf16": "bfloat16", "fp8": "fp8_e4m3", "fp4": "fp4_mx_block16"}
@@ -340,7 +340,7 @@ def _trtllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     flags += _above_one(("--pp_size", layout.pp), ("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", running(plan, layout))]
     gpu = plan.best.fullest
-    reserve = engine.reserve.of(plan.planner.accelerator.visible) + gpu.rank.rest.get("left free", 0)
+    reserve = engine.reserve.of(plan.planner.accelerator.visible) + gpu.rank.overheads.get("left free", 0)
     flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(gpu.pool, reserve))]
     start = f"trtllm-serve {weights.checkpoint}"
     if options := _options(plan, weights, guess):

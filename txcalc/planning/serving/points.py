@@ -281,7 +281,7 @@ class Timer:
 
     def _copy(self, layout: Layout) -> Layout:
         """The layout to time: that of one replica, unless replicas share experts."""
-        return layout.alone if layout.sharing == 1 else layout
+        return layout.replica if layout.sharing == 1 else layout
 
     def links_known(self, layout: Layout) -> bool:
         """Whether the bandwidths of the links that the layout uses are known; stages within a node need none."""

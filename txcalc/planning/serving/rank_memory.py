@@ -97,8 +97,8 @@ class RankBytes:
         )
         occupied = self.weights_bytes + max(self.profiled.values(), default=0)
         graphs = memory.graphs(model, ledger, stage.root.stacks[-1]) if memory else 0
-        self.rest = memory.rest(model, layout or Layout(), occupied, graphs) if memory else {}
-        self.graphs = 0 if "CUDA graphs" in self.rest else graphs  # outside the engine's memory budget
+        self.overheads = memory.overheads(model, layout or Layout(), occupied, graphs) if memory else {}
+        self.graphs = 0 if "CUDA graphs" in self.overheads else graphs  # outside the engine's memory budget
 
     def caches(self, context: int) -> Caches:
         """One sequence's cache at a context length."""
@@ -151,7 +151,7 @@ class RankBytes:
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""
-        left = usable - sum(self.rest.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
+        left = usable - sum(self.overheads.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 
     def _bits(self, cache: Held) -> int:

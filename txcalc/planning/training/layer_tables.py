@@ -113,7 +113,7 @@ class LayerTables:
 
     def __init__(self, model: Model, machine: Machine) -> None:
         self.model, self.machine, self.kernels = model, machine, Kernels(machine)
-        self.n_layers, stack = model.n_layers, model.root.alone
+        self.n_layers, stack = model.n_layers, model.root.single_stack
         head = stack and stack.head
         self.tied = bool(head and head.projection and head.projection.tied)
         self._layers: dict[object, LayerTable | None] = {}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
+from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, quote
 from txcalc.parts.options import Raw, Table
 from txcalc.sources import files
 from txcalc.sources.huggingface import transformers_metadata as metadata
@@ -81,7 +81,7 @@ def _with_quantiser_file(data: object, path: Path) -> object:
         if (file := path.with_name(name)).is_file():
             settings = parsed(files.read(file, MAX_BYTES), str(file))
             if not isinstance(settings, Mapping):
-                raise InputError(str(file), [f"holds {shown(settings)}, expected an object"])
+                raise InputError(str(file), [f"holds {quote(settings)}, expected an object"])
             return {**data, "quantization_config": {"quant_method": method, **settings}}
     return data
 
@@ -106,14 +106,14 @@ def _refuse_conflicts(pairs: list[tuple[str, Any]]) -> Raw:
     if len(table) < len(pairs):
         twice = next((key for key, value in pairs if table[key] != value), None)
         if twice is not None:
-            raise ValueError(f"{shown(twice)} is there twice, with different values")
+            raise ValueError(f"{quote(twice)} is there twice, with different values")
     return table
 
 
 def describe(data: object, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
     """The description of a parsed config.json. Errors: `InputError` with every fault, `UnknownName`."""
     if not isinstance(data, Mapping):
-        raise InputError(where, [f"holds {shown(NULL if data is None else data)}, expected an object with model_type"])
+        raise InputError(where, [f"holds {quote(NULL if data is None else data)}, expected an object with model_type"])
     part = language_part(data) if "model_type" in ignore else ""
     data, left_out = without(data, where, ignore)
     if part:
@@ -166,8 +166,8 @@ def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list
         for step in outer:
             tables.append(tables[-1].get(step) if isinstance(tables[-1], Mapping) else None)
         if not isinstance(tables[-1], Mapping) or key not in tables[-1]:
-            raise InputError(where, [f"has no key {shown(path)} to ignore"])
-        notes.append(f"ignored as asked: {printable(path)} = {shown(tables[-1][key])}")
+            raise InputError(where, [f"has no key {quote(path)} to ignore"])
+        notes.append(f"ignored as asked: {printable(path)} = {quote(tables[-1][key])}")
         inner: Any = {name: value for name, value in tables[-1].items() if name != key}
         for step, table in zip(reversed(outer), reversed(tables[:-1]), strict=True):
             inner = {**table, step: inner}
@@ -319,7 +319,7 @@ def reader_of(where: str, c: Config) -> Any:
             raise InputError(
                 where,
                 [
-                    f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs (a .toml "
+                    f"model_type is {quote(c.model_type)}, whose code auto_map names and txcalc never runs (a .toml "
                     f"file can describe its layers; docs/reference/describing.md){_readable_part(c)}"
                 ],
             )
@@ -365,16 +365,16 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
     factor = text.data.get("residual_multiplier", 1)
     if factor != 1:
         effect = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
-        c.note(f"residual_multiplier = {shown(factor)} {effect}")
+        c.note(f"residual_multiplier = {quote(factor)} {effect}")
     quantization = _quantization(c, text)
     if isinstance(quantization, Mapping):
         method = quantization.get("quant_method", "MLX" if "bits" in quantization else "a method it does not name")
         form = text.data.get("expert_dtype", quantization.get("expert_dtype"))
         if form in (None, "fp8", "fp4"):
-            c.note(f"the checkpoint is quantised ({shown(method)}): --weights native counts its bytes")
+            c.note(f"the checkpoint is quantised ({quote(method)}): --weights native counts its bytes")
         else:
             c.note(
-                f"the checkpoint is quantised ({shown(method)}), its experts in a format of their own ({shown(form)}): "
+                f"the checkpoint is quantised ({quote(method)}), its experts in a format of their own ({quote(form)}): "
                 "its bytes as published are not counted"
             )
 
@@ -396,7 +396,7 @@ def _storage(c: Config, text: Config) -> Raw:
     quantization = _quantization(c, text)
     raw: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
-        c.note(f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {raw['dtype']} is counted")
+        c.note(f"its dtype is {quote(dtype, 30)}, of which transformers may make nothing: {raw['dtype']} is counted")
     if quantization is None:
         return raw
     if not isinstance(quantization, Mapping):

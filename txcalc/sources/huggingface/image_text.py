@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from math import isqrt
 
-from txcalc.errors import ABSENT, shown
+from txcalc.errors import ABSENT, quote
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.config import Config, Raw
@@ -167,7 +167,7 @@ def config_of(c: Config, key: str) -> Mapping[str, object]:
         return first
     for name, value in old.items():
         if first.get(name, value) != value:
-            c.fault(f"{key}_config.{name}", first[name], f"{shown(value)}, for {key}_config_dict says the same thing")
+            c.fault(f"{key}_config.{name}", first[name], f"{quote(value)}, for {key}_config_dict says the same thing")
     return old
 
 

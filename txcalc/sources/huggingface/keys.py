@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Self
 
-from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
+from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, quote
 from txcalc.parts.options import REQUIRED as REQUIRED, Raw, Table
 from txcalc.sources.huggingface.transformers_metadata import (
     IGNORED_KEYS,
@@ -215,16 +215,16 @@ class Keys:
         for key, value in self.data.items():
             if key not in self.keys_read and not is_neutral(key, value):
                 if owner := elsewhere(self.model_type, key, self.data):
-                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {owner}")
+                    self.note(f"passed over: {self.path}{printable(key)} = {quote(value, 30)}, {owner}")
                     continue
                 if self._harmless(key, value):
-                    passed.append(f"{printable(key)} = {shown(value, 30)}")
+                    passed.append(f"{printable(key)} = {quote(value, 30)}")
                     continue
                 unknown += 1
                 if unknown > MOST_UNKNOWN:
                     continue
                 self.faults.append(
-                    f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
+                    f"{self.path}{printable(key)} is {quote(value)}, a key that is not understood "
                     f"in a config of {self.model_type} and may change a size "
                     f"(--ignore {self.path}{printable(key)} if it does not)"
                 )
@@ -339,7 +339,7 @@ class Keys:
         first, value = next(iter(values.items()))
         for spelling, twin in values.items():
             if type(twin) is not type(value) or (twin != value and twin == twin):
-                self.fault(spelling, twin, f"{shown(value)}, for {first} says the same thing")
+                self.fault(spelling, twin, f"{quote(value)}, for {first} says the same thing")
         self._take((first,), value)
         try:
             return check(value)
@@ -427,7 +427,7 @@ def _misfits(model_type: str, key: str, value: object) -> bool:
 
 
 def _shortened(value: object) -> str:
-    return "null" if value is None else shown(value, 30)
+    return "null" if value is None else quote(value, 30)
 
 
 def _kind(value: object) -> str:
@@ -443,7 +443,7 @@ def _json(value: object) -> str:
 def printable(key: str) -> str:
     """A key as it can be printed: shortened, and quoted if it is not plain text."""
     plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
-    return key if plain else shown(key)
+    return key if plain else quote(key)
 
 
 def bare(name: str) -> str:

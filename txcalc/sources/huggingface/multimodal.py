@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.errors import ABSENT, shown
+from txcalc.errors import ABSENT, quote
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, by_name
 from txcalc.sources.huggingface.keys import printable, without
@@ -36,7 +36,7 @@ def language_model(c: Config) -> Config:
         c.fault("text_config.model_type", text_type, "the name of an architecture")
         text_type = default
     if text_type.startswith(f"{c.model_type}_") and text_type not in READERS and not knows(text_type):
-        why = f"{shown(text_type)} is a name of other code alone"
+        why = f"{quote(text_type)} is a name of other code alone"
         c.assumptions.append(f"text_config.model_type = {default!r}, for {why}")
         text_type = default
     absent = _absent(c, text, "text_config.")
@@ -45,7 +45,7 @@ def language_model(c: Config) -> Config:
         own_size, size = c.data.get(key, size_of(c.model_type, key)), text.get(key, size_of(text_type, key))
         if own_size != size and size is not None:
             c.fault(
-                key, own_size, f"{shown(size)}, for the class makes its head of {key} and the rest of text_config's"
+                key, own_size, f"{quote(size)}, for the class makes its head of {key} and the rest of text_config's"
             )
     for key in _UNREAD.get(c.model_type, ()):
         if c.data.get(key, text.get(key)) != text.get(key):
@@ -83,7 +83,7 @@ def _adapters(c: Config) -> None:
     for key in ("vision_lora", "speech_lora"):
         table = c.data.get(key)
         if isinstance(table, Mapping):
-            c.note(f"{key} (rank {shown(table.get('r'))}) is an adapter beside the model, and is not counted")
+            c.note(f"{key} (rank {quote(table.get('r'))}) is an adapter beside the model, and is not counted")
         elif table is not None:
             c.fault(key, table, "an object")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.errors import ABSENT, shown
+from txcalc.errors import ABSENT, quote
 from txcalc.sources.huggingface.config import (
     GLOBAL,
     LAYER_NAMES,
@@ -41,7 +41,7 @@ def uncounted(c: Config) -> None:
     c.ignore("mtp_transformer_layers", "num_mtp_modules")
     mtp_modules = c.data.get("num_mtp_modules")
     if mtp_modules:
-        c.note(f"{shown(mtp_modules)} modules that predict further tokens (num_mtp_modules) are not counted")
+        c.note(f"{quote(mtp_modules)} modules that predict further tokens (num_mtp_modules) are not counted")
 
 
 def minimax_m2(c: Config) -> Raw:

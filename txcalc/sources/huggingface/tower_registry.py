@@ -10,7 +10,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from txcalc.errors import ABSENT, InputError, shown
+from txcalc.errors import ABSENT, InputError, quote
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.options import Wrong
@@ -36,7 +36,7 @@ class TowerPlan(NamedTuple):
 
     tower      reads its config (of several kinds of towers, the one of a config without a model type)
     projector  reads the projector behind it
-    others     further kinds of towers, by model type
+    alternatives  further kinds of towers, by model type
     key        the tower's table in the config; "" if its sizes stand in the outer table
     of         its modality (vision, audio, …), one word for each of several alike
     ignore     keys of the outer table that change no size
@@ -45,7 +45,7 @@ class TowerPlan(NamedTuple):
 
     tower: Callable[[Config], Tower]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
-    others: Mapping[str, Callable[[Config], Tower]] = {}
+    alternatives: Mapping[str, Callable[[Config], Tower]] = {}
     key: str = "vision_config"
     of: str = "vision"
     ignore: str = ""
@@ -147,15 +147,15 @@ def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
     if plan.absent == "usual" and data in (ABSENT, None):
         data = {}
     if not isinstance(data, Mapping):
-        raise InputError(outer.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
-    usual = next((name for name, read in plan.others.items() if read is plan.tower), outer.model_type)
-    name = data.get("model_type", usual) if plan.others else usual
-    if plan.others and (not isinstance(name, str) or name not in plan.others):
-        raise InputError(outer.model_type, [f"{plan.key}.model_type is {shown(name)}, a tower that is not read"])
+        raise InputError(outer.model_type, [f"{plan.key} is {quote(data)}, expected an object, the tower's own config"])
+    usual = next((name for name, read in plan.alternatives.items() if read is plan.tower), outer.model_type)
+    name = data.get("model_type", usual) if plan.alternatives else usual
+    if plan.alternatives and (not isinstance(name, str) or name not in plan.alternatives):
+        raise InputError(outer.model_type, [f"{plan.key}.model_type is {quote(name)}, a tower that is not read"])
     v = Config(data, name, f"{plan.key}.", outer)
     _refuse_learned_activations(v)
     v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
-    tower = plan.others.get(name, plan.tower)(v)
+    tower = plan.alternatives.get(name, plan.tower)(v)
     return tower, plan.projector(outer, v, tower, raw)
 
 

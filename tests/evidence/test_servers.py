@@ -35,7 +35,7 @@ def errors(servers: Any, ones: Any, figure: str, key: str) -> dict[str, tuple[fl
 def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     """Refused are layouts that the model does not allow; left out, rows that others of the file contradict."""
     _, (ones, without) = found
-    assert len(ones) > 1500
+    assert len(ones) > 1500  # 85 of InferenceX are with multi-token prediction alone
     assert sum(number for reason, number in without.items() if reason.startswith("refused")) < 10
 
 
@@ -44,7 +44,7 @@ def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     [
         ("TPOT", {"dense": 0.10, "experts": 0.14, "vllm": 0.10, "trtllm": 0.15, "sglang": 0.15, "mxfp4": 0.12}),
         ("tokens", {"dense": 0.12, "experts": 0.15, "vllm": 0.10, "trtllm": 0.14, "sglang": 0.19}),
-        ("TTFT", {"dense": 0.24, "experts": 0.28, "vllm": 0.17, "trtllm": 0.31, "sglang": 0.32}),
+        ("TTFT", {"dense": 0.24, "experts": 0.28, "vllm": 0.17, "trtllm": 0.31, "sglang": 0.32}),  # trtllm: 0.304
     ],
 )
 def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, float]) -> None:

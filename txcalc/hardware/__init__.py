@@ -201,8 +201,8 @@ def load(name: str | Path, flag: str = "--gpu") -> Accelerator:
         return replace(card, title=title, node=instance.gpus, link_between=instance.network, sources=sources)
     if known not in files:
         less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
-        if less and (name_alone := cards.named(less[1], files)) in files:
-            chip, sizes = load(name_alone), cast(Any, read(files[name_alone])[0]["memory"])
+        if less and (bare_name := cards.named(less[1], files)) in files:
+            chip, sizes = load(bare_name), cast(Any, read(files[bare_name])[0]["memory"])
             return _of_size(chip, int(less[2]), next(iter(sizes.values()))["value"], text)  # first the vendor's figure
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"

@@ -104,8 +104,8 @@ def differences(left: Model, right: Model, work: Table, flops: str = "flops") ->
         changes += stack_changes
     unbundled, bundled = _bundled(_merged(changes))
     for change in unbundled:
-        alone_cost, why = _cost(left, _with(mine, change), ledger, work, flops)
-        rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, alone_cost, why))
+        change_cost, why = _cost(left, _with(mine, change), ledger, work, flops)
+        rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, change_cost, why))
     return [*rows, *parts, *bundled]
 
 

@@ -53,6 +53,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, others by key and default
     only, ignore        the one value of keys, and why; keys that change no size
     same                keys that repeat a size of the description, at this path in it, and why
+    mtp                 a note says how many multi-token-prediction layers are not counted
     window … layer_bases
                         the kinds of layers: with a window (`_windowed`), by Qwen's switch (`_switched`), `dense` first
                         by `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many
@@ -105,7 +106,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
     only: Sequence[tuple[Any, str, str]] = ()
     same: Sequence[tuple[str, str, str]] = ()
     ignore: str = ""
-    further: bool = False
+    mtp: bool = False
     window: Table | None = None
     switched: int | None = None
     dense: int | None = None
@@ -134,7 +135,7 @@ class Decoder(Struct, frozen=True, kw_only=True):
         for key, path, why in self.same:
             c.require_value(reduce(getitem, path.split("."), raw), key, why=why)
         c.ignore(*self.ignore.split())
-        if self.further:
+        if self.mtp:
             c.note_mtp_layers()
         return c.with_layer_bases(raw) if self.layer_bases else layered(raw, *self._axes(c, raw))
 
@@ -216,7 +217,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
     `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be
-    none; `shared_width` that of the width of one that every token passes, 0 where there is none; `more` are further
+    none; `shared_width` that of the width of one that every token passes, 0 where there is none; `fields` are further
     keys of the table.
     """
 
@@ -229,7 +230,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     always: bool = False
     groups: tuple[int | None, int | None] = (None, None)
     shared_width: tuple[str, Any] | None = None
-    more: Table = field(default_factory=dict)
+    fields: Table = field(default_factory=dict)
 
     def read(self, c: Config) -> Raw:
         """The table of experts in a config."""
@@ -239,7 +240,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
             width = c.size(key, default=_default(default)) if default else c.count(key, default=0)
             mixed = {"d_ff_shared": width} if width else {}
         numbers = _default(self.number), _default(self.top)
-        mixed |= {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **self.more}
+        mixed |= {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **self.fields}
         if self.shared is None:
             return mixed
         if self.always:

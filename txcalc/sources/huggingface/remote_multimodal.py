@@ -20,21 +20,21 @@ from txcalc.sources.huggingface.transformers_metadata import is_neutral
 class Whole:
     """Where a multimodal config has its language model, by a row of `families.WHOLES`.
 
-    key      the table with the language model's own config; "" where its keys stand beside the others
-    texts    model types that the language model may have; where the keys stand beside, the one that it has
-    classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
-    hidden   beginnings of keys of the whole, where the keys stand beside
-    ignore   keys of the language model's that change no size
-    others   keys of the whole that have the name of one of the language model's, and are of something else
-    absent   values of keys that the language model's first code did not ask for
-    headless the language model may have no head
+    key        the table with the language model's own config; "" where its keys stand beside the others
+    texts      model types that the language model may have; where the keys stand beside, the one that it has
+    classes    what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
+    hidden     beginnings of keys of the whole, where the keys stand beside
+    ignore     keys of the language model's that change no size
+    unrelated  keys of the whole that have the name of one of the language model's, and are of something else
+    absent     values of keys that the language model's first code did not ask for
+    headless   the language model may have no head
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
         self.key, self.absent, self.headless = row.get("key", ""), row.get("absent", {}), row.get("headless", False)
-        self.texts, self.classes, self.hidden, self.ignore, self.others = (
-            tuple(row.get(name, "").split()) for name in ("texts", "classes", "hidden", "ignore", "others")
+        self.texts, self.classes, self.hidden, self.ignore, self.unrelated = (
+            tuple(row.get(name, "").split()) for name in ("texts", "classes", "hidden", "ignore", "unrelated")
         )
 
 
@@ -53,7 +53,7 @@ def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.hidden):
-        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, unrelated=whole.others)
+        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, unrelated=whole.unrelated)
     cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     hidden = ("architectures", "model_type", "auto_map", "text_config", *whole.hidden)

@@ -34,13 +34,13 @@ REPEATED_SIZES = frozenset(
 class TowerPlan(NamedTuple):
     """One tower of a model type.
 
-    tower      reads its config (of several kinds of towers, the one of a config without a model type)
-    projector  reads the projector behind it
+    tower         reads its config (of several kinds of towers, the one of a config without a model type)
+    projector     reads the projector behind it
     alternatives  further kinds of towers, by model type
-    key        the tower's table in the config; "" if its sizes stand in the outer table
-    of         its modality (vision, audio, …), one word for each of several alike
-    ignore     keys of the outer table that change no size
-    absent     the meaning of an absent table: "none" no tower, "usual" its class's defaults, "" a fault
+    key           the tower's table in the config; "" if its sizes stand in the outer table
+    of            its modality (vision, audio, …), one word for each of several alike
+    ignore        keys of the outer table that change no size
+    absent        the meaning of an absent table: "none" no tower, "usual" its class's defaults, "" a fault
     """
 
     tower: Callable[[Config], Tower]
@@ -188,7 +188,7 @@ def _function(name: str, module: str) -> Any:
 
 
 def _plan(
-    tower: str, projector: str | list[Raw], others: str = "", key: str = "vision_config", of: str = "vision",
+    tower: str, projector: str | list[Raw], alternatives: str = "", key: str = "vision_config", of: str = "vision",
     ignore: str = "", sizes: Sequence[object] = (), absent: str = "", drops_first: bool = False, **options: object,
 ) -> TowerPlan:  # fmt: skip
     """A row of `tower_registry.json`: the name of the tower's function, that of the projector's or its steps
@@ -196,7 +196,7 @@ def _plan(
     sizes that are not its own, and more."""
     read_tower = _function(tower, "towers")
     read_row = (lambda v: read_tower(v, *sizes, **options)) if sizes or options else read_tower
-    instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in others.split()}
+    instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in alternatives.split()}
     read_projector = (
         _function(projector, "projectors")
         if isinstance(projector, str)

@@ -484,7 +484,11 @@ def deploy(
     if api_price is not None and any(each is None for _, _, each in kinds):
         raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
-    placed = [(kind.placed(layout.node, network, link), number, each) for kind, number, each in kinds]
+    one_host = not scenario.fixed  # nobody joins Macs to hold a model, unless a number or a layout is given
+    placed = [
+        (kind.placed(layout.node, network, link), number or (1 if kind.unified and one_host else None), each)
+        for kind, number, each in kinds
+    ]
     pairs = [(model, *kind) for model in loaded for kind in placed]
     if not pairs:
         raise InputError("deploy", ["expected one or more models and accelerators"])

@@ -84,10 +84,12 @@ def _memory_lines(answer: Deploy) -> list[str]:
     beyond = f"; the model supports {trained:,} tokens" if trained and exceeds else ""
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
+    capacity = f"at most {answer.max_concurrency:,} such sequences, or {work.concurrency:,} of {longest}"
+    if answer.max_context == 0:
+        capacity, beyond = "no sequence of any length fits", ""
     return [
         f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {memory}; {used}; reserve {gpu.reserve}",
-        f"at most {answer.max_concurrency:,} such sequences, or {work.concurrency:,} of {longest} "
-        f"(limited by {answer.limit}{beyond})",
+        f"{capacity} (limited by {answer.limit}{beyond})",
         f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
     ]
 

@@ -342,6 +342,9 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     assert code == 1 and out.startswith("misses mean TTFT ")
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
     assert code == 1 and out.startswith("does not fit on ") and "largest load that fits" not in out
+    alone, joined = deploy("qwen3-14b", "m1-8gb"), deploy("qwen3-14b", "m1-8gb:8")  # Macs are not joined unasked
+    assert (alone.layout.gpus, alone.fits, joined.layout.gpus) == (1, False, 8)
+    assert "no sequence of any length fits (limited by weights)" in alone.to_text()
 
 
 def test_targets_that_a_floor_forbids() -> None:

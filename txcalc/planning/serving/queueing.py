@@ -23,8 +23,8 @@ COUPLED = 8  # iterations until the prompt times of replicas that share experts 
 class Loop:
     """Means of one replica under load, by its request rate and its mean decode batch (`decoding`).
 
-    clients   of a closed loop; None: an open loop
-    others    share of the load that one request sees from the others: (n − 1)/n in a closed loop
+    clients      of a closed loop; None: an open loop
+    other_share  share of the load that one request sees from the others: (n − 1)/n in a closed loop
     """
 
     def __init__(self, demand: Demand, clients: float | None) -> None:

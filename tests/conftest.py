@@ -180,6 +180,17 @@ def update_golden(request: pytest.FixtureRequest) -> bool:
 
 
 @pytest.fixture
+def own_theorems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder for a user's own theorems, empty; the shipped ones are read again."""
+    from txcalc.evidence.theorems import theorems
+
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    theorems.cache_clear()
+    yield
+    theorems.cache_clear()
+
+
+@pytest.fixture
 def draw(request: pytest.FixtureRequest) -> Random:
     """What a test draws for itself: the same for the same seed."""
     return Random(f"{request.config.option.seed} {request.node.nodeid}")

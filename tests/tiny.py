@@ -7,6 +7,9 @@ from typing import Any
 
 from paths import DATA
 
+from txcalc.model import Model
+from txcalc.sources import build
+
 V = 50
 TINY: dict[str, dict[str, Any]] = tomllib.loads((DATA / "tiny.toml").read_text("utf-8"))
 
@@ -20,3 +23,7 @@ QWEN3: dict[str, Any] = {
     "intermediate_size": 96,
     "vocab_size": 100,
 }
+
+
+def tiny(name: str, **changes: Any) -> Model:
+    return build({**TINY[name], **changes}, name)

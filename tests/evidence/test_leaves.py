@@ -2,39 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from evidence_of import inherited
-from paths import HF
+from evidence_of import config, inherited
 
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Unit, units
-from txcalc.model import Model
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.linear import Linear
 from txcalc.parts.mixers import pieces
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe
 
-CONFIGS = HF / "configs.json"
-
-
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
-    forget = theorems.theorems.cache_clear
-    forget()
-    yield
-    forget()
-
-
-def config(name: str) -> Model:
-    return build(*describe(json.loads(CONFIGS.read_text())[name]))
+pytestmark = pytest.mark.usefixtures("own_theorems")
 
 
 def test_leaves_that_are_listed_have_theorems_each_by_itself() -> None:

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 
-from tiny import TINY, V  # noqa: E402
+from tiny import TINY, V, tiny  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 import txcalc  # noqa: E402
@@ -24,7 +24,7 @@ from txcalc.parts.part import Workload  # noqa: E402
 from txcalc.parts.spans import Causal, CentredWindow, Chunks, Window  # noqa: E402
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
-from txcalc.sources import build as described, presets  # noqa: E402
+from txcalc.sources import presets  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
@@ -32,10 +32,6 @@ DECODERS = [name for name in TINY if TINY[name].get("kind", "decoder") in ("deco
 DECODERS.remove("vectors")
 VISION = [name for name in TINY if TINY[name].get("kind") == "vision"]
 B, T = 2, 11
-
-
-def tiny(name: str, **changes: Any) -> Model:
-    return described({**TINY[name], **changes}, name)
 
 
 def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:

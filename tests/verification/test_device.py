@@ -21,12 +21,11 @@ import pytest
 from command import Command
 from msgspec import convert
 from msgspec.structs import replace
-from tiny import TINY
+from tiny import TINY, tiny
 
 from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence.figures import Figure
-from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
@@ -38,7 +37,6 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.step import StepTimer
 from txcalc.questions.measurements import Ceilings
 from txcalc.render.measurements import ceilings
-from txcalc.sources import build
 
 pytestmark = pytest.mark.slow
 
@@ -76,10 +74,6 @@ SMALL = MeasuredSizes(
     "D=512 L=3 h=8 h_kv=4 F=1536 V=4096",
     (Load("prefill", 1, 128), Load("prefill", 2, 96), Load("decode", 4, 1, 64)),
 )
-
-
-def tiny(name: str) -> Model:
-    return build(TINY[name], name)
 
 
 @pytest.fixture(autouse=True)

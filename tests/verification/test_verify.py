@@ -20,7 +20,7 @@ from evidence_of import how_known
 from msgspec.structs import replace
 from paths import DATA, HF
 from strategies import LEAVES
-from tiny import TINY
+from tiny import TINY, tiny
 
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
@@ -54,16 +54,12 @@ from txcalc.verification import NoDevice, NotForAll, Verdict, device, macs, shor
 from txcalc.verification.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verification.flops import count  # noqa: E402
 from txcalc.verification.record import proofs, store  # noqa: E402
-from txcalc.verification.sizes import letters_of  # noqa: E402
+from txcalc.verification.sizes import SizeSymbols  # noqa: E402
 from txcalc.verification.subject import EVERY_LAYER_AT, POINTS, Subject  # noqa: E402
 from txcalc.verification.symbolic import B, Fakes, SymbolicSize, Symbols, T  # noqa: E402
 from txcalc.verification.verdict import module_paths  # noqa: E402
 
 FOR_ALL = ("all B, T ≥ 2", "all B, T, T_src ≥ 2", "all B ≥ 2")
-
-
-def tiny(name: str) -> Any:
-    return build(TINY[name], name)
 
 
 def where(verdict: Verdict, quantity: str, oracle: str) -> set[str]:
@@ -91,12 +87,8 @@ def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> 
     """For all lengths where a trace takes the quotient as a symbol, else at one length, past every window."""
     description = {key: TINY["compressed"][key] for key in ("d_model", "vocab_size", "compressed")}
     layer = {**TINY["compressed"]["layer"][kind], "parts": ["compressed", "feed_forward"]}
-    description |= {
-        "n_layers": 1,
-        "pattern": [kind],
-        "layer": {kind: layer},
-        "feed_forward": {"d_ff": 24, "gated": True},
-    }
+    description |= {"n_layers": 1, "pattern": [kind], "layer": {kind: layer}}
+    description |= {"feed_forward": {"d_ff": 24, "gated": True}}
     model = build(description, kind)
     verdict = verify(model, ["saved", "traffic"])
     assert failed(verdict) == [] and verdict.ok
@@ -231,12 +223,8 @@ def test_cache_and_flops_of_decoding(name: str) -> None:
 def test_a_full_window_stops_growing_and_a_state_is_constant() -> None:
     window = [row for row in verify(tiny("mistral"), ["cache"]).rows if row.quantity == "cache" and row.path]
     assert [row.measured for row in window if row.where.endswith("new")][-1] == 4 * 2 * 2 * 8  # W · 2 · h_kv · d_h
-    state = {
-        row.measured
-        for row in verify(tiny("mamba"), ["cache"]).rows
-        if row.path.endswith("scan") and row.quantity == "cache"
-    }
-    assert len(state) == 1
+    cached = [row for row in verify(tiny("mamba"), ["cache"]).rows if row.quantity == "cache"]
+    assert len({row.measured for row in cached if row.path.endswith("scan")}) == 1
 
 
 @pytest.mark.drawn(1)
@@ -259,9 +247,8 @@ def test_a_difference_from_transformers_modules_is_named(monkeypatch: pytest.Mon
     pytest.importorskip("transformers")
     config = {**to_config(load("llama-3.2-1b"))[0], "num_key_value_heads": 4}
     monkeypatch.setattr(witness, "to_config", lambda model: (config, ()))
-    differs = {
-        row.path: (row.predicted, row.measured) for row in verify(load("llama-3.2-1b"), ["transformers"]).failures
-    }
+    failures = verify(load("llama-3.2-1b"), ["transformers"]).failures
+    differs = {row.path: (row.predicted, row.measured) for row in failures}
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
     assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
 
@@ -489,9 +476,8 @@ def test_fused_attention_on_the_cpu_is_not_counted_by_pytorch_either_and_named()
     with torch.no_grad():
         counter = count(net, lambda: net(torch.zeros(1, 2, 3, 4)))
     assert sum(counter.by_module.values()) == 0
-    assert [name for names in counter.uncounted.values() for name in names] == [
-        "aten::_scaled_dot_product_flash_attention_for_cpu"
-    ]
+    uncounted = [name for names in counter.uncounted.values() for name in names]
+    assert uncounted == ["aten::_scaled_dot_product_flash_attention_for_cpu"]
 
 
 # Symbols, points, and what a trace may not do.
@@ -504,10 +490,13 @@ class Fixed(nn.Module):
         return ids + 1 if ids.shape[1] == 5 else ids
 
 
+def id_symbols(tokens: int) -> Symbols:
+    ids = torch.zeros(3, tokens, dtype=torch.long, device="meta")
+    return Symbols((ids,), ((SymbolicSize(B, 1), SymbolicSize(T, 1)),))
+
+
 def test_a_trace_that_fixes_a_size_is_refused() -> None:
-    symbols = Symbols(
-        (torch.zeros(3, 5, dtype=torch.long, device="meta"),), ((SymbolicSize(B, 1), SymbolicSize(T, 1)),)
-    )
+    symbols = id_symbols(5)
     with symbols.mode:
         Fixed()(*symbols.inputs)
     with pytest.raises(NotForAll, match="only where T = 5"):
@@ -515,9 +504,7 @@ def test_a_trace_that_fixes_a_size_is_refused() -> None:
 
 
 def test_equal_hints_are_not_equal_sizes() -> None:
-    symbols = Symbols(
-        (torch.zeros(3, 3, dtype=torch.long, device="meta"),), ((SymbolicSize(B, 1), SymbolicSize(T, 1)),)
-    )
+    symbols = id_symbols(3)
     with symbols.mode:
         (ids,) = symbols.inputs
         assert symbols.read(ids.numel()) == B * T
@@ -553,7 +540,7 @@ def test_fakes_know_results_as_pytorch_computes_them() -> None:
         assert results(Fakes(), *pair) == results(FakeTensorMode(), *pair)
     with pytest.raises(RuntimeError, match="broadcast"):
         results(Fakes(), x, x.mT)
-    (symbols,) = letters_of({}, lengths=(T,))
+    symbols = SizeSymbols({}, (T,))
     assert symbols.symbols["T"] >= 5
     with pytest.raises(NotForAll, match="only where T >= 5"):
         symbols.conditions()

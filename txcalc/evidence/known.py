@@ -17,7 +17,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 
 MEANING = {
-    "proved": "equal to the traced module for all sizes of a stated domain; at a length of 1, run at two sets of sizes",
+    "proved": "equal to the traced module for all sizes of a stated domain",
     "measured": "equal to the module at the sizes where it was run",
     "listed": "each leaf proved, the list of leaves transcribed",
     "by convention": "a stated rule, as the bytes of a format are",

@@ -43,7 +43,5 @@ def report(answer: Prove, form: str) -> Report:
         for each in answer.structures
         for row in each.unequal
     ]
-    if any(each.new and each.proved for each in answer.structures):
-        notes.append("with a batch or a length of 1, where PyTorch has no symbols, the module ran at two sets of sizes")
     notes += [f"written to {answer.file}"] if answer.file else []
     return Report(tables, [verdict], notes, good=answer.ok)

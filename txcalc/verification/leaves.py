@@ -25,7 +25,7 @@ from txcalc.reference.mixers.pieces import SingleLeaf
 from txcalc.reference.run import TensorOptions
 from txcalc.verification import flops
 from txcalc.verification.parameters import ORACLE as WEIGHTS
-from txcalc.verification.sizes import SizeSymbols, letters_of, refusing_symbols, simplify, subsets
+from txcalc.verification.sizes import Case, SizeSymbols, refusing_symbols, simplify, subsets
 from txcalc.verification.symbolic import T_SRC, B, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
@@ -37,12 +37,13 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
     result: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
+    letters = SizeSymbols(unit.values, (B, T, T_SRC))
     for ones in subsets(LENGTHS):
-        for symbols in letters_of(unit.values, ones, (B, T, T_SRC)):
-            root = symbols.tree(unit)
-            leaf_rows, cost = _trace_leaf(root.pieces[0], symbols)
-            result += leaf_rows
-            conditions |= dict.fromkeys(symbols.conditions())
+        symbols = letters.at_one(ones)
+        root = symbols.tree(unit)
+        leaf_rows, cost = _trace_leaf(root.pieces[0], symbols, ", ".join(Case(ones).describe()) or "all ≥ 2")
+        result += leaf_rows
+        conditions |= dict.fromkeys(symbols.conditions())
         if not ones:
             there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
             costs = {root.pieces[0]["name"]: simplify(there)}
@@ -50,7 +51,7 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     return result, list(conditions)
 
 
-def _trace_leaf(piece: Table, symbols: SizeSymbols) -> tuple[list[CheckedRow], Any]:
+def _trace_leaf(piece: Table, symbols: SizeSymbols, where: str) -> tuple[list[CheckedRow], Any]:
     """Rows of a leaf at the positions asked for, and its FLOPs there."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
     if piece["form"] == "windows":  # attention within each window
@@ -65,7 +66,6 @@ def _trace_leaf(piece: Table, symbols: SizeSymbols) -> tuple[list[CheckedRow], A
         )
         net.add_module(name, single.leaf)
         counter = flops.count(net, lambda: single(*symbols.symbol_shape))
-    where = symbols.where or "all ≥ 2"
     costs = {name: sum(symbols.read(value) for value in counter.by_module.values())}
     weights = {name: sum(symbols.read(w.numel()) for w in single.leaf.parameters())}
     result = [

@@ -58,7 +58,7 @@ def prove_at(unit: Unit, trace: steps.StepTrace) -> list[CheckedRow]:
     if not case.ones:
         weights = _weights(trace.net, symbols)
         rows += compare(trace.kept.ledger, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
-    rows += trace.rows(trace.forward, "flops", where=symbols.where or where)
+    rows += trace.rows(trace.forward, "flops", where=where)
     return rows
 
 

@@ -6,10 +6,11 @@ Guards must hold for all sizes of 2 or more, or become conditions of the theorem
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import sympy
 import torch
@@ -37,15 +38,13 @@ class SizeSymbols:
     """A PyTorch symbol for every parameter of a structure and every length, except those that follow from others
     (`formulas`, by name: a formula in letters); `read` converts expressions back."""
 
-    mode: Any = nullcontext()
-    where = ""
-
     def __init__(
         self,
         names: Iterable[str],
-        lengths: Iterable[Expression],
-        formulas: Mapping[str, Expression],
+        lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
+        formulas: Mapping[str, Expression] | None = None,
     ) -> None:
+        formulas = formulas or {}
         self.env = Environment()
         self.mode = Fakes(self.env)
         self.letters: dict[str, Expression] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
@@ -59,6 +58,13 @@ class SizeSymbols:
         self._back = {self.symbols[name].node.expr: self.letters[name] for name in free}
         for name, formula in formulas.items():
             self.letters[name], self.symbols[name] = formula, self.of(formula)
+
+    def at_one(self, lengths: Collection[str]) -> Self:
+        """These symbols, with some lengths 1, which no symbol is: PyTorch broadcasts it."""
+        changed = copy(self)
+        changed.letters = self.letters | dict.fromkeys(lengths, sympy.Integer(1))
+        changed.symbols = self.symbols | dict.fromkeys(lengths, 1)
+        return changed
 
     def _create(self, name: str, hint: int) -> Any:
         """A symbol of 2 or more. PyTorch answers most of its own questions by the sign alone."""
@@ -80,10 +86,6 @@ class SizeSymbols:
             items = [self.of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
         return value
-
-    def lettered(self, formula: Expression) -> Any:
-        """A formula in letters of its own, which are these."""
-        return formula
 
     def tree(self, unit: Unit) -> Any:
         """The tree of a unit's parts, in letters."""
@@ -137,57 +139,6 @@ class SizeSymbols:
             polynomial, relation = condition
             sizes[Condition(_size(polynomial), relation)] = None
         return list(sizes)
-
-
-class SizeNumbers(SizeSymbols):
-    """Numbers in the place of symbols, for lengths of 1, which PyTorch's symbols never are: a prime for each letter, in
-    the order of the model's own sizes, so that what is smaller there is smaller here."""
-
-    def __init__(
-        self,
-        least: int,
-        sizes: Mapping[str, int],
-        ones: Collection[str],
-        lengths: Iterable[Expression],
-        formulas: Mapping[str, Expression],
-    ) -> None:
-        names = [*map(str, lengths), *sorted(sizes, key=lambda name: (sizes[name], name))]
-        many = [name for name in names if name.endswith((".top_k", ".idle", ".n_experts"))]  # a module each
-        others = [name for name in names if name not in many]
-        numbers = [*primes_from(least, len(many)), *primes_from(10 * least, len(others))]
-        self.letters = dict(zip([*many, *others], numbers, strict=True)) | dict.fromkeys(ones, 1)
-        self.letters |= {name: self.of(formula) for name, formula in formulas.items()}
-        self.symbols = self.letters
-        self.where = ", ".join(f"{name} = {size}" for name, size in self.letters.items())
-
-    def of(self, value: Expression) -> Any:
-        """A formula in letters as a number."""
-        if not isinstance(value, sympy.Expr):
-            return value
-        return int(value.xreplace({letter: sympy.Integer(self.letters[str(letter)]) for letter in value.free_symbols}))
-
-    def lettered(self, formula: Expression) -> Any:
-        return self.of(formula)
-
-    def read(self, value: Expression) -> Expression:
-        """A measured number."""
-        return int(value)
-
-    def conditions(self) -> list[Condition]:
-        return []
-
-
-def letters_of(
-    sizes: Mapping[str, int],
-    ones: Collection[str] = (),
-    lengths: Iterable[Expression] = (B, T, T_SRC, N, REST, MORE),
-    formulas: Mapping[str, Expression] | None = None,
-    numbers: bool = False,
-) -> list[SizeSymbols]:
-    """What sizes and lengths are in a trace: symbols; or numbers where a length is 1, and in a second trace others."""
-    if not (ones or numbers):
-        return [SizeSymbols(sizes, lengths, formulas or {})]
-    return [SizeNumbers(least, sizes, ones, lengths, formulas or {}) for least in (3, 11)]
 
 
 def _shift(polynomial: Expression) -> Expression:

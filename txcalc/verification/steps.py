@@ -40,13 +40,12 @@ from txcalc.verification.sizes import (
     cases,
     inputs,
     lengths_of,
-    letters_of,
     measured_at,
     refusing_symbols,
     simplify,
     subsets,
 )
-from txcalc.verification.symbolic import T_SRC, B, Fakes, NotForAll, T
+from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 META = torch.device("meta")
@@ -79,9 +78,8 @@ class SavedTrace(NamedTuple):
     conditions: list[Condition]
 
     def rows(self, quantity: str) -> list[CheckedRow]:
-        where = self.symbols.where or "all lengths ≥ 2"
         figures = self.ledger, lambda entry: simplify(entry.saved), self.saved.elements
-        return [*compare(*figures, quantity, saved.ORACLE, where, for_all=True)]
+        return [*compare(*figures, quantity, saved.ORACLE, "all lengths ≥ 2", for_all=True)]
 
 
 class StepTrace(NamedTuple):
@@ -95,15 +93,14 @@ class StepTrace(NamedTuple):
     kept: SavedTrace
 
     def rows(self, costs: Costs, quantity: str, figure: Any = FLOPS, where: str = "") -> Iterator[CheckedRow]:
-        symbols = self.kept.symbols
-        where = where or symbols.where or ", ".join(self.case.describe()) or "all ≥ 2"
-        return flops_rows(symbols, self.kept.ledger, costs, quantity, where, figure)
+        where = where or ", ".join(self.case.describe()) or "all ≥ 2"
+        return flops_rows(self.kept.symbols, self.kept.ledger, costs, quantity, where, figure)
 
 
 def trace_step(
     unit: Unit, case: Case, symbols: SizeSymbols, backward: bool, form: str = "", tables: Tables | None = None
 ) -> StepTrace:
-    """A training step, or forward alone, in a form; `tables` are those of the trace with symbols (`SavedElements`)."""
+    """A training step, or forward alone, in a form; `tables` are those of the trace with B (`SavedElements`)."""
     root = symbols.tree(unit)
     ledger = theorems.ledger(root, *symbols.letter_shape, keep_scores=True, **_form_fields(form))
     training = None
@@ -127,9 +124,10 @@ def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepT
     traces: list[StepTrace] = []
     try:
         for case in cases(unit):
-            for symbols in letters_of(unit.values, case.ones, formulas=case.formulas):
-                tables = traces[0].kept.saved.packed if case.ones else None
-                traces.append(trace_step(unit, case, symbols, backward, form, tables))
+            letters = next((trace.kept.symbols for trace in traces if trace.case.formulas == case.formulas), None)
+            symbols = (letters or SizeSymbols(unit.values, formulas=case.formulas)).at_one(case.ones)
+            tables = traces[0].kept.saved.packed if case.ones else None
+            traces.append(trace_step(unit, case, symbols, backward, form, tables))
     except NotForAll:
         if not backward:
             raise
@@ -217,29 +215,30 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
 def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Saved activations with explicit and with fused attention, where the ledger claims all of them. They are proved
     for all lengths of 2 or more, and from 1 for each length whose figures are equal there, whichever others are 1."""
-    traces = traces or trace_steps(unit)
+    traces, letters = traces or trace_steps(unit), SizeSymbols(unit.values)
 
-    def explicit(ones: tuple[str, ...], tables: Tables | None = None) -> list[SavedTrace]:
-        if kept := [trace.kept for trace in traces if trace.case == Case(ones) and trace.training]:
-            return kept
+    def explicit(ones: tuple[str, ...], tables: Tables | None = None) -> SavedTrace:
+        for trace in traces:
+            if trace.case == Case(ones) and trace.training:
+                return trace.kept
         raise NotForAll("its module takes no symbols with gradients")
 
-    def fused(ones: tuple[str, ...], tables: Tables | None = None) -> list[SavedTrace]:
-        return [_trace_fused(unit, symbols, tables) for symbols in letters_of(unit.values, ones)]
+    def fused(ones: tuple[str, ...], tables: Tables | None = None) -> SavedTrace:
+        return _trace_fused(unit, letters.at_one(ones), tables)
 
     shown: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
-    for quantity, traces_at in ((theorems.KEPT, explicit), (theorems.FUSED, fused)):
+    for quantity, trace_at in ((theorems.KEPT, explicit), (theorems.FUSED, fused)):
         scores = quantity == theorems.KEPT
         if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=scores)):
             continue
         try:
-            (first,) = traces_at(())
+            first = trace_at(())
             conditions = first.conditions
         except NotForAll:
             continue
         rows += first.rows(quantity)
-        saves_alike = partial(_saves_alike, traces_at, quantity, first.saved.packed)
+        saves_alike = partial(_saves_alike, trace_at, quantity, first)
         from_one: list[str] = []
         for length in lengths_of(unit):
             if all(saves_alike((*ones, length)) for ones in subsets(from_one)):
@@ -249,21 +248,21 @@ def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str,
     return shown, rows
 
 
-def _saves_alike(traces_at: Any, quantity: str, tables: Tables, ones: tuple[str, ...]) -> bool:
-    """Whether saved activations are those of the ledger where some lengths are 1."""
+def _saves_alike(trace_at: Any, quantity: str, first: SavedTrace, ones: tuple[str, ...]) -> bool:
+    """Whether saved activations are those of the ledger where some lengths are 1, under no further conditions."""
     try:
-        traces = traces_at(ones, tables)
+        trace = trace_at(ones, first.saved.packed)
     except NotForAll:
         return False
-    return all(trace.saved.packed == tables and all(row.equal for row in trace.rows(quantity)) for trace in traces)
+    alike = trace.saved.packed == first.saved.packed and {*trace.conditions} <= {*first.conditions}
+    return alike and all(row.equal for row in trace.rows(quantity))
 
 
 def _trace_fused(unit: Unit, symbols: SizeSymbols, tables: Tables | None) -> SavedTrace:
     """Saved activations with fused attention: PyTorch's kernel on the CPU."""
     root, cpu = symbols.tree(unit), torch.device("cpu")
     ledger = theorems.ledger(root, *symbols.letter_shape)
-    fakes = symbols.mode if isinstance(symbols.mode, Fakes) else Fakes()
-    with refusing_symbols(), mode(static=True), fakes:
+    with refusing_symbols(), mode(static=True), symbols.mode:
         net = modules(symbols.of(root), cpu, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
@@ -314,11 +313,13 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
         return _measure_pooled(unit, form)
     rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
-    for ones in subsets([length for length in lengths_of(unit) if length != "T"]):
-        for order in orders(bool(windows)):
-            order_rows, assumed = prove_passes(unit, order, ones, form)
-            rows += order_rows
-            conditions |= dict.fromkeys(assumed)
+    by_window: dict[Expression, list[Order]] = {}
+    for order in orders(bool(windows)):
+        by_window.setdefault(order.window, []).append(order)
+    for group in by_window.values():
+        group_rows, assumed = prove_passes(unit, group, form)
+        rows += group_rows
+        conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
     name = theorems.formed("flops with cache", form)
     shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
@@ -353,48 +354,45 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Check
     return {name: measured_at(unit, name, domain) for name in quantities}, rows
 
 
-def prove_passes(
-    unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
-) -> tuple[list[CheckedRow], list[Condition]]:
-    """A prompt of the cached tokens and a pass after it, with the given lengths 1; an encoder runs in the prompt."""
-    lengths = [B, *([T_SRC] if "T_src" in lengths_of(unit) else []), *order.letters(str(W) in unit.values)]
-    formulas = {str(W): order.window} if order.window != W else {}
+def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[list[CheckedRow], list[Condition]]:
+    """Prompts of the cached tokens and passes after them, in orders with one window, for every choice of the batch and
+    of an encoder's length as 1 or more."""
+    window, others = orders[0].window, [length for length in lengths_of(unit) if length != "T"]
+    letters = {letter for order in orders for letter in order.letters(str(W) in unit.values)}
+    lengths = [B, *([T_SRC] if "T_src" in others else []), *sorted(letters, key=str)]
     sizes = {name: size for name, size in unit.values.items() if name != str(W)}
-    numbers = 1 in (order.past, order.tokens)
+    symbols = SizeSymbols(sizes, lengths, {str(W): window} if window != W else {})
+    with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
+        net = modules(symbols.of(symbols.tree(unit)), META, torch.float32)
+    at_window = [f"W = {window}"] if str(W) in unit.values else []
     rows: list[CheckedRow] = []
-    conditions: dict[Condition, None] = {}
-    for symbols in letters_of(sizes, ones, lengths, formulas, numbers):
-        root = symbols.tree(unit)
-        for work, counter, cache in _run_passes(unit, symbols, root, order, form):
-            window = [f"W = {order.window}"] if str(W) in unit.values else []
-            sizes_there = [f"T = {work.tokens}", f"past = {work.past}", *window]
+    for ones, past in product(subsets(others), dict.fromkeys(order.past for order in orders)):
+        following = [order.tokens for order in orders if order.past == past]
+        for work, counter, cache in _run_passes(unit, symbols.at_one(ones), net, past, following, form):
+            sizes_there = [f"T = {work.tokens}", f"past = {work.past}", *at_window]
             where = ", ".join([*(f"{name} = 1" for name in ones), *sizes_there])
             quantity = theorems.formed("flops with cache" if work.decoding else "flops", form)
-            ledger, cached = walk(root, work), symbols.read_all(cache.elements())
+            ledger, cached = walk(symbols.tree(unit), work), symbols.read_all(cache.elements())
             rows += flops_rows(symbols, ledger, counter, quantity, where)
             rows += compare(ledger, lambda e: simplify(e.cache), cached, "cache", DECODING, where, for_all=True)
-        conditions |= dict.fromkeys(symbols.conditions())
-    return rows, list(conditions)
+    return rows, symbols.conditions()
 
 
 def _run_passes(
-    unit: Unit, symbols: SizeSymbols, root: Any, order: Order, form: str
-) -> list[tuple[Workload, flops.Count, CacheTensors]]:
-    """The FLOPs of a prompt and of the pass after it, and the cache after each."""
+    unit: Unit, symbols: SizeSymbols, net: nn.Module, past: Expression, following: Sequence[Expression], form: str
+) -> Iterator[tuple[Workload, flops.Count, CacheTensors]]:
+    """The FLOPs of a prompt, in which an encoder runs too, and of passes after it, and the cache after each."""
     batch = symbols.letters["B"]
     source = symbols.letters["T_src"] if "T_src" in lengths_of(unit) else NO_SOURCE
-    prompt, passes = CacheTensors(), []
-    with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
-        net = modules(symbols.of(root), META, torch.float32)
-        for past, tokens in ((0, order.past), (order.past, order.tokens)):
-            past, tokens = symbols.lettered(past), symbols.lettered(tokens)
-            work = Workload(batch, tokens, past, source, decoding=past != 0, **_form_fields(form))
+    prompt = CacheTensors()
+    for before, tokens in ((sympy.Integer(0), past), *((past, tokens) for tokens in following)):
+        work = Workload(batch, tokens, before, source, decoding=before != 0, **_form_fields(form))
+        cache = prompt.copy() if work.decoding else prompt
+        with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
             sizes = symbols.of(batch), symbols.of(tokens), symbols.of(source)
-            arguments = inputs(unit, symbols.letters, sizes, symbols.of)
-            cache = prompt.copy() if work.decoding else prompt
-            counter = flops.count(net, partial(net, *(arguments[:1] if work.decoding else arguments), cache=cache))
-            passes.append((work, counter, cache))
-    return passes
+            given = inputs(unit, symbols.letters, sizes, symbols.of)
+            counter = flops.count(net, partial(net, *(given[:1] if work.decoding else given), cache=cache))
+        yield work, counter, cache
 
 
 # Masks.

@@ -52,7 +52,7 @@ function Letter({ name }) {
 }
 
 const BADGES = {
-  proved: "equal to the traced module for all sizes of a theorem ; a batch or length of 1, run at two sets of sizes",
+  proved: "equal to the traced module for all sizes of a theorem's domain",
   measured: "equal to the module at the sizes where it was run",
   listed: "each leaf proved, the list of leaves transcribed",
   "by convention": "elements in a stated format",

@@ -11,7 +11,7 @@ from command import Command
 from hypothesis import example, given, strategies as st
 
 from txcalc.planning.serving.demand import ROUNDS, Demand
-from txcalc.planning.serving.queueing import Loop
+from txcalc.planning.serving.queueing import CLOSE, Loop
 from txcalc.planning.serving.steady_state import closed_loop, open_loop
 
 
@@ -126,9 +126,10 @@ def test_those_that_decode_are_a_birth_death_chain() -> None:
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
     found = closed_loop(demand, clients)
     assert found.inside == pytest.approx(clients, rel=1e-3)
-    assert 0 < found.utilisation < 1 and found.ttft >= demand.unloaded * (1 - 1e-12)  # sums of doubles are rounded
+    near = 1 + CLOSE  # how exactly the sequences that decode are found
+    assert 0 < found.utilisation < 1 and found.ttft * near >= demand.unloaded
     if demand.answer > 1:
-        assert found.tpot and found.tpot * (1 + 1e-9) >= demand.step(found.decoding) / demand.tokens
+        assert found.tpot and found.tpot * near >= demand.step(found.decoding) / demand.tokens
         assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)
 
 

@@ -74,7 +74,7 @@ TAMPERS = (
     Tamper("a layer more", "parts/model.py", "times = 1 if group.shared else group.count",
            "times = 1 if group.shared else group.count + (group.count > 1)"),
     Tamper("a layer more runs", "parts/model.py", "runs=group.count, indices", "runs=group.count + 1, indices"),
-    Tamper("caches doubled", "ledger.py", "one.elements * self.runs)", "2 * one.elements * self.runs)"),
+    Tamper("caches doubled", "ledger.py", "cache.elements * self.runs)", "2 * cache.elements * self.runs)"),
     Tamper("saved activations halved", "ledger.py", "return self.leaf.saved(self.work) * self.runs",
            "return self.leaf.saved(self.work) * self.runs // 2"),
 )  # fmt: skip

@@ -104,6 +104,7 @@ class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     cache: ViaCache
     memory: ViaMemory
     sums: None
+    traffic: None
     rules: None
     published: None
     architecture: None
@@ -156,6 +157,7 @@ def show_via(
         cache=cache_of(module),
         memory=ViaMemory(ceil_div(module.params * bits, 8), dtype),
         sums=None,
+        traffic=None,
         rules=None,
         published=None,
         architecture=None,

@@ -46,20 +46,18 @@ class Tamper(NamedTuple):
     after: str
 
 
+POSITIONS = "parts/work.py", "return self.batch * self.tokens"
+KEYS = "parts/work.py", "return self.past + self.tokens"
 TAMPERS = (
-    Tamper("positions as 2 · tokens", "parts/work.py", "return self.batch * self.tokens", "return 2 * self.tokens"),
-    Tamper("positions as batch · 7", "parts/work.py", "return self.batch * self.tokens", "return self.batch * 7"),
-    Tamper("B·(B + 1)/2 sequences", "parts/work.py", "return self.batch * self.tokens",
-           "return exact_div(self.batch * (self.batch + 1), 2) * self.tokens"),
-    Tamper("keys that are 7", "parts/work.py", "return self.past + self.tokens", "return self.past + 7"),
-    Tamper("keys clipped at 4,096", "parts/work.py", "return self.past + self.tokens",
-           "return minimum(self.past + self.tokens, 4096)"),
-    Tamper("keys clipped at 6,000", "parts/work.py", "return self.past + self.tokens",
-           "return minimum(self.past + self.tokens, 6000)"),
-    Tamper("keys clipped at 6,000 if they are ints", "parts/work.py", "return self.past + self.tokens",
+    Tamper("positions as 2 · tokens", *POSITIONS, "return 2 * self.tokens"),
+    Tamper("positions as batch · 7", *POSITIONS, "return self.batch * 7"),
+    Tamper("B·(B + 1)/2 sequences", *POSITIONS, "return exact_div(self.batch * (self.batch + 1), 2) * self.tokens"),
+    Tamper("keys that are 7", *KEYS, "return self.past + 7"),
+    Tamper("keys clipped at 4,096", *KEYS, "return minimum(self.past + self.tokens, 4096)"),
+    Tamper("keys clipped at 6,000", *KEYS, "return minimum(self.past + self.tokens, 6000)"),
+    Tamper("keys clipped at 6,000 if they are ints", *KEYS,
            "s = self.past + self.tokens; return min(s, 6000) if type(s) is int else s"),
-    Tamper("positions that compare", "parts/work.py", "return self.batch * self.tokens",
-           "n = self.batch * self.tokens; return 2 * n if n > 6000 else n"),
+    Tamper("positions that compare", *POSITIONS, "n = self.batch * self.tokens; return 2 * n if n > 6000 else n"),
     Tamper("batch 2 on the source", "parts/work.py", "work._replace(tokens=work.source, past=0)",
            "work._replace(batch=2, tokens=work.source, past=0)"),
     Tamper("products halved from 10,000 rows on, if ints", "parts/work.py", "return 2 * self.count * self.m",

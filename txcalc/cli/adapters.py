@@ -1,4 +1,4 @@
-"""What command lines do beyond calling their question's function: an adapter per command, with further options."""
+"""An adapter for each command that does more than print its answer (writes a file, streams rows) or has own options."""
 
 from __future__ import annotations
 

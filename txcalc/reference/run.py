@@ -1,6 +1,6 @@
-"""One forward pass: the forms that are chosen here alone, the state that modules share, and the cache.
+"""One forward pass of the reference modules: its options, the state that modules share, and the cache.
 
-All forms give the same outputs except `static` and `even`, which are for counting and timing. The default is for
+All options give the same outputs except `static` and `even`, which are for counting and timing. The default is for
 running; `tracing` shows all matrix products to profilers, and no shape depends on data, so that batch and length may be
 symbols.
 

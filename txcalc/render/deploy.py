@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
+from txcalc.questions.deployment import AcceleratorInfo
 from txcalc.render import serving
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent
 from txcalc.units import iec
@@ -63,18 +64,20 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
         cost = serving.cost(speed) if speed and speed.price_per_gpu_hour is not None else ()
         plan[0] = f"{answer.model.name}: {plan[0]}"
         return [*lines, *cost, *plan, *_memory_lines(answer)]
-    usable = f", {iec(gpu.visible_bytes)} usable" if gpu.visible_bytes < gpu.memory_bytes else ""
-    gpus = f"{answer.layout.gpus} × {gpu.title}, {iec(gpu.memory_bytes)} each{usable}; {answer.layout}"
+    gpus = f"{answer.layout.gpus} × {gpu.title}, each {_gpu_memory(gpu)}; {answer.layout}"
     pages = f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}"
     return [*lines, answer.model.summary[0], gpus, *plan, f"{pages}, reserve {gpu.reserve} ({gpu.reserve_source})"]
 
 
+def _gpu_memory(gpu: AcceleratorInfo) -> str:
+    memory = iec(gpu.memory_bytes)
+    return f"{iec(gpu.visible_bytes)} usable of {memory}" if gpu.visible_bytes < gpu.memory_bytes else memory
+
+
 def _memory_lines(answer: Deploy) -> list[str]:
     """What the fullest GPU holds, how much more fits, and the fewest GPUs."""
-    stage, work, gpu = min(answer.memory, key=lambda stage: stage.free_bytes), answer.workload, answer.gpu
-    memory = iec(gpu.memory_bytes)
-    if gpu.visible_bytes < gpu.memory_bytes:
-        memory = f"{iec(gpu.visible_bytes)} usable of {memory}"
+    stage, work = min(answer.memory, key=lambda stage: stage.free_bytes), answer.workload
+    which = "each" if len(answer.memory) == 1 else "the fullest"
     sizes = {"weights": stage.weights_bytes, "cache": stage.cache_bytes, "activations": stage.activations_bytes}
     sizes["engine"] = stage.rest_bytes
     used = ", ".join(f"{name} {iec(size)}" for name, size in sizes.items() if size)
@@ -88,7 +91,7 @@ def _memory_lines(answer: Deploy) -> list[str]:
     if answer.max_context == 0:
         capacity, beyond = "no sequence of any length fits", ""
     return [
-        f"{'each' if len(answer.memory) == 1 else 'the fullest'} GPU: {memory}; {used}; reserve {gpu.reserve}",
+        f"{which} GPU: {_gpu_memory(answer.gpu)}; {used}; reserve {answer.gpu.reserve}",
         f"{capacity} (limited by {answer.limit}{beyond})",
         f"fewest GPUs: {least} to hold it in memory, {_fewest(answer)} to serve this load{within}",
     ]

@@ -241,22 +241,22 @@ def row(speed: Speed, priced: bool) -> list[TableCell]:
 def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     """Latencies, loads, cost; in detail also the front, time by part and definitions."""
     last = [_steps(answer, speed), _parts(speed), _definitions(answer, speed)] if detail else []
+    result = [_latencies(answer, speed, detail)]
     if speed.tpot_s is None:
-        return [_latencies(answer, speed, detail), *last]
-    first_tables = [_latencies(answer, speed, detail)]
+        return [*result, *last]
     if speed.disaggregated:
-        first_tables.append(_disaggregated(speed, speed.disaggregated))
+        result.append(_disaggregated(speed, speed.disaggregated))
     if speed.simulation:
-        first_tables.append(_simulation(speed, speed.simulation))
+        result.append(_simulation(speed, speed.simulation))
     if detail or not speed.simulation:
-        first_tables.append(_loads(speed, None if detail else LOADS))
+        result.append(_loads(speed, None if detail else LOADS))
     if detail and speed.layouts_compared > 1:
-        first_tables.append(_front(speed))
+        result.append(_front(speed))
     if answer.api:
-        first_tables.append(_api_table(answer.api))
+        result.append(_api_table(answer.api))
     if detail and (speed.price_per_gpu_hour is not None or speed.max_watts is not None):
-        first_tables.append(_budget(speed))
-    return [*first_tables, *last]
+        result.append(_budget(speed))
+    return [*result, *last]
 
 
 def sequences(number: int) -> str:

@@ -403,8 +403,8 @@ def test_states_stay_as_wide_as_they_were() -> None:
 
 def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
     plan = ("qwen3-32b", "--gpu", "4090:1", "--weights", "Q4_K_M", "--context", "8k")
-    assert run(*plan) == run(*plan, "--engine", "llama.cpp") and "as llama.cpp b4000+ keeps it" in run(*plan).stderr
-    assert "as llama.cpp b4000 keeps it" in run(*plan, "--engine", "llama.cpp@b4000").stderr
+    assert run(*plan) == run(*plan, "--engine", "llama.cpp") and "memory of llama.cpp b4000+" in run(*plan).stderr
+    assert "memory of llama.cpp b4000 " in run(*plan, "--engine", "llama.cpp@b4000").stderr
     assert "as llama.cpp" not in run(*plan, "--engine", "none").stderr
     for gpu, caution in (
         ("4090:1", "speed of rtx-4090 is less certain: kernels are assumed to be as efficient as on l40s, rtx-4080"),

@@ -206,13 +206,13 @@ class EngineMemory(Struct, frozen=True, dict=True):
     def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
         """What the engine's numbers are, and what lies outside of them."""
         if not model.decodes:
-            yield f"{self.profile.label} profiles a decoder: nothing of it is counted for {model.name}"
+            yield f"{self.profile.label} memory is known for decoders alone: none is counted for {model.name}"
             return
         rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
         logits = " with all its logits" if rules.batch_logits else f", {self.most_sequences:,} sequences' logits"
         batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + logits
         stands = f", {self.profile.newest}" if self.profile.newest else ""
-        yield f"as {self.profile.label} keeps it (modelled{stands}): {batch}"
+        yield f"memory of {self.profile.label} (modelled{stands}): {batch}"
         if self._staged(layout):
             yield f"stages open no channels before {self.profile.label} sizes the cache: its logs of 2 and 4 stages"
         if outside:

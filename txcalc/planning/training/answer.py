@@ -98,7 +98,7 @@ class Terms(NamedTuple):
             if value is not None and not 0 < value < 1e15:
                 faults.append(Fault(name, value, "a number above 0"))
         if self.budget is not None and self.price is None:
-            faults.append("--budget needs a price per GPU-hour (--gpu NAME:N@PRICE)")
+            faults.append("--budget needs a price per GPU-hour (--price 2.5, or --gpu NAME:N@PRICE)")
         if faults:
             raise InputError("train", faults)
         return self

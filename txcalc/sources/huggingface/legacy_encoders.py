@@ -1,5 +1,4 @@
-"""BERT's and T5's kin: XLNet and MobileBERT, listed leaf by leaf, and encoders that attend in blocks or to near tokens
-alone."""
+"""Older encoders: XLNet and MobileBERT, listed leaf by leaf, and encoders with block or local attention."""
 
 from __future__ import annotations
 

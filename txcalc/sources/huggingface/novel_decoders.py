@@ -1,4 +1,4 @@
-"""Decoders with layers that no part describes: these are listed leaf by leaf, beside their other parts. The Byte Latent
+"""Decoders with layers that no part describes: such layers are listed leaf by leaf. The Byte Latent
 Transformer (arXiv 2412.09871) has layers over bytes, over patches of them, and over bytes again."""
 
 from __future__ import annotations

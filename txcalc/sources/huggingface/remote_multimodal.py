@@ -21,9 +21,9 @@ class Whole:
     """Where a multimodal config has its language model, by a row of `families.WHOLES`.
 
     key        the table with the language model's own config; "" where its keys stand beside the others
-    texts      model types that the language model may have; where the keys stand beside, the one that it has
+    texts      allowed model types of the language model; with `key` "", its one model type
     classes    what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
-    hidden     beginnings of keys of the whole, where the keys stand beside
+    hidden     with `key` "", prefixes of the keys that are not the language model's
     ignore     keys of the language model's that change no size
     unrelated  keys of the whole that have the name of one of the language model's, and are of something else
     absent     values of keys that the language model's first code did not ask for

@@ -1,5 +1,5 @@
-"""Models of sound: encoders of samples, and the decoders of those that speak, as language models by themselves; Fast
-Conformer (arXiv 2305.05084) alone, with a classifier of frames (Parakeet) or with Cohere's decoder."""
+"""Speech models: encoders of audio samples, and decoders that produce speech, read as language models. Fast Conformer
+(arXiv 2305.05084) is read as an encoder, with a classifier of frames (Parakeet), or with Cohere's decoder."""
 
 from __future__ import annotations
 

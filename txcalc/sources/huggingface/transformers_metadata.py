@@ -1,5 +1,5 @@
-"""What transformers' code says about a model type: its classes, the keys it names, the sizes it takes unless told; and
-keys that change no size.
+"""What transformers' code says about a model type: its classes, the keys it names, its default sizes, and keys that
+change no size.
 
 The tables beside this file are made by `tests/scripts/release.py` from one release of transformers; nothing of it is
 imported here.

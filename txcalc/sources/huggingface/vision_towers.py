@@ -1,4 +1,4 @@
-"""Towers of pictures that are listed leaf by leaf, at least in part; of Janus also the codec that makes pictures."""
+"""Vision towers that are listed leaf by leaf, wholly or in part; for Janus also its image codec."""
 
 from __future__ import annotations
 

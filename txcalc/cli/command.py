@@ -32,7 +32,7 @@ SUGGESTIONS = {
     "--format": ("--to",),
     "--batch-size": ("--batch", "--concurrency", "--global-batch"),
     **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
-    **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
+    **dict.fromkeys(("--quant", "--quantization", "--precision"), ("--weights", "--dtype")),
     **dict.fromkeys((f"--{name}" for name in FORMATS), ("--format",)),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
@@ -60,6 +60,8 @@ class Command(TyperCommand):
                 raise
             if self.name in ("show", "kv") and "unexpected extra argument" in message:
                 message = f"{message.rstrip('.')}: compare shows models side by side"
+            if "'--format'" in message and "--weights" in flags:
+                message = f"{message} --weights is the format of the weights."
             typed = error.option_name if isinstance(error, NoSuchOption) else ""
             candidates = SUGGESTIONS.get(typed) or SUGGESTIONS.get(self.renamed.get(typed, ""), ())
             if suggestions := [flag for flag in candidates if flag in flags]:

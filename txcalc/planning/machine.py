@@ -27,8 +27,24 @@ from txcalc.units import bits_of
 # vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM but in racks.
 GATHERED = 8
 NODE = 8  # accelerators that usually share a link
-HOST = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
+SLOT = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
+PCIE_5 = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
 RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
+
+
+def slow_link(accelerator: Accelerator) -> str:
+    """How GPUs are linked, where it is no faster than PCIe 5.0, and which option changes it; "" for faster links."""
+    if not accelerator.link or accelerator.link > PCIE_5:
+        return ""
+    rate, source = f"{accelerator.link / 1e9:g} GB/s", accelerator.sources.get("link", "")
+    if source == "--link":
+        return f"GPUs are linked at {rate} (--link)"
+    how = (
+        " through the host, by PCIe 4.0 x4,"
+        if "through the host" in source
+        else " by PCIe" * ("pcie" in source.lower())
+    )
+    return f"GPUs are linked{how} at {rate} one way (--link changes it)"
 
 
 class Message(NamedTuple):
@@ -77,7 +93,7 @@ def datasheet_seconds(accelerator: Accelerator, message: Message, least: bool = 
     """
     kind, group, sent, _, across = message
     if kind == "send" and accelerator.link is None and not group.crosses:
-        return sent / (8 * HOST if least else HOST)
+        return sent / (8 * SLOT if least else SLOT)
     inside = sent / accelerator.needed("link")
     if not group.crosses:
         return inside
@@ -168,7 +184,7 @@ class EngineCollectives(Library, frozen=True):
             return NCCL.seconds(accelerator, message)
         curve, ranks = accelerator.efficiency.transfer(message.kind), message.group.size
         rated = datasheet_seconds(accelerator, message)
-        return rated / curve.reached(rated * (accelerator.link or HOST), ranks) + curve.latency(ranks)
+        return rated / curve.reached(rated * (accelerator.link or SLOT), ranks) + curve.latency(ranks)
 
     def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
         cited = accelerator.efficiency.cited
@@ -212,7 +228,7 @@ SLOWED = 0.189 / (1.189 * 1.102 - 1)
 
 # Bytes per second one way between an accelerator and its host, by default: 16 lanes of PCIe 4.0, each of
 # 16 GT/s with 128 of 130 bits.
-PCIE = 31_507_692_307
+PCIE_4 = 31_507_692_307
 
 # Bytes of a process's CUDA context, with the kernels of PyTorch and its libraries: 0.31 to 0.42 GiB, rounded up. It is
 # the non-PyTorch memory of out-of-memory messages: awslabs/keys_values#92 (414 MiB, A100), DINGYANB/MTVCrafter#21
@@ -240,7 +256,7 @@ class Machine(Struct, frozen=True):
     accelerator: Accelerator
     products: str = "bf16"
     overlap: bool = True
-    host: int = PCIE
+    host: int = PCIE_4
     engine: str = PYTORCH
     library: Library = NCCL
     waits: tuple[float, float] = (0.0, 0.0)
@@ -261,7 +277,7 @@ class Machine(Struct, frozen=True):
         peak(accelerator, products)
         if host is not None and host < 1:
             raise InputError("--host-link", [Fault("--host-link", host, "a rate above 0")])
-        return cls(accelerator.placed(node, network), products, overlap, host or PCIE)
+        return cls(accelerator.placed(node, network), products, overlap, host or PCIE_4)
 
     @property
     def node(self) -> int | None:

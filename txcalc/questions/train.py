@@ -16,7 +16,7 @@ from txcalc.hardware.curves import PYTORCH
 from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
-from txcalc.planning.machine import PCIE, Kernels, LibrarySource, Machine
+from txcalc.planning.machine import NODE, PCIE_4, Kernels, LibrarySource, Machine, slow_link
 from txcalc.planning.memory import learning
 from txcalc.planning.training import answer as planning
 from txcalc.planning.training.answer import (
@@ -29,7 +29,7 @@ from txcalc.planning.training.answer import (
     parse_days,
     tokens_of,
 )
-from txcalc.planning.training.exchange import HOST
+from txcalc.planning.training.exchange import HOST_MEMORY
 from txcalc.planning.training.memory import CATEGORIES, RankPeak
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe, parse_options
@@ -545,16 +545,19 @@ def time_notes(training: Training, rates: str) -> list[str]:
     step, recipe, accelerator = training.step, training.recipe, training.machine.accelerator
     if step is None:
         return []
-    nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
-    gpus = recipe.layout.gpus
+    gpus, nodes = recipe.layout.gpus, ""
+    if accelerator.node or gpus > NODE:
+        nodes = f"; nodes of {accelerator.node}" if accelerator.node else f"; one node of {gpus}"
     if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
         nodes += f" ({used} of each used)"
     between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
     measured_on = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
     measured_on += f", in part of {accelerator.name}" if measured_on and accelerator.calibration else ""
     source = rates if accelerator.efficiency.has(PYTORCH) else measured_on
-    libraries = "".join(f", {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
-    notes = [f"time is modelled, with measured kernel efficiencies{source}; {nodes}{between}{libraries}"]
+    libraries = "".join(f"; {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
+    notes = [f"time is modelled, with measured kernel efficiencies{source}{nodes}{between}{libraries}"]
+    if gpus > 1 and (linked := slow_link(accelerator)):
+        notes.append(linked)
     narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)
     if step.wide:
         sizes = ", ".join(f"{a:,} × {b:,}" for a, b in step.wide)
@@ -581,9 +584,9 @@ def recipe_notes(training: Training) -> list[str]:
         notes.append("torch.optim.Muon takes matrices alone: stacked experts, counted here, need a Muon of your own")
     if recipe.offload != "none":
         link = f"{training.machine.host / 1e9:.3g} GB/s one way between GPU and host (--host-link)"
-        share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
+        share = f"; the host runs the optimizer step at {HOST_MEMORY / 1e9:.3g} GB/s of its memory bandwidth per GPU"
         notes.append(f"offload is modelled: {link}{share if recipe.offloads('optimizer') else ''}")
-    elif training.machine.host != PCIE:
+    elif training.machine.host != PCIE_4:
         notes.append("--host-link is ignored: nothing is offloaded to the host (--offload optimizer)")
     return notes
 

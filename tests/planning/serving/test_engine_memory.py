@@ -22,10 +22,11 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import PCIE_5
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine, parse_reserve
-from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, captured_sizes, step_elements
+from txcalc.planning.serving.engine_memory import EngineMemory, captured_sizes, step_elements
 from txcalc.planning.serving.engine_profiles import data, offloading, profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
@@ -454,7 +455,7 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
         assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
     outside = [
         EngineMemory(found, replace(CARD, link=link), 8192).overheads(SMALL, Layout(tp=2), 0, 0)["outside torch"]
-        for link in (None, PCIE, PCIE + 1)
+        for link in (None, PCIE_5, PCIE_5 + 1)
     ]
     assert outside[0] == outside[1] != outside[2]
 

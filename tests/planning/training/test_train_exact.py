@@ -17,11 +17,11 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.hardware.curves import Curve
 from txcalc.planning.layout import Group, parse_layout
-from txcalc.planning.machine import LINK_SHARE, NCCL, PCIE, SLOWED, Floor, Kernels, Machine, Message, relayed
+from txcalc.planning.machine import LINK_SHARE, NCCL, PCIE_4, SLOWED, Floor, Kernels, Machine, Message, relayed
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, leaf_bytes, saved_activations, saved_by_kind
 from txcalc.planning.training.collectives import collectives
-from txcalc.planning.training.exchange import HOST, ProductTime, StageWeights, hosted
+from txcalc.planning.training.exchange import HOST_MEMORY, ProductTime, StageWeights, hosted
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import RankTree, in_letters
@@ -145,9 +145,9 @@ def test_a_collective_starts_as_nccl_s_model_says(kind: str, size: int, local: i
 
 
 def test_what_a_machine_says() -> None:
-    assert Machine.of(card()).host == PCIE == 16 * 16 * 10**9 * 128 // 130 // 8
+    assert Machine.of(card()).host == PCIE_4 == 16 * 16 * 10**9 * 128 // 130 // 8
     assert Machine.of(card(), host=1).host == 1
-    assert HOST == 16 * 38_400_000_000 // 8
+    assert HOST_MEMORY == 16 * 38_400_000_000 // 8
     assert pytest.approx(0.189 / 0.310278) == SLOWED
     assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
     four = Machine.of(card(), node=4)
@@ -183,9 +183,9 @@ def rank(state: State, away: int = 0) -> RankPeak:
 def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, processors: int) -> None:
     recipe = Recipe(layout, framework="deepspeed", zero=zero, offload="optimizer")
     hosts = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
-    assert hosted(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST)
+    assert hosted(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
     tuned = [rank(State(400, 30, 50, adapters=40))]
-    assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST)
+    assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST_MEMORY)
 
 
 def test_activations_in_the_host() -> None:
@@ -195,7 +195,7 @@ def test_activations_in_the_host() -> None:
     assert hosted(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
     assert hosted(recipe, hosts, 2, 31, 40) == (0, 0)
     both = replace(recipe, offload="optimizer+activations")
-    assert hosted(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST)
+    assert hosted(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST_MEMORY)
 
 
 # Weights, gradients and optimizer state.

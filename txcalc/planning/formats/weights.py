@@ -246,7 +246,7 @@ FORMATS = {
 
 # Methods by the formats that their checkpoints have where nobody says more: groups of 128, bitsandbytes' 4 and 8 bits.
 METHODS = {
-    **dict.fromkeys(("awq", "gptq", "awq-4bit", "gptq-4bit", "w4a16"), "int4"),
+    **dict.fromkeys(("awq", "gptq", "awq-4bit", "gptq-4bit", "int4-awq", "int4-gptq", "int4-g128", "w4a16"), "int4"),
     **dict.fromkeys(("4bit", "4-bit", "bnb-4bit", "qlora"), "nf4"),
     **dict.fromkeys(("8bit", "8-bit", "bnb-8bit", "llm.int8", "w8a8"), "int8"),
 }

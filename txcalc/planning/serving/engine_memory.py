@@ -27,10 +27,10 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import MatMul, Weight
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
+from txcalc.planning.machine import PCIE_5
 from txcalc.planning.serving.engine_profiles import EngineProfile, data
 from txcalc.units import iec, parse_bytes
 
-PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
 GIB = 2**30
 
 
@@ -170,7 +170,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
             mib = 512 + Fraction(3, 2) * max(tokens, 2048) + 2 * sequences + Fraction(layout.tp * layout.pp, 8) * 1024
             fixed = ceil(mib * 2**20)
             return {"activations and graphs": max(fixed, 10 * GIB) if self.accelerator.memory > 60 * GIB else fixed}
-        kind = "_split" if (self.accelerator.link or 0) > PCIE else "_bus"
+        kind = "_split" if (self.accelerator.link or 0) > PCIE_5 else "_bus"
         key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
         sizes["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
         if self.profile.rules.keeps_rope_cache:

@@ -16,11 +16,10 @@ from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Layout
-from txcalc.planning.machine import NODE
+from txcalc.planning.machine import NODE, slow_link
 from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, bisect_max
 from txcalc.planning.serving.durations import total
-from txcalc.planning.serving.engine_memory import PCIE
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import OperatingPoint, Request, Slo, Timer
 from txcalc.planning.serving.traffic import ALIKE
@@ -360,16 +359,13 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
     accelerator = plan.planner.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"communication is timed as if all {chosen.layout.gpus} GPUs were in one node"
-    if chosen.layout.gpus > chosen.layout.dp and (link := accelerator.link) and link <= PCIE:
+    if chosen.layout.gpus > chosen.layout.dp and (slow := slow_link(accelerator)):
         ring, shared = accelerator.efficiency.transfer("all_reduce"), ""
         if chosen.layout.tp > 2 and ring.crowd:
-            reached = ring.reached(1 << 26, chosen.layout.tp) * link / 1e9  # of a long prompt
+            reached = ring.reached(1 << 26, chosen.layout.tp) * accelerator.needed("link") / 1e9  # of a long prompt
             server = f"one server of {accelerator.efficiency.cards[0]}"  # further cards have no links measured
             shared = f"; {chosen.layout.tp} of them reach {reached:.2g} GB/s each, by the share measured on {server}"
-        rate, source = f"{link / 1e9:g} GB/s", accelerator.sources.get("link", "")
-        known = f"by PCIe, {rate}" if "pcie" in source.lower() else f"at {rate}"
-        how = f"at {rate} (--link)" if source == "--link" else f"{known} one way (--link changes it)"
-        yield f"GPUs are linked {how}{shared}"
+        yield f"{slow}{shared}"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield (
             "pipeline stages exchange activations through the host at 8 GB/s each way (PCIe 4.0 x4): the card's link "

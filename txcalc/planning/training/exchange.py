@@ -266,7 +266,7 @@ def waits(
 
 # Host memory bandwidth per accelerator, in bytes per second: two sockets with eight channels of DDR5-4800 (38.4 GB/s
 # each) for eight accelerators, as in a DGX H100.
-HOST = 76_800_000_000
+HOST_MEMORY = 76_800_000_000
 
 
 class Hosted(NamedTuple):
@@ -294,7 +294,7 @@ def hosted(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, bac
             gradients = rank.state.gradients // (shards if recipe.zero == 1 else 1)
             weights = ceil_div(rank.state.adapters or rank.state.parameters, shards)
             waiting = max(waiting, (gradients + weights) / link)
-            processors = max(processors, (gradients + 2 * rank.state.optimizer + weights) / HOST)
+            processors = max(processors, (gradients + 2 * rank.state.optimizer + weights) / HOST_MEMORY)
     if recipe.offloads("activations"):
         moved = max(rank.offloaded for rank in ranks) / link
         waiting += recipe.accumulation * (max(0.0, moved - forward) + max(0.0, moved - backward))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -32,16 +33,16 @@ LLAMA: Config = {
 # By name: a small config, and what a checkpoint of it holds: tensors by shape, each with how many there are, or, where
 # its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
 CASES: dict[str, dict[str, Any]] = json.loads((HF / "custom.json").read_text())
-# Types whose small configs have other keys than Llama's.
 STEP3: Config = json.loads((HF / "hand.json").read_text())["step3"]
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
 
 
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "flops" in case])
-def test_flops_are_those_of_the_matrices_or_of_the_class(name: str) -> None:
-    model = build(*describe(CASES[name]["config"]))
-    found = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in CASES[name]["flops"]}
-    assert found == CASES[name]["flops"]
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_parameters_and_flops_are_those_of_the_tensors_or_of_the_class(case: dict[str, Any]) -> None:
+    model = build(*describe(case["config"]))
+    assert model.params == (sum(map(prod, case["tensors"])) if "tensors" in case else case["params"])
+    flops = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in case.get("flops", ())}
+    assert flops == case.get("flops", {})
 
 
 def test_rwkv7_without_sizes_that_its_class_derives() -> None:

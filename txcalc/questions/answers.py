@@ -270,8 +270,8 @@ class SourceInfo(Answer):
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
-PLACES = {"sandwich": "sandwich norms"}
-PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
+PLACES = {"pre": "pre-norm", "post": "post-norm", "after": "norms after branches", "sandwich": "sandwich norms"}
+PARALLEL = {"shared": "one norm", "separate": "two norms"}
 ADDED = ("learned", "sinusoidal")  # positions added to the embedding
 CHANNELS = ("feed_forward", "experts", "channel_mix")
 
@@ -284,7 +284,9 @@ def architecture(model: Model) -> str:
     for stack in model.stacks:
         for layer in stack.layer.values():
             norm, form = layer.norm, layer.positions.form
-            place = PARALLEL.get(str(norm.parallel)) or PLACES.get(norm.place, f"{norm.place}-norm")
+            place = PLACES[norm.place]
+            if norm.fully_parallel:
+                place = f"parallel blocks, {PARALLEL[str(norm.parallel)] if norm.place == 'pre' else place}"
             bare = set(layer.parts) <= set(norm.without) and not norm.after
             added = "" if norm.residual is None else f", branches × {norm.residual}"
             listed_forms = [leaf["form"] for leaf in layer.leaves if leaf["kind"] == "norm"]

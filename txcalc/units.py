@@ -41,11 +41,11 @@ ALIASES = {
 
 
 class CacheFormat(NamedTuple):
-    """A format of keys and values: bits of an element, and bits of scales that a block of a head's elements shares."""
+    """A format of keys and values, in blocks of a head's elements that share scales."""
 
-    bits: int
-    scales: int
-    block: int
+    bits: int  # of an element
+    scale_bits: int  # of a block's scales and biases together
+    block: int  # elements
 
 
 CACHE_FORMATS = {
@@ -74,7 +74,7 @@ def cache_bits_of(dtype: str) -> int:
     `UnknownName`."""
     name = _plain(dtype)
     if form := CACHE_FORMATS.get(name):
-        return form.bits + Fraction(form.scales, form.block)  # type: ignore[return-value]  # adds up as an int does
+        return form.bits + Fraction(form.scale_bits, form.block)  # type: ignore[return-value]  # adds up as an int does
     if name not in DTYPE_BITS:
         known = [*DTYPE_BITS, *CACHE_FORMATS]
         raise UnknownName("--kv", "dtype", str(dtype), [*known, *ALIASES], f"one of {', '.join(known)}")

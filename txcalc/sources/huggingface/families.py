@@ -67,12 +67,8 @@ READERS: dict[str, tuple[str, str]] = {
 }
 READERS |= {name: READERS[like] for name, like in by_name(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(
-    (
-        "aliases", "drafts", "flash_linear_attention", "remote_decoders", "remote_encoders", "remote_experts",
-        "remote_gpt", "remote_multimodal", "remote_recurrent",
-    )
-)  # fmt: skip
+PUBLISHED = {"aliases", "drafts", "flash_linear_attention"}
+PUBLISHED |= {module for module, _ in READERS.values() if module.startswith("remote_")}
 BY_CLASS = by_name(_TABLE["by class"])
 FINGERPRINTS = {name: frozenset(keys.split()) for name, keys in _TABLE["fingerprints"].items()}
 TYPICAL_KEYS = {name: frozenset(keys.split()) for name, keys in _TABLE["typical keys"].items()}

@@ -93,11 +93,10 @@ def _queue(answer: Deploy, speed: Speed) -> list[str]:
         return [
             f"the cache holds all users at {length}; when it fills up, the last request is preempted and recomputed"
         ]
-    limit = "by the engine's max_num_seqs" if speed.seats_limit == "max_num_seqs" else f"by the cache, at {length}"
-    return [
-        f"{speed.seats:,} of {speed.sequences:,} users are served at once, limited {limit}; "
-        f"the others wait {seconds(wait)}"
-    ]
+    full = (
+        "the most that the engine runs" if speed.seats_limit == "max_num_seqs" else f"limited by the cache, at {length}"
+    )
+    return [f"{speed.seats:,} of {speed.sequences:,} users are served at once, {full}; the others wait {seconds(wait)}"]
 
 
 def _load(speed: Speed) -> str:

@@ -480,6 +480,8 @@ def test_ticks_are_few_and_within(unit: str, log: int, values: list[int], most: 
     assert found == sorted(set(found))
     assert all(low * (1 - 1e-6) <= tick <= high * (1 + 1e-6) for tick in found)
     assert len(found) <= max(most + 1, 7)
+    if log == 10 and high > 2 * low:
+        assert len(found) > 1, "what a decade or less has no scale"
     assert all(axis.write(tick) for tick in found)
 
 
@@ -548,6 +550,9 @@ def test_a_plot_has_the_size_and_the_font_of_a_paper(tmp_path: Path) -> None:
     answer = txcalc.kv("gpt2")
     wide, column = (ET.fromstring(answer.plot(size=size)._repr_svg_()).get("width") for size in (None, "column"))
     assert (wide, column) == ("576pt", f"{draw.COLUMN * 72:g}pt")
+    panels = txcalc.deploy("gpt2", "h100:1").draw()
+    sides = [draw.figure(panels, draw.style(size)).get_figwidth() for size in (None, 8.5)]
+    assert len(panels.panels) > 3 and sides == [16, 8.5]  # two columns, unless a size is given
     answer.plot(tmp_path / "a.pgf", size="3.3x2.5", font=7)
     text = (tmp_path / "a.pgf").read_text()
     assert r"{\pgfqpoint{3.300000in}{2.500000in}}" in text and r"\fontsize{7.000000}" in text

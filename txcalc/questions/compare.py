@@ -402,8 +402,10 @@ def picture(models: Sequence[Model], contexts: Sequence[int], conventions: Conve
         (row,) = (row for row in rows if row.quantity == quantity)
         return Series(label, names, row.values, of)
 
-    both = [bars("params", "parameters", 0), bars("active", "active per token", 1)]
-    panels = [Panel("", PlotAxis(""), PlotAxis("parameters, each once"), both, kind="bars")]
+    parameters = [bars("params", "parameters", 0), bars("active", "active per token", 1)]
+    if parameters[0].ys == parameters[1].ys:
+        del parameters[1]
+    panels = [Panel("", PlotAxis(""), PlotAxis("parameters, each once"), parameters, kind="bars")]
     x = PlotAxis("length (tokens)", "tokens", 2)
     for quantity, y in (
         ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),

@@ -13,7 +13,6 @@ from txcalc.errors import InputError
 from txcalc.evidence.known import Evidence
 from txcalc.hardware import Accelerator, multiplied
 from txcalc.hardware.curves import PYTORCH
-from txcalc.ledger import kind_words
 from txcalc.planning.conventions import known_conventions
 from txcalc.planning.layout import Layout, filled, read_layout
 from txcalc.planning.machine import NODE, PCIE_4, Kernels, LibrarySource, Machine, slow_link
@@ -643,14 +642,14 @@ def memory_panel(training: Training) -> Panel:
         for stage in range(training.recipe.layout.pp)
     ]
     if len(fullest) == 1:
-        sizes = {kind_words(name): size for name, size in fullest[0].bytes.items() if size}
-        sizes |= {"total": fullest[0].allocated, "allocatable memory of the GPU": training.capacity}
+        sizes = {CATEGORIES[name]: size for name, size in fullest[0].bytes.items() if size}
+        sizes |= {"allocated": fullest[0].allocated, "allocatable memory of the GPU": training.capacity}
         bars = [Series("bytes", list(sizes), list(sizes.values()))]
         return Panel("Memory of the fullest GPU", PlotAxis(""), PlotAxis("memory", "bytes"), bars, kind="bars")
     xs = [x for i in range(len(fullest)) for x in (Fraction(i), Fraction(i) + Fraction(999, 1000))]
     categories = [name for name in CATEGORIES if any(rank.bytes[name] for rank in fullest)]
     series = [
-        Series(kind_words(name), xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
+        Series(CATEGORIES[name], xs, [rank.bytes[name] for rank in fullest for _ in range(2)], i)
         for i, name in enumerate(categories)
     ]
     x, y = PlotAxis("stage", "sizes"), PlotAxis("memory", "bytes")

@@ -76,8 +76,12 @@ def ticks(axis: PlotAxis, low: float, high: float, most: int = TICKS) -> list[Fr
         first, last = math.ceil(math.log(low, axis.log) - 1e-9), math.floor(math.log(high, axis.log) + 1e-9)
         step = -(-(last - first + 1) // most) or 1
         if axis.log == 10 and last - first < 2:
-            candidates = [Fraction(10) ** power * n for power in range(first - 1, last + 1) for n in (1, 2, 5)]
-            return [tick for tick in candidates if low <= tick <= high]
+            decades = [Fraction(10) ** power for power in range(first - 1, last + 1)]
+            for digits in ((1, 2, 5), (1, 2, 3, 5, 7), range(1, 10)):  # the first that give three ticks
+                found = [decade * n for decade in decades for n in digits if low <= decade * n <= high]
+                if len(found) > 2:
+                    break
+            return found
         return [Fraction(axis.log) ** power for power in range(first + -first % step, last + 1, step)]
     rough = (high - low) / most
     if axis.unit in ("bytes", "tokens"):
@@ -204,23 +208,28 @@ def _defaults(style: Style) -> Any:
 
 
 def figure(picture: Picture, style: Style = USUAL) -> Any:
-    """A matplotlib `Figure` of a picture, with its panels stacked; pyplot's state is not touched."""
+    """A matplotlib `Figure` of a picture, with its panels stacked; more than three stand in two columns, unless a size
+    is given. pyplot's state is not touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
+    columns = 2 if len(picture.panels) > 3 and style[:2] == USUAL[:2] else 1
     heights = [_height(panel, style) for panel in picture.panels]
+    heights = [max(heights[i : i + columns]) for i in range(0, len(heights), columns)]
     header = [*folded(picture.title, style.letters), *folded(picture.convention, style.letters)]
     natural = 0.1 + len(header) * 1.4 * style.font / 72 + sum(heights)
-    drawn = Figure(figsize=(style.width, style.height or natural), layout="constrained")
+    drawn = Figure(figsize=(columns * style.width, style.height or natural), layout="constrained")
     below = style if style.height is None or style.height >= natural else None  # no room for legends
     FigureCanvasAgg(drawn)
     if header:
         drawn.suptitle("\n".join(header), x=0.01, ha="left", fontsize="medium")
-    rows = drawn.subplots(len(picture.panels), 1, squeeze=False, height_ratios=heights)[:, 0]
-    for i, (axes, panel) in enumerate(zip(rows, picture.panels, strict=True)):
+    grid = drawn.subplots(len(heights), columns, squeeze=False, height_ratios=heights).flat
+    for i, (axes, panel) in enumerate(zip(grid, picture.panels, strict=False)):
         alike = [other for other in picture.panels if (other.kind, other.x, other.y) == (panel.kind, panel.x, panel.y)]
         axes.set_title("\n".join(folded(panel.title, style.letters)))
         panel_into(axes, panel, below, alike, explained=i > 0 and _labels(picture.panels[i - 1]) == _labels(panel))
+    for axes in grid[len(picture.panels) :]:
+        axes.remove()
     return drawn
 
 

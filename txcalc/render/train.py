@@ -11,7 +11,6 @@ from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Trai
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes
 
-NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
 MAX_RANKS = 10
 # Where the time of a step goes, in the words of the table.
 CAUSES = {
@@ -151,7 +150,7 @@ def _search(search: SearchSummary, most: int | None) -> Table:
 
 def _memory(rank: RankMemory, which: str, gpu: Accelerators) -> Table:
     rows: list[list[Any]] = [
-        [NAMES.get(name, name), exact(size), iec(size), percent(size, rank.allocated_bytes)]
+        [CATEGORIES[name], exact(size), iec(size), percent(size, rank.allocated_bytes)]
         for name in CATEGORIES
         if (size := rank.bytes[name])
     ]

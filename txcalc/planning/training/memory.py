@@ -24,9 +24,12 @@ from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import RankTensor, State, rank_weights, shard_runs, sharers, states
 from txcalc.planning.training.timeline import in_flight
 
-CATEGORIES = (
-    "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
-)  # fmt: skip
+# What takes a rank's memory, in the words of tables and plots.
+CATEGORIES = {
+    **{name: name for name in ("parameters", "gradients", "optimizer")},
+    "saved": "saved activations", "gathered": "gathered weights", "buffers": "buffers", "logits": "logits",
+    "in_flight": "in flight (pipeline)", "adapters": "adapters",
+}  # fmt: skip
 
 # Reserved by PyTorch's caching allocator over allocated, the median of 43 runs of Megatron-LM on B200 (SimuMax 4dcaae5,
 # docs/b200: 1.028 … 1.093). FSDP2 in eager mode fragments more (torchtitan: 1.17 … 1.22).

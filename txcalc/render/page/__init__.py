@@ -15,15 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.errors import InputError
+from txcalc.planning.training.memory import CATEGORIES
 from txcalc.program import HELPERS, Guard, Program
 from txcalc.questions.explorer import Explorer
 from txcalc.questions.page import PageData, further_theorems
-from txcalc.render.train import CAUSES, NAMES
+from txcalc.render.train import CAUSES
 
 FOLDER = Path(__file__).parent
 SCRIPTS = ("core", "charts", "learn", "memory", "compare", "serve", "train", "main")
 MOST_BYTES = 1_500_000
-WORDS = {"feed_forward": "feed-forward", **NAMES, **CAUSES}  # what the page calls a key of its data
+WORDS = {"feed_forward": "feed-forward", **CATEGORIES, **CAUSES}  # what the page calls a key of its data
 
 OLD = """
 try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = false }

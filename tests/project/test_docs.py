@@ -302,4 +302,4 @@ def test_the_site_builds(tmp_path: Path) -> None:
     library = (tmp_path / "library" / "index.html").read_text()
     assert "<blockquote>" not in library  # what `>>>` is in Markdown
     assert library.count('class="gp"') > 30  # prompts of highlighted examples
-    assert "<td>Dtype of the KV cache.</td>" in library
+    assert "<td>Dtype of the KV cache: bf16, fp8, int8, q8_0 …</td>" in library

@@ -364,7 +364,7 @@ def test_help_lists_every_argument() -> None:
     text = inspect.getdoc(txcalc.kv) or ""
     assert text.startswith("The KV cache in bytes over contexts")
     lines = dict(line.split(maxsplit=1) for line in text.partition("Arguments:\n")[2].splitlines())
-    assert lines["context"].startswith("Context length: tokens per sequence")
+    assert lines["context"].startswith("Context length: cached and new tokens")
     assert lines.keys() == inspect.signature(txcalc.kv).parameters.keys()
 
 

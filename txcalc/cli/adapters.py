@@ -185,7 +185,7 @@ def show(
     call: Call,
     *,
     headers: Annotated[
-        bool, o.Option("hf:… only: also fetch the checkpoint's headers and check them.", group="Model")
+        bool, o.Option("hf:… only: also compare the model with the checkpoint's headers.", group="Model")
     ] = False,
     via: Annotated[
         Literal["transformers"] | None,

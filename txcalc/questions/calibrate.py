@@ -39,8 +39,8 @@ def calibrate(
     like: Annotated[
         str | None,
         o.Option(
-            "Keep this accelerator's datasheet and, for deploy, its curves of serving engines' kernels; train takes "
-            "the rates measured here. Default: the rates measured here, for both.",
+            "Write this accelerator's datasheet, and for deploy its kernel curves; only train then uses the rates "
+            "measured here. Default: both use them.",
             "NAME",
             "Engine",
             completes="accelerator",

@@ -146,7 +146,7 @@ def compare(
     mla: Annotated[o.Mla, o.MLA] = "expanded",
 ) -> Compare:
     """Compare two to eight models: parameters, FLOPs and cache over lengths, with ratios to the first. Also variants of
-    one model, models of one budget, and where attention exceeds the feed-forward.
+    one model, models matched to one budget, and where attention exceeds the feed-forward.
 
     In Python: several arguments, or one list of models. Errors: `InputError`, `UnknownName`, `MissingExtra`.
 

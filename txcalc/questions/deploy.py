@@ -106,7 +106,7 @@ class Engine(o.Options):
     engine: Annotated[
         str | None,
         o.ENGINE.with_help(
-            "Default: llama.cpp for GGUF formats, and on GPUs of Apple for every format that it has; else none."
+            "Default: llama.cpp for GGUF formats, and on Apple GPUs for all formats that it runs; otherwise none."
         ),
     ] = None
     max_num_seqs: Annotated[o.Length | None, o.tokens("Maximum sequences per step (default: the engine's).")] = None
@@ -192,7 +192,7 @@ class Load(o.Options):
     seed: Annotated[int, o.Option("Seed of the simulation.", "N")] = 0
     prefix_hits: Annotated[float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3")] = 0
     shared_prefix: Annotated[
-        o.Length, o.tokens("Tokens of a common prefix (system prompt), cached and computed once.")
+        o.Length, o.tokens("Tokens of a common prefix (system prompt), computed and cached once.")
     ] = 0
 
     def simulated(self, limits: Slo) -> int | None:
@@ -378,7 +378,7 @@ def _row(at: Point) -> dict[str, Any]:
     examples=(
         "The fewest GPUs for a load: txcalc deploy llama-3.1-8b --gpu h100@2.5 --gpu l40s@1 --rate 5/s --prompt 2k "
         "--answer 300 --ttft p95:1s --tpot 40ms",
-        "What 8 GPUs carry within limits: txcalc deploy llama-3.1-70b --gpu h100:8@2.5 --ttft 1s --tpot 40ms",
+        "How many users 8 GPUs serve within limits: txcalc deploy llama-3.1-70b --gpu h100:8@2.5 --ttft 1s --tpot 40ms",
         "The command that serves it: txcalc deploy llama-3.1-8b --gpu h100:1 --concurrency 16 --emit vllm",
     ),
 )

@@ -95,21 +95,21 @@ def fit(
     *sources: o.OptionalSources,
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
-        o.GPU.with_help("8xh100 is read too. Repeatable.", repeats=True),
+        o.GPU.with_help("Also 8xh100. Repeatable.", repeats=True),
     ] = (),
     memory: Annotated[str | None, o.MEMORY] = None,
     weights: Annotated[
         o.Names | None, o.WEIGHTS.with_help("Default: the first of native, Q8_0, Q4_K_M that fits.", value="FORMAT,…")
     ] = None,
-    context: Annotated[o.Length, o.CONTEXT.with_help("The KV cache of one sequence counts.")] = 8192,
+    context: Annotated[o.Length, o.CONTEXT.with_help("One sequence of this length is cached.")] = 8192,
     kv: Annotated[str, o.KV] = "bf16",
     block: Annotated[o.Length, o.BLOCK] = 16,
     chunk: Annotated[o.Length | None, o.CHUNK.with_help("Default: 8192, or the engine's own.")] = None,
     engine: Annotated[
         str | None,
         o.ENGINE.with_help(
-            "Default: llama.cpp for GGUF formats, and on a GeForce, a Radeon RX or unified memory for every "
-            "format that it has; else none."
+            "Default: llama.cpp for GGUF formats, and on a GeForce, a Radeon RX or unified memory for all formats "
+            "that it runs; otherwise none."
         ),
     ] = None,
     reserve: Annotated[

@@ -152,11 +152,14 @@ IGNORE = Option("Ignore a key of config.json (text_config.width).", "KEY", "Mode
 WEIGHTS = Option(
     "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …", "FORMAT", "Model", completes="weights"
 )
-VIA = Option("If txcalc cannot read a config: build it with transformers and measure that.", None, "Model")
+VIA = Option("If txcalc cannot read a config: measure transformers' own module of it.", None, "Model")
 DTYPE = Option("Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", "Model", completes="dtype")
-KV = Option("Dtype of the KV cache.", "TYPE", "Model", completes="cache", aliases=("--kv-dtype", "--kv-dtypes"))
+KV = Option(
+    "Dtype of the KV cache: bf16, fp8, int8, q8_0 …", "TYPE", "Model", completes="cache",
+    aliases=("--kv-dtype", "--kv-dtypes"),
+)  # fmt: skip
 PARAMS = Option("Parameters: 8B.", "N", "Model")
-TEXT_ONLY = Option("Leave out the towers of a multimodal model.", None, "Model")
+TEXT_ONLY = Option("Leave out the vision and audio towers of a multimodal model.", None, "Model")
 MEMORY = Option("A memory size: 16GB (10^9) or 16GiB.", "SIZE", "Model")
 EVERY_PRESET = Option("Every preset.", None, "Model", "--all")
 
@@ -168,7 +171,7 @@ SOURCE_TOKENS = Option(
     aliases=("--source", "--source-length"), parse=parse_tokens,
 )  # fmt: skip
 CONTEXT = Option(
-    "Context length: tokens per sequence, past and new.", "N", "Workload", aliases=("--contexts",), parse=parse_tokens
+    "Context length: cached and new tokens per sequence.", "N", "Workload", aliases=("--contexts",), parse=parse_tokens
 )
 CONTEXTS = CONTEXT._replace(value="N,…", aliases=("--contexts", "--tokens"), parse=None)  # several
 GLOBAL_BATCH = Option(
@@ -198,7 +201,7 @@ ENGINE = Option(
 DETAIL = Option("Print every table and definition.")
 NODE = Option("GPUs per node (default: the vendor's standard server).", "N", "Engine")
 LINK = Option(
-    "Bandwidth per GPU within a node, one way: 32GB/s (default: the vendor's server, or the slot).", "RATE", "Engine"
+    "Bandwidth per GPU within a node, one way: 32GB/s (default: the vendor's server, or PCIe).", "RATE", "Engine"
 )
 NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB/s (default: the vendor's server).", "RATE", "Engine")
 RAM = Option(
@@ -236,8 +239,8 @@ PLOT = Option(
     "Also plot: FILE.svg, .png, .pdf or .pgf, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output",
     "--plot",
 )  # fmt: skip
-PANEL = Option("Plot one panel, by a part of its title, without text above it.", "NAME", "Output", "--panel")
-SIZE = Option("Size of the plot in inches: 8, 3.3x2.5, or column (a paper's, 3.33).", "SIZE", "Output", "--size")
+PANEL = Option("Plot only the panel whose title contains this text, without a headline.", "NAME", "Output", "--panel")
+SIZE = Option("Size of the plot in inches: 8, 3.3x2.5, or column (3.33, for papers).", "SIZE", "Output", "--size")
 FONT = Option("Font size of the plot in points.", "N", "Output", "--font")
 FORCE = Option("Overwrite an existing file.", None, "Output", "--force")
 OUT = Option("Write", "FILE", "Output", "--out", aliases=("--output", "-o"))

@@ -67,7 +67,7 @@ def prove(
     *sources: o.OptionalSources,
     again: Annotated[bool, o.Option("Re-prove structures already proved.", group="Engine")] = False,
     out: Annotated[
-        str | Path | None, o.OUT.with_help("a .json for the theorems (default: in your data folder).")
+        str | Path | None, o.OUT.with_help("the theorems to a .json (default: in your data folder).")
     ] = None,
     tell: Progress = no_progress,
 ) -> Prove:

@@ -265,7 +265,7 @@ def show(
     dtype: Annotated[str, o.DTYPE] = "bf16",
     kv: Annotated[str, o.KV] = "bf16",
     attention: Annotated[
-        o.Attention | None, o.ATTENTION.with_help("Default: dense, and in a plot of a model with windows masked.")
+        o.Attention | None, o.ATTENTION.with_help("Default: dense (masked in plots of models with windows).")
     ] = None,
     logits: Annotated[o.Logits, o.LOGITS] = "all",
     mla: Annotated[o.Mla, o.MLA] = "expanded",
@@ -517,7 +517,7 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
     if known["params"].how not in ("proved", "listed", "measured"):
         parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
         if reasons := [f"{part.name}: {theorems.obstacle(part)}" for part in parts]:
-            yield f"not proved: {'; '.join(reasons)} (txcalc prove tries)"
+            yield f"not proved: {'; '.join(reasons)} (txcalc prove tries to prove it)"
 
 
 def picture(model: Model, ledger: Ledger, attention: str) -> Picture:

@@ -64,7 +64,7 @@ HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (de
 OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
 MEASURED = o.Option("Compute the MFU of your measured speed: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
-BUDGET = o.Option("How many tokens this much money trains: 1M. Alone: plan a run of that many.", "N", parse=parse_count)
+BUDGET = o.Option("Tokens that this money trains: 1M. Without --train-tokens: plan that run.", "N", parse=parse_count)
 
 
 class RecipeOptions(o.Options):
@@ -348,12 +348,6 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
         ]
 
 
-LAYOUT_HELP = (
-    "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; without a number of GPUs, on the fewest "
-    "that do."
-)
-
-
 @o.question(
     "txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T",
     takes=("--set",),
@@ -381,7 +375,13 @@ def train(
         o.GPU.with_help("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
     ],
     *,
-    layout: Annotated[Layout | str | None, o.LAYOUT.with_help(LAYOUT_HELP)] = None,
+    layout: Annotated[
+        Layout | str | None,
+        o.LAYOUT.with_help(
+            "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; for --gpu without N, on the fewest "
+            "GPUs."
+        ),
+    ] = None,
     tokens: Annotated[o.Length | None, o.TOKENS.with_help("Default: 4,096 or the context.")] = None,
     recipe: RecipeOptions | Recipe | str = RecipeOptions(),
     lora: Annotated[
@@ -546,10 +546,10 @@ def time_notes(training: Training, rates: str) -> list[str]:
         return []
     gpus, nodes = recipe.layout.gpus, ""
     if accelerator.node or gpus > NODE:
-        nodes = f"; nodes of {accelerator.node}" if accelerator.node else f"; one node of {gpus}"
+        nodes = f"; nodes of {accelerator.node} GPUs" if accelerator.node else f"; one node of {gpus}"
     if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
         nodes += f" ({used} of each used)"
-    between = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
+    between = f", {accelerator.link_between / 1e9:g} GB/s per GPU between nodes" if accelerator.link_between else ""
     measured_on = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
     measured_on += f", in part of {accelerator.name}" if measured_on and accelerator.calibration else ""
     source = rates if accelerator.efficiency.has(PYTORCH) else measured_on

@@ -95,13 +95,13 @@ def verify(
             "tokens=64,micro_batch=2,schedule=1f1b; also accumulation=, optimizer=, parameter=. With --layout."
         ),
     ] = "",
-    ranks: Annotated[int | None, o.Option("With --layout: at most N kinds of ranks per stage.", "N", "Engine")] = None,
+    ranks: Annotated[int | None, o.Option("With --layout: only N kinds of ranks per stage.", "N", "Engine")] = None,
     workers: Annotated[int | None, o.WORKERS.with_help("(default: one, or one per core for many models).")] = None,
     oracles: Annotated[
         o.Names,
         o.Option(
-            "parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, memory, or "
-            "all; on a device also peak and time, and more by default. Repeatable.",
+            "Default: parameters, fvcore and flops; on a device also bytes, training, peak and time. Others: saved, "
+            "cache, mask, traffic, other, memory, all. Repeatable.",
             "NAME",
             "Engine",
             "--oracle",
@@ -125,7 +125,7 @@ def verify(
     ] = None,
     gpu: Annotated[
         str | None,
-        o.GPU._replace(help="An accelerator or calibrate's file, for the floor times (default: measured)."),
+        o.GPU._replace(help="An accelerator or calibrate's file, for the floor times (default: this device)."),
     ] = None,
     zero_cost: Annotated[bool, o.Option("List the operators counted as free.")] = False,
     record: Annotated[bool, o.Option("Store the results for presets, as evidence for show.")] = False,

@@ -49,7 +49,7 @@ def report(answer: Compare, form: str) -> Report:
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         "; ".join([*words, f"cache in {convention.kv_dtype}"]),
-        "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values",
+        "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values, share of FLOPs",
         *(_matches(answer.match, models[0].name) if answer.match else ()),
     ]
     return Report([Table("", headings, lines, name="comparison", crossed=True)], header, answer.notes)

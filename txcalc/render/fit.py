@@ -86,11 +86,9 @@ def _by_engine(answer: Fit, card: Cards) -> list[str]:
     """Which formats are judged by an engine on a card: all, or those named."""
     rows = [row for row in answer.rows if row.gpu == card.name and (row.best or not answer.one_row_per_card)]
     judged = [row for row in rows if row.engine]
-    if not judged:
-        return []
-    formats = dict.fromkeys(row.weights for row in judged)
-    which = "memory" if len(judged) == len(rows) else f"memory of {', '.join(formats)}"
-    return [f"{which} as {answer.engine_label} takes it"]
+    formats = ", ".join(dict.fromkeys(row.weights for row in judged))
+    which = "" if len(judged) == len(rows) else f" for {formats}"
+    return [f"memory as in {answer.engine_label}{which}"] if judged else []
 
 
 def _room(row: ModelFit) -> TableCell:

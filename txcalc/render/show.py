@@ -74,7 +74,7 @@ def _headline(answer: Show) -> list[str]:
     scaled = f"{memory.format}: {memory.format_rule}; without scales and wider weights {iec(unscaled or 0)}"
     return [
         f"{answer.model.name}: {short(params.total)} parameters ({known['params'].text}){active}; {flops}",
-        f"{memories}; {known['weights_bytes'].text}",
+        f"{memories}; bytes {known['weights_bytes'].text}",
         *[scaled] * (unscaled is not None),
         f"to train: state {state}{rule}, saved activations {saved}",
     ]

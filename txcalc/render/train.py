@@ -117,10 +117,10 @@ def _batch(answer: Train) -> str:
 def _limit_line(answer: Train) -> str:
     """What fits, all else equal, in a line."""
     fewest = answer.min_gpus
-    gpus = "any number of GPUs is too few" if fewest is None else f"at least {fewest.gpus:,} GPUs ({fewest.layout})"
+    gpus = "any number of GPUs is too few" if fewest is None else f"fewest GPUs: {fewest.gpus:,} ({fewest.layout})"
     gpus = "one GPU is enough" if fewest and fewest.gpus == 1 else gpus
-    most = f"micro-batches of at most {answer.max_micro_batch:,}, or sequences of at most {answer.max_tokens:,} tokens"
-    return f"this layout fits {most}; {gpus} (--detail: every table)"
+    largest = f"micro-batches up to {answer.max_micro_batch:,}, or sequences up to {answer.max_tokens:,} tokens"
+    return f"this layout fits {largest}; {gpus} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:

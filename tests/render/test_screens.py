@@ -1,4 +1,6 @@
-"""Every command on a terminal of 80 columns: no line is wider, no word and no number is cut."""
+"""Every command on a terminal of 80 columns: the screen is the one kept in `golden/screens`, with its notes; no line is
+wider, no word and no number is cut. `--update-golden` writes the files again; a new one starts with its command alone.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from importlib.util import find_spec
 
 import pytest
 from _pytest.mark import ParameterSet
-from paths import DATA
+from command import Ran, typed
+from paths import GOLDEN
 from typer.testing import CliRunner
 
 from txcalc.cli import app
@@ -16,7 +19,10 @@ from txcalc.cli.output import folded
 from txcalc.render.lines import FINE, JOINTS, wrapped
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
-SCREENS = (DATA / "screens.txt").read_text("utf-8").splitlines()
+FILES = {}
+for path in sorted((GOLDEN / "screens").glob("*.txt")):
+    FILES[path.read_text("utf-8").partition("\n")[0].removeprefix("$ txcalc ")] = path
+SCREENS = list(FILES)
 HEAVY = {"crossover", "deploy", "prove", "train", "verify"}
 
 
@@ -27,13 +33,17 @@ def quick_first(commands: list[str]) -> list[ParameterSet]:
     return [pytest.param(command, marks=() if i in quick else pytest.mark.slow) for i, command in enumerate(commands)]
 
 
-def screen(command: str, width: int) -> list[str]:
+def printed(command: str, width: int) -> Ran:
     argv = shlex.split(command)
     if argv[0] in NEEDS and find_spec(NEEDS[argv[0]]) is None:
         pytest.skip(f"needs {NEEDS[argv[0]]}")
-    result = CliRunner(env={"COLUMNS": str(width)}).invoke(app, argv, prog_name="txcalc")
+    result = typed(*argv, COLUMNS=str(width))
     assert result.exit_code in (0, 1), result.stderr
-    return result.stdout.splitlines()
+    return result
+
+
+def screen(command: str, width: int) -> list[str]:
+    return printed(command, width).stdout.splitlines()
 
 
 def pieces(word: str) -> set[str]:
@@ -42,10 +52,16 @@ def pieces(word: str) -> set[str]:
     return {word[start:end] for i, start in enumerate(ends) for end in ends[i + 1 :]} | {word}
 
 
-@pytest.mark.drawn(quick=4)
+@pytest.mark.drawn(1000, quick=4)
 @pytest.mark.parametrize("command", quick_first(SCREENS))
-def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(command: str) -> None:
-    narrow, wide = screen(command, 80), screen(command, 1000)
+def test_a_screen_is_the_one_kept_and_nothing_is_cut(command: str, update_golden: bool) -> None:
+    result = printed(command, 80)
+    narrow, wide = result.stdout.splitlines(), screen(command, 1000)
+    if update_golden:
+        FILES[command].write_text(f"$ txcalc {command}\n{result.output}", "utf-8")
+    assert FILES[command].read_text("utf-8").partition("\n")[2] == result.output
+    if "--format" in command or "--plot" in command:
+        return
     assert max(map(len, narrow)) <= 80
     whole = {word for line in wide for word in line.split()}
     known = set().union(*map(pieces, whole))

@@ -48,8 +48,8 @@ settings.register_profile("sample", parent=settings.get_profile("every"), max_ex
 settings.register_profile("quick", parent=settings.get_profile("every"), max_examples=10)
 
 
-# Cases of a test in the inner loop, and of a slow and another test in a run of everything.
-QUICK_CASES, SLOW_CASES, CASES = 3, 3, 16
+# Cases of a test in the inner loop, and of a slow test in a run of everything.
+QUICK_CASES, SLOW_CASES = 3, 3
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -125,7 +125,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Confi
 
 
 def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:
-    """A few cases of each test, or as many as its mark `drawn(cases, quick=…)` says; none of a nightly one."""
+    """A few cases of a slow test, all of a quick one, or as many as a mark `drawn(cases, quick=…)` says; none of a
+    nightly one."""
     cases = defaultdict[str, list[pytest.Item]](list)
     for item in items:
         if not item.get_closest_marker("nightly"):
@@ -133,7 +134,7 @@ def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:
     kept = set[pytest.Item]()
     for test, group in cases.items():
         mark = group[0].get_closest_marker("drawn") or pytest.mark.drawn().mark
-        usual = SLOW_CASES if any(item.get_closest_marker("slow") for item in group) else CASES
+        usual = SLOW_CASES if any(item.get_closest_marker("slow") for item in group) else len(group)
         if quick:
             number = mark.kwargs.get("quick", QUICK_CASES)
         else:

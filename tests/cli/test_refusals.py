@@ -26,6 +26,7 @@ CASES = [
 run = Command(columns=200)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(("command", "line", "said"), CASES)
 def test_it_is_refused(
     command: str, line: str, said: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

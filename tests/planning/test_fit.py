@@ -376,6 +376,7 @@ CARDS = (
 LLAMA_CPP = ("Q4_K_M", "Q6_K", "Q8_0", "IQ4_XS")
 
 
+@pytest.mark.drawn(30)
 @pytest.mark.parametrize("seed", range(200))
 def test_fit_deploy_and_memory_agree(seed: int) -> None:
     """They counted windows' pages by different steps, MLX with vLLM's reserve, and llama.cpp split as it cannot."""

@@ -220,6 +220,7 @@ CONSOLE = re.compile(
 GENERATED = (commands, helps, symbols, keys, families, presets, proved, accelerators, measurements, modules)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
 def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:

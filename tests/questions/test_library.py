@@ -187,6 +187,7 @@ LLAMA: Any = txcalc.load("llama-3.1-8b")
 OPEN: Any = txcalc  # its functions, whatever they are given
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     "ask",
     [

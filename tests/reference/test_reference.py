@@ -111,6 +111,7 @@ def test_inputs_are_what_forward_takes(name: str) -> None:
 # --- the forms agree --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
 def test_explicit_products_equal_fused_kernels(name: str) -> None:
@@ -120,6 +121,7 @@ def test_explicit_products_equal_fused_kernels(name: str) -> None:
         torch.testing.assert_close(net(*inputs), fused, **CLOSE)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", ["mixtral", "qwen2-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"])
 @torch.no_grad()
 def test_experts_in_fixed_shapes_equal_those_that_are_routed(name: str) -> None:
@@ -193,6 +195,7 @@ def test_forms_are_set_within_and_restored_after() -> None:
 # --- what is remembered -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", DECODERS)
 @torch.no_grad()
 def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name: str) -> None:
@@ -374,6 +377,7 @@ def test_a_model_without_logits_says_so() -> None:
             reference.build(model).loss(*reference.inputs(model, 2, 5))
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", ["llama", "mixtral", "t5", "mamba2"])
 def test_blocks_computed_again_have_the_same_gradients(name: str) -> None:
     _, net, inputs = made(name)

@@ -286,6 +286,7 @@ def their_logits(case: Case, theirs: nn.Module, inputs: tuple[Tensor, ...]) -> A
     return (out.last_hidden_state, out.pooler_output) if case.name == "bert-pooler" else out.logits
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @torch.no_grad()
 def test_the_same_logits_as_transformers(case: Case) -> None:
@@ -296,6 +297,7 @@ def test_the_same_logits_as_transformers(case: Case) -> None:
         torch.testing.assert_close(ours(*inputs), expected, **CLOSE)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", [case.name for case in CASES if case.generates])
 @torch.no_grad()
 def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:

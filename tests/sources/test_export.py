@@ -47,6 +47,7 @@ def rows(model: txcalc.Model, **work: Any) -> dict[str, list[Any]]:
 run = Command(columns=100)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.slow
 @each_preset
 def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
@@ -97,6 +98,7 @@ def test_an_explicit_description_leaves_nothing_to_a_default(preset: str) -> Non
     assert explicit(back.description) == explicit(model.description)
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     "preset", [pytest.param(name, marks=[pytest.mark.slow] if i % 4 else []) for i, name in enumerate(names())]
 )
@@ -158,7 +160,7 @@ def test_an_encoders_config_comes_back(name: str, change: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(3)
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     ("preset", "name"),
     [

@@ -234,6 +234,7 @@ def test_a_change_may_mend_a_file(tmp_path: Path) -> None:
     assert "L is 2" not in refused(load, path, {"L": 2, "head.rank": 0})
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.slow
 @pytest.mark.parametrize("name", presets.names())
 def test_every_key_of_a_preset_counts(name: str) -> None:

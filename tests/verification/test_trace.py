@@ -58,6 +58,7 @@ def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
     assert result.skipped == {"fvcore": {"aten::einsum": 1}}
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     ("name", "kind", "said"),
     [
@@ -110,6 +111,7 @@ def test_what_meta_cannot_make_is_made_as_it_is(file: str) -> None:
     assert [part.params for part in trace(f"{file}:Decayed").parts] == [80]
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize("source", ["mine.py", "", ":", "mine.py:", ":Tied", "nowhere.py:Tied", "no.such.module:Tied"])
 def test_bad_sources(source: str) -> None:
     result = typed("trace", source)
@@ -202,6 +204,7 @@ def test_inputs_by_name(file: str) -> None:
     assert picture["total"]["flops"] == f"{2 * 3 * 9 * 4 * 36}·B"
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -139,6 +139,7 @@ def test_a_picture() -> None:
     assert cost.flops == ledger.total("flops")
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(
     ("config", "message"),
     [
@@ -167,6 +168,7 @@ QWEN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num
 REFUSED: list[list[Any]] = json.loads((DATA / "refused.json").read_text("utf-8"))["via"]
 
 
+@pytest.mark.drawn(1000)
 @pytest.mark.parametrize(("config", "messages"), [pytest.param(*rest, id=name) for name, *rest in REFUSED])
 def test_a_size_that_transformers_would_not_take_from_the_file_is_a_fault(config: Any, messages: Any) -> None:
     with pytest.raises(InputError) as refusal:

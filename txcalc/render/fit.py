@@ -77,18 +77,19 @@ def _cards(answer: Fit) -> list[str]:
         system, remark = card.memory_bytes - card.visible_bytes, f" ({card.more})" if card.more else ""
         usable = f", {iec(card.visible_bytes)} usable{remark}" if system or remark else ""
         reservation = f", {iec(reserve)} reserved" if (reserve := card.reserve_bytes - system) else ""
-        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{reservation}")
-        lines += _by_engine(answer, card)
+        engine = _engine(answer, card)
+        lines.append(f"{times}{card.title}: {iec(card.memory_bytes)}{each}{usable}{reservation}{engine}")
     return lines
 
 
-def _by_engine(answer: Fit, card: Cards) -> list[str]:
-    """Which formats are judged by an engine on a card: all, or those named."""
+def _engine(answer: Fit, card: Cards) -> str:
+    """Which formats are judged by an engine on a card: all, or those named; "": none."""
     rows = [row for row in answer.rows if row.gpu == card.name and (row.best or not answer.one_row_per_card)]
     judged = [row for row in rows if row.engine]
+    if not judged:
+        return ""
     formats = ", ".join(dict.fromkeys(row.weights for row in judged))
-    which = "" if len(judged) == len(rows) else f" for {formats}"
-    return [f"memory as in {answer.engine_label}{which}"] if judged else []
+    return f"; memory{'' if len(judged) == len(rows) else f' of {formats}'} as in {answer.engine_label}"
 
 
 def _room(row: ModelFit) -> TableCell:

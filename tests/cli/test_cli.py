@@ -90,8 +90,11 @@ def test_help_lists_every_command_in_order() -> None:
 def test_a_long_help_begins_with_what_people_use_first(command: str) -> None:
     """And each further example runs."""
     question = question_of(command)
-    common, _, advanced = run(command, "-h")[1].partition("\nOptions:\n")[2].partition("\nAdvanced, ")
-    assert re.findall(r"^  (--[\w-]+)", common, re.M) == list(question.first) and "--format" in advanced
+    short, whole = (run(command, flag)[1].partition("\nOptions:\n")[2] for flag in ("-h", "--help"))
+    common, _, advanced = short.partition("\nAdvanced:\n")
+    options = [re.findall(r"^  (-[\w-]+)", text, re.M) for text in (common, whole)]
+    assert options[0] == list(question.first) == options[1][: len(options[0])] and "--format" in options[1]
+    assert f"txcalc {command} --help lists {len(options[1]) - len(options[0])} more: model, " in advanced
     for example in question.examples:
         code, _, err = run(*shlex.split(example.partition(": txcalc ")[2]))
         assert code == 0, err

@@ -40,7 +40,10 @@ _spelling: dict[str, str] = {}  # options as the user spelled them
 
 
 class Command(TyperCommand):
-    """A command whose help groups options, as wide as the terminal, and that reads former names of options."""
+    """A command whose help groups options, as wide as the terminal, and that reads former names of options.
+
+    `-h` lists the options that people use first, where there are more; `--help` lists all.
+    """
 
     groups: Mapping[str, str] = {}  # section of each option
     renamed: Mapping[str, str] = {}  # earlier names of options
@@ -49,6 +52,7 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         flags = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         _spelling.clear()
+        ctx.meta["short"] = bool(self.first) and "-h" in args
         try:
             args = self._join_descriptions([self._present_name(arg, flags) for arg in args])
             self._check_repeats(ctx, args)
@@ -69,7 +73,7 @@ class Command(TyperCommand):
             if typed == "--via":
                 message = f"No such option: --via ({self.name} needs formulas; show, kv and fit take it)"
             if typed:
-                raise InputError(self.name or "", [f"{message}; txcalc {self.name} -h lists them"]) from None
+                raise InputError(self.name or "", [f"{message}; txcalc {self.name} --help lists them"]) from None
             text = wrap_stderr("Error: ", f"{message}\nExample: {example}").removeprefix("Error: ")
             raise UsageError(text, ctx) from None
 
@@ -127,10 +131,17 @@ class Command(TyperCommand):
             if record := param.get_help_record(ctx):
                 unbroken = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
                 sections["Arguments" if param.param_type_name == "argument" else group].append((record[0], unbroken))
+        if ctx.meta.get("short"):
+            more = sum(map(len, sections.values())) - len(sections["Arguments"]) - len(sections["Options"])
+            topics = ", ".join(group.lower() for group, title in titles.items() if sections[title])
+            sections = {name: sections[name] for name in ("Arguments", "Options")}
         for group, records in sections.items():
             if records:
                 with formatter.section(group):
                     formatter.write_dl(records)
+        if ctx.meta.get("short"):
+            with formatter.section("Advanced"):
+                formatter.write_text(f"txcalc {self.name} --help lists {more} more: {topics}")
         formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
 
 

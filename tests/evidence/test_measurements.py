@@ -265,9 +265,9 @@ def test_the_readme_says_what_was_found_on_the_gpus() -> None:
         crossings += [f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"]]
         said.add(
             f"An H100 and an H200 each ran {len(models)} models ({len(cut)} of them with fewer layers) and "
-            f"{len(sources - models)} small shapes. On each, all {compared:,} figures equal PyTorch's, and all "
-            f"{len(peaks)} memory peaks are within {100 * over:.1f} % of a dry run of the same modules, {near} within "
-            "10 % of the ledger's sum."
+            f"{len(sources - models)} small shapes. On each card, all {compared:,} counts equal PyTorch's. All "
+            f"{len(peaks)} memory peaks are within {100 * over:.1f} % of a dry run without data; {near} are within 10 "
+            "% of the sum of the counted tensors, which leaves out temporary ones."
         )
     h100, h200 = (f"{figure['measured']:,.0f}" for figure in crossings)
     first, second = (f"(predicted: {figure['predicted']:,.0f})" for figure in crossings)

@@ -262,7 +262,7 @@ def _of_size(chip: Accelerator, size: int, sold: str, text: str) -> Accelerator:
     if not (chip.unified and 0 < size << 30 < chip.memory):
         expected = f"{'at most ' * chip.unified}{sold} of memory, as {chip.name} is sold"
         raise InputError("--gpu", [Fault("--gpu", text, expected, "16GB@500GB/s is a card of no name")])
-    name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB; bandwidth and peak of the largest)"
+    name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB; bandwidth and peak of the largest model)"
     return replace(chip, name=name, title=title, memory=size << 30)
 
 

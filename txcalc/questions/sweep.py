@@ -192,8 +192,7 @@ def sweep(
     mla: Annotated[o.Mla, o.MLA] = "expanded",
 ) -> Sweep:
     """Exact quantities over a grid of sizes and lengths: a table, CSV of up to 100 million rows, or Parquet of any
-    size. B, T, P and T_src are the workload's batch, tokens, past and source; with --set F=8/3*D one size follows
-    another.
+    size. B, T, P and T_src are batch, new tokens, cached tokens and encoder positions; --set F=8/3*D makes F follow D.
 
     In Python: `over` is `{"T": "1k:1M:2x", "h_kv": [1, 8, 32]}`, or texts, `["T=1k:1M:2x"]`. `changes` are other keys,
     also expressions in the axes (`{"F": "8/3*D"}`). Errors: `InputError` with every fault, `UnknownName`,

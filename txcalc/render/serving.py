@@ -397,6 +397,10 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
 def _loads(speed: Speed, most: int | None) -> Table:
     """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
     points: Sequence[Point] = speed.batches if most is None else _spaced(speed.batches, most)
+    own = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
+    if own and most is not None:
+        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *own)}
+        points = [by_users[users] for users in sorted(by_users)]
     costly = points
     if speed.capacity and most is not None:
         points, costly = (*speed.below_capacity, speed.capacity), (speed.capacity,)

@@ -35,16 +35,15 @@ def report(answer: Train, form: str) -> Report:
     header = [_verdict(answer), answer.model.summary[0], _where(answer), _batch(answer)]
     if answer.has_frozen_weights:
         trained, params = answer.trained_params, answer.model.params
-        every = "every linear layer"
-        layers = every if "all" in answer.adapted else " and ".join(answer.adapted)
-        if layers != every and answer.model.kind != "encoder-decoder":  # which --lora refuses
-            layers += f"; of {every} with --lora …,targets=all"
+        layers = "every linear layer" if "all" in answer.adapted else " and ".join(answer.adapted)
+        if "all" not in answer.adapted and answer.model.kind != "encoder-decoder":  # which --lora refuses
+            layers += " (targets=all: on every linear layer)"
         share = f"{100 * trained / params:.2g} %"
-        header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters of {layers}")
+        header.append(f"trains {trained:,} of {params:,} parameters ({share}): adapters on {layers}")
     if search and not search.refused:
         header.append(f"about {search.fitting:,} of {search.considered:,} layouts fit; the fastest is shown")
         if search.too_few:
-            header.append(f"the fewest GPUs: on {search.too_few:,} no layout was found to fit")
+            header.append(f"the fewest GPUs: no layout was found that fits on {search.too_few:,}")
     if not full:
         header += [_limit_line(answer), *([_run_line(answer.run)] if answer.run else [])]
     best = [_search(search, None if full else SHOWN_LAYOUTS)] if search else []

@@ -27,7 +27,7 @@ from txcalc.evidence.domains import common
 from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import Evidence
 from txcalc.evidence.structures import sized
-from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inheritance, units
+from txcalc.evidence.theorems import Condition, QuantityEvidence, Size, Theorem, Unit, inheritance, units
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
@@ -264,8 +264,8 @@ def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]
     assert [(work.tokens, work.source) for work in cores] == lengths
 
 
-def shown(how: str, *domains: str) -> list[Shown]:
-    return [Shown("", how, domain, ()) for domain in domains]
+def shown(how: str, *domains: str) -> list[QuantityEvidence]:
+    return [QuantityEvidence("", how, domain, ()) for domain in domains]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_every_other_activation_is_asked_for_by_the_key_of_its_structure(form: s
     by_form = {active: layer(active).key for active in ACTIVATIONS if active != form}
     assert len({*by_form.values()}) == len(ACTIVATIONS) - 1
     for key in by_form.values():
-        ((found, alone),) = splits.others(layer(form), {key})
+        ((found, alone),) = splits.candidates(layer(form), {key})
         assert found.key == key and alone.name == f"leaf {form}"
 
 
@@ -372,10 +372,13 @@ def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     (unit, *_) = units(load(TOY))
     at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
     kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
-    further = {"cache": Shown("1", "measured", "B = 2", ()), "masked flops": Shown("2", "proved", "all", (at_least,))}
+    further = {
+        "cache": QuantityEvidence("1", "measured", "B = 2", ()),
+        "masked flops": QuantityEvidence("2", "proved", "all", (at_least,)),
+    }
     for path, more in ((theorems.user_file().with_name("one.json"), {}), (theorems.user_file(), further)):
-        theorems.write(path, {"x": kept._replace(further=more)}, {})
-        assert theorems.read(path) == {"x": kept._replace(further=more)} and "[]" not in path.read_text()
+        theorems.write(path, {"x": kept._replace(extra_quantities=more)}, {})
+        assert theorems.read(path) == {"x": kept._replace(extra_quantities=more)} and "[]" not in path.read_text()
     theorems.user_file().unlink()
     theorems.write(theorems.user_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
     assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
@@ -481,7 +484,7 @@ def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """A theorem is of parameters and of a prompt's FLOPs alone."""
     from txcalc.verification import steps
 
-    monkeypatch.setattr(steps, "prove_further", lambda unit, traces: ({}, []))
+    monkeypatch.setattr(steps, "prove_extra", lambda unit, traces: ({}, []))
 
 
 @pytest.mark.slow
@@ -497,8 +500,11 @@ def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyP
     assert all(row.equal for row in rows), (name, unit.name)
     before = theorems.theorems()[key]
     # Its name is that of the first model that had it.
-    assert theorem._replace(further={}, name="") == before._replace(further={}, name=""), (name, unit.name)
-    assert not whole or before.further.items() <= theorem.further.items(), (name, unit.name)
+    assert theorem._replace(extra_quantities={}, name="") == before._replace(extra_quantities={}, name=""), (
+        name,
+        unit.name,
+    )
+    assert not whole or before.extra_quantities.items() <= theorem.extra_quantities.items(), (name, unit.name)
 
 
 def off_by_one(self: Window, work: Any, width: Any) -> Any:

@@ -127,27 +127,27 @@ def _layers(model: Model) -> Iterator[dict[str, Any]]:
 
 def lacking(unit: Unit) -> set[str]:
     """The further quantities of which its theorem says nothing."""
-    return set(theorems.FIGURES) - set(theorems.PROVED) - set(theorems.theorems()[unit.key].further)
+    return set(theorems.FIGURES) - set(theorems.PROVED) - set(theorems.theorems()[unit.key].extra_quantities)
 
 
 def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verification.prove import prove
-    from txcalc.verification.steps import prove_further
+    from txcalc.verification.steps import prove_extra
 
     _, unit, preset = wanted
     kept = theorems.theorems().get(unit.key)
     try:
         if kept is not None and not again and not theorems.obstacle(unit):
-            held = {q: one for q, one in kept.further.items() if one.digest == theorems.digest(unit, q)}
-            further, rows = prove_further(unit, held)
-            theorem = kept._replace(further={**held, **further})
+            held = {q: one for q, one in kept.extra_quantities.items() if one.digest == theorems.digest(unit, q)}
+            further, rows = prove_extra(unit, held)
+            theorem = kept._replace(extra_quantities={**held, **further})
         else:
-            theorem, rows = prove(unit, preset or (kept is not None and bool(kept.further)))
+            theorem, rows = prove(unit, preset or (kept is not None and bool(kept.extra_quantities)))
     except TxcalcError as refusal:
         return None, str(refusal)
     unequal = [f"{row.path} {row.quantity}: {row.predicted}, not {row.measured}" for row in rows if not row.equal]
-    return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, ", ".join(theorem.further))
+    return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, ", ".join(theorem.extra_quantities))
 
 
 def prune(folders: list[Path]) -> None:
@@ -178,9 +178,11 @@ def check(folders: list[Path], part: tuple[int, int], jobs: int) -> int:
         answers = pool.map(partial(attempt, again=True), wanted.values())
         for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
             before = kept[unit.key]
-            same = theorem is not None and theorem._replace(name=before.name, further={}) == before._replace(further={})
-            more = {} if theorem is None else theorem.further
-            same = same and all(more.get(quantity) == shown for quantity, shown in before.further.items())
+            same = theorem is not None and theorem._replace(name=before.name, extra_quantities={}) == before._replace(
+                extra_quantities={}
+            )
+            more = {} if theorem is None else theorem.extra_quantities
+            same = same and all(more.get(quantity) == shown for quantity, shown in before.extra_quantities.items())
             other += not same
             print("same" if same else "OTHER", unit.key, name, unit.name, "" if same else reason, flush=True)
     print(

@@ -28,7 +28,7 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import Refuted, TxcalcError
 from txcalc.evidence import domains
-from txcalc.evidence.known import shown_known
+from txcalc.evidence.known import show_known
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.planning.gradients import training_flops
@@ -103,7 +103,7 @@ def judged(number: int, seed: int) -> tuple[Counter[str], list[str]]:
         sizes["source"] = sizes["tokens"] if any(rows) else draw.choice((1, 3, 9))
     asked: Any = sizes
     shown, kept = model.ledger(**asked), model.ledger(**asked, keep_scores=True)
-    known = shown_known(model, shown, kept)
+    known = show_known(model, shown, kept)
     figures = {name: shown.total(name) for name in ("params", "flops", "cache")} | {"training": training_flops(shown)}
     counts: Counter[str] = Counter()
     faults = []

@@ -95,7 +95,7 @@ class _Edited(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 def answers() -> dict[str, tuple[int, str]]:
     """Every figure with its evidence; an error is an answer too."""
     from txcalc import load
-    from txcalc.evidence.known import shown_known
+    from txcalc.evidence.known import show_known
     from txcalc.planning.gradients import training_flops
 
     found: dict[str, tuple[int, str]] = {}
@@ -111,7 +111,7 @@ def answers() -> dict[str, tuple[int, str]]:
                 for quantity in ("params", "active", "flops", "flops_masked", "cache", "saved")
             }
             figures |= {"training": training_flops(shown), "saved_kept": kept.total("saved")}
-            known = shown_known(model, shown, kept)
+            known = show_known(model, shown, kept)
             for quantity, figure in figures.items():
                 found[f"{name} {given} {quantity}"] = int(figure), known[quantity].how
     return found

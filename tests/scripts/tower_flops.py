@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.evidence.formulas import Formulas
-from txcalc.evidence.store import Shown
+from txcalc.evidence.store import QuantityEvidence
 from txcalc.evidence.structures import sized
 from txcalc.model import Model
 from txcalc.sources import build
@@ -272,7 +272,7 @@ def published() -> dict[str, dict[str, Any]]:
 def main() -> None:
     runs = [(config["model_type"], cls, run) for cls, config, run in CASES.values()]
     runs += [("qwen3_5", "Qwen3_5Model", frames), ("qwen3_5_moe", "Qwen3_5MoeModel", frames)]
-    kept: dict[str, tuple[Model, dict[str, Shown | None]]] = {}
+    kept: dict[str, tuple[Model, dict[str, QuantityEvidence | None]]] = {}
     asked = {name: config for name, config in published().items() if not sys.argv[1:] or name in sys.argv[1:]}
     pairs = [(*one, cls, run) for one in asked.items() for kind, cls, run in runs if kind == one[1]["model_type"]]
     for name, config, cls, run in pairs:
@@ -286,7 +286,7 @@ def main() -> None:
             where = f"beside transformers' module, {tokens:,} tokens"
             named = f"{name}, {OF[run][0]}" if run in OF else name
             formulas = Formulas(sized(tower))
-            kept[named] = tower, {one: Shown(formulas.digest(one), "measured", where, ()) for one in both}
+            kept[named] = tower, {one: QuantityEvidence(formulas.digest(one), "measured", where, ()) for one in both}
     from txcalc.verification.record import store
 
     store(kept)

@@ -833,10 +833,10 @@ def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("txcalc.verification.record.by_structure", lambda formulas, quantities: {})
     model = tiny("llama")
     store({"llama": (model, proofs(model, verify(model, ["parameters", "flops"])))})
-    assert read(path)[sized(model).key].further.keys() == {"params", "flops"}
+    assert read(path)[sized(model).key].extra_quantities.keys() == {"params", "flops"}
     monkeypatch.setattr(Linear, "operations", doubled(Linear, "operations"))
     store({"llama": (model, proofs(model, verify(tiny("llama"), ["flops"])))})
-    assert read(path)[sized(model).key].further.keys() == {"params"}
+    assert read(path)[sized(model).key].extra_quantities.keys() == {"params"}
 
 
 def test_what_theorems_show_is_not_kept_of_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

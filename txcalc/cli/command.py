@@ -132,7 +132,7 @@ class Command(TyperCommand):
                 unbroken = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
                 sections["Arguments" if param.param_type_name == "argument" else group].append((record[0], unbroken))
         if ctx.meta.get("short"):
-            more = sum(map(len, sections.values())) - len(sections["Arguments"]) - len(sections["Options"])
+            advanced = sum(map(len, sections.values())) - len(sections["Arguments"]) - len(sections["Options"])
             topics = ", ".join(group.lower() for group, title in titles.items() if sections[title])
             sections = {name: sections[name] for name in ("Arguments", "Options")}
         for group, records in sections.items():
@@ -141,7 +141,7 @@ class Command(TyperCommand):
                     formatter.write_dl(records)
         if ctx.meta.get("short"):
             with formatter.section("Advanced"):
-                formatter.write_text(f"txcalc {self.name} --help lists {more} more: {topics}")
+                formatter.write_text(f"txcalc {self.name} --help lists {advanced} more: {topics}")
         formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
 
 

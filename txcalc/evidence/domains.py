@@ -11,7 +11,7 @@ from txcalc.parts.part import Workload
 LEAST = re.compile(r"((?:[A-Za-z]\w*, )*[A-Za-z]\w*) ≥ (\d+)")
 LIMIT = re.compile(r"([A-Za-z]\w*) (<|≤|>|≠) (\d+)")
 HOLDS = {"<": int.__lt__, "≤": int.__le__, ">": int.__gt__, "≠": int.__ne__}
-# What a domain may say beside bounds: how it is known, and not where.
+# What a domain may say besides bounds: how it is known, and not where.
 WORDS = {
     "",
     "all",
@@ -24,18 +24,18 @@ WORDS = {
 def common(domains: Sequence[str]) -> str:
     """Where all of several proofs hold: for each length from the largest bound on, with whatever else they say."""
     least: dict[str, int] = {}
-    further: dict[str, None] = {}
+    clauses: dict[str, None] = {}  # besides bounds
     for domain in domains:
         for name, bound in _bounds(domain):
             least[name] = max(bound, least.get(name, 0))
-        further[LEAST.sub("", domain).removeprefix("all").strip(" ,")] = None
+        clauses[LEAST.sub("", domain).removeprefix("all").strip(" ,")] = None
     runs = groupby(least, key=least.__getitem__)
     bounds = ", ".join(f"{', '.join(names)} ≥ {bound}" for bound, names in runs)
-    return ", ".join(text for text in (bounds and f"all {bounds}", *further) if text)
+    return ", ".join(text for text in (bounds and f"all {bounds}", *clauses) if text)
 
 
 def covers(domain: str, work: Workload) -> bool:
-    """Whether a domain contains a workload. What it says beside bounds and is no word of `WORDS` contains none."""
+    """Whether a domain contains a workload. A clause that is neither a bound nor one of `WORDS` contains none."""
     lengths = {"B": work.batch, "T": work.tokens, "past": work.past, "T_src": work.source}
     for name, bound in _bounds(domain):
         if name not in lengths or (lengths[name] is not None and lengths[name] < bound):

@@ -125,25 +125,25 @@ class Formulas:
         return {entry.path: value(figure.of(entry)) for entry in self._ledger(step, figure.form)}
 
 
-def agrees(model: Model, shown: Ledger, quantity: str, formulas: Sequence[Formulas]) -> bool:
-    """Whether the ledger whose figures are shown is the sum of the formulas of the model's structures at its sizes:
+def agrees(model: Model, printed: Ledger, quantity: str, formulas: Sequence[Formulas]) -> bool:
+    """Whether the ledger whose figures are printed is the sum of the formulas of the model's structures at its sizes:
     each leaf of a layer as often as its kind of layer stands in the description. `formulas` are those of `pieces`, one
     by one."""
     expected: dict[str, int | None] = {}
     for path, number in _expected(model, quantity, formulas):
         if expected.setdefault(path, number) != number:
             return False
-    return _figures(shown, quantity) == _nonzero(expected)
+    return _figures(printed, quantity) == _nonzero(expected)
 
 
-def agrees_whole(shown: Ledger, quantity: str, formulas: Formulas) -> bool:
+def agrees_whole(printed: Ledger, quantity: str, formulas: Formulas) -> bool:
     """The same of a whole model's own formulas."""
-    return _figures(shown, quantity) == _nonzero(formulas.values(quantity))
+    return _figures(printed, quantity) == _nonzero(formulas.values(quantity))
 
 
-def _figures(shown: Ledger, quantity: str) -> Raw:
+def _figures(ledger: Ledger, quantity: str) -> Raw:
     figure, figures = FIGURES[quantity], Raw()
-    for entry in shown:
+    for entry in ledger:
         figures[entry.path] = figures.get(entry.path, 0) + figure.of(entry)
     return _nonzero(figures)
 
@@ -163,18 +163,18 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
     for formula in formulas:
         unit = formula.unit
         for path, number in () if unit.listed else formula.values(quantity).items():
-            half, among, rest = path.partition("layers.")
+            half, among, path_in_layer = path.partition("layers.")
             if not among:
                 yield path, number
                 continue
             if unit.name == FRAME:  # the feed-forward in it is not the model's
                 continue
             stack = model.description.stacks[half.removesuffix(".")]
-            place, _, rest = rest.partition(".")
+            place, _, path_in_layer = path_in_layer.partition(".")
             groups = [group for group in stack.groups if called(group[0]) == unit.name]
             _, layers = groups[0] if groups else stack.groups[int(place)]
             copies = 1 if weights and stack.shared_layers else len(layers)
-            yield f"{half}layers.{layers[0]}.{rest}", None if number is None else number * copies
+            yield f"{half}layers.{layers[0]}.{path_in_layer}", None if number is None else number * copies
 
 
 def _listed(model: Model) -> Iterator[tuple[str, Table, int]]:

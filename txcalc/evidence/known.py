@@ -86,21 +86,21 @@ MODELLED = Evidence("modelled", "")
 
 
 def all_known(
-    model: Model, quantities: Mapping[str, str], shown: Ledger | None = None, with_scores: Ledger | None = None
+    model: Model, quantities: Mapping[str, str], printed: Ledger | None = None, with_scores: Ledger | None = None
 ) -> dict[str, Evidence]:
     """How figures of a model are known, by names of the caller's: each is one of `theorems.FIGURES`, or any other
     quantity that the ledger has. What has no oracle (other FLOPs, traffic) is modelled.
 
-    shown        the ledger whose figures are printed: evidence that they contradict is left out, as is evidence whose
+    printed      the ledger whose figures are printed: evidence that they contradict is left out, as is evidence whose
                  domain does not contain its workload
     with_scores  the same with attention probabilities stored for backward
     """
-    inherited = theorems.inheritance(model, tuple(quantities.values()), shown, with_scores)
+    inherited = theorems.inheritance(model, tuple(quantities.values()), printed, with_scores)
     published = bool(model.description.published) and model.description.params == model.params
     evidence = {}
     for name, quantity in quantities.items():
         known = Evidence(*inherited[quantity]) if quantity in inherited else MODELLED
-        outside = shown is not None and known.how != "measured" and not domains.covers(known.where, shown.work)
+        outside = printed is not None and known.how != "measured" and not domains.covers(known.where, printed.work)
         if outside:
             known = Evidence("modelled", f"{known.how} only for {known.where}")
         if known.how == "modelled" and quantity == "params" and published:
@@ -116,9 +116,9 @@ BYTES_OF = {
 }  # fmt: skip
 
 
-def shown_known(model: Model, shown: Ledger, with_scores: Ledger) -> dict[str, Evidence]:
+def show_known(model: Model, printed: Ledger, with_scores: Ledger) -> dict[str, Evidence]:
     """How each figure that `show` prints is known, by its key in JSON."""
-    work = shown.work
+    work = printed.work
     forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
     usual = not forms and not work.decoding
     quantities = {
@@ -132,5 +132,5 @@ def shown_known(model: Model, shown: Ledger, with_scores: Ledger) -> dict[str, E
         "saved": theorems.FUSED if usual else "",
         "saved_kept": theorems.KEPT if usual else "",
     }
-    known = all_known(model, quantities, shown, with_scores)
+    known = all_known(model, quantities, printed, with_scores)
     return known | {name: known[elements].in_bytes for name, elements in BYTES_OF.items()}

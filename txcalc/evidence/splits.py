@@ -173,7 +173,7 @@ def _around(stack: StackSpec) -> StackSpec:
     return frame.replace(layer={"layer": replace(layer, norm=PLAIN_NORM, tables={"feed_forward": plain})}, idle=None)
 
 
-def others(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
+def candidates(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
     """The structure with another activation instead of one of its own, if its key is known, and that one as a leaf."""
     for active in sorted(_active(unit.content)):
         forms = [form for form in ACTIVATIONS if form not in (active, "none")]

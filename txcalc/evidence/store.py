@@ -40,9 +40,9 @@ class Condition(NamedTuple):
         return f"{self.polynomial} {'≠' if self.relation == '!=' else '≥'} 0"
 
 
-class Shown(NamedTuple):
-    """What was shown of one further quantity: the digest of its formulas, whether it is *proved* or *measured*, where,
-    and the conditions on sizes."""
+class QuantityEvidence(NamedTuple):
+    """The evidence of one quantity beyond `PROVED`: the digest of its formulas, whether it is *proved* or *measured*,
+    where, and the conditions on sizes."""
 
     digest: str
     how: str
@@ -52,14 +52,14 @@ class Shown(NamedTuple):
 
 class Theorem(NamedTuple):
     """What was shown of a structure: for each proved quantity the digest of its formulas; the batches and lengths for
-    which it holds, and the conditions on sizes (of 2 or more each). `further` quantities have each their own. `edited`:
+    which it holds, and the conditions on sizes (of 2 or more each). Of `extra_quantities` each has its own. `edited`:
     its entry does not have its checksum, and is not used."""
 
     name: str
     digests: Mapping[str, str]
     domain: str
     conditions: tuple[Condition, ...]
-    further: Mapping[str, Shown] = {}
+    extra_quantities: Mapping[str, QuantityEvidence] = {}
     edited: bool = False
 
 
@@ -176,17 +176,19 @@ def _entries(text: str) -> Table:
 def theorem_of(key: str, entry: Table) -> Theorem:
     """An entry as a theorem. Errors: `ValueError` and the like for what is none."""
     digests = {quantity: str(mark) for quantity, mark in entry["digests"].items()}
-    further = {quantity: _shown(shown) for quantity, shown in entry.get("further", {}).items()}
-    if unknown := {*digests, *further} - FIGURES.keys():
+    extra = {quantity: _quantity_evidence(record) for quantity, record in entry.get("further", {}).items()}
+    if unknown := {*digests, *extra} - FIGURES.keys():
         raise ValueError(f"a proof of {sorted(unknown)}")
-    theorem = Theorem(str(entry["name"]), digests, str(entry["domain"]), _conditions(entry["conditions"]), further)
+    theorem = Theorem(str(entry["name"]), digests, str(entry["domain"]), _conditions(entry["conditions"]), extra)
     return theorem if entry["checksum"] == checksum(key, theorem) else theorem._replace(edited=True)
 
 
-def _shown(entry: Table) -> Shown:
+def _quantity_evidence(entry: Table) -> QuantityEvidence:
     if entry["how"] not in HOW:
         raise ValueError(f"known how: {entry['how']!r}")
-    return Shown(str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ())))
+    return QuantityEvidence(
+        str(entry["digest"]), entry["how"], str(entry["where"]), _conditions(entry.get("conditions", ()))
+    )
 
 
 def _conditions(entries: Any) -> tuple[Condition, ...]:
@@ -219,14 +221,14 @@ def save(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str])
 
 
 def _json(theorem: Theorem) -> Raw:
-    further = {
-        quantity: {key: value for key, value in _listed(shown).items() if value != []}
-        for quantity, shown in theorem.further.items()
+    extra = {
+        quantity: {key: value for key, value in _listed(evidence).items() if value != []}
+        for quantity, evidence in theorem.extra_quantities.items()
     }
-    entry = {key: value for key, value in _listed(theorem).items() if key not in ("further", "edited")}
-    return {**entry, "further": further} if further else entry
+    entry = {key: value for key, value in _listed(theorem).items() if key not in ("extra_quantities", "edited")}
+    return {**entry, "further": extra} if extra else entry
 
 
-def _listed(entry: Theorem | Shown) -> Raw:
+def _listed(entry: Theorem | QuantityEvidence) -> Raw:
     conditions = [[[[n, list(f)] for n, f in c.polynomial.terms], c.relation] for c in entry.conditions]
     return {**entry._asdict(), "conditions": conditions}

@@ -155,7 +155,7 @@ class _Parameters:
         name = next(n for n in names if self.values.setdefault(n, value) == value)
         return Size(((1, (name,)),))
 
-    def rest(self, letter: str, value: int) -> Size:
+    def remainder(self, letter: str, value: int) -> Size:
         """What a size has more than another, even where it is."""
         if value % 2 or value < 4:
             return self.parameter(letter, value)
@@ -170,7 +170,7 @@ class _Parameters:
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
         if (part := letter.contains) and (contained := table.get(part)) < value:
             base = self.size(section, part, contained, table)
-            return _plus(base, self.rest(f"{section}.{key}-{part}", value - contained))
+            return _plus(base, self.remainder(f"{section}.{key}-{part}", value - contained))
         if letter.chosen and whole(chosen := table.get(letter.chosen)) and chosen > 1:
             base = self.parameter(f"{section}.{letter.chosen}", chosen)
             return base if value == chosen else _plus(base, self.parameter(f"{section}.idle", value - chosen))
@@ -218,12 +218,12 @@ def _fixed(value: int) -> Size:
     return Size(((value, ()),))
 
 
-def _times(one: Size, other: Size) -> Size:
-    return Size(tuple((a * b, (*x, *y)) for a, x in one.terms for b, y in other.terms))
+def _times(left: Size, right: Size) -> Size:
+    return Size(tuple((a * b, (*x, *y)) for a, x in left.terms for b, y in right.terms))
 
 
-def _plus(one: Size, other: Size) -> Size:
-    return Size((*one.terms, *other.terms))
+def _plus(left: Size, right: Size) -> Size:
+    return Size((*left.terms, *right.terms))
 
 
 def units(model: Model) -> list[Unit]:
@@ -411,7 +411,7 @@ def _sizes(
         turned = places.get("rotary_dims")
         if whole(turned) and 2 <= turned < width:  # part of a head, so that there is a rest
             base = naming.size("positions", "rotary_dims", turned, places)
-            sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", width - turned))
+            sizes["d_head"] = _plus(base, naming.remainder("attention.d_head-rotary", width - turned))
     if isinstance(table, DisentangledPositions) and 2 * table.distance == table.rows:
         sizes["distance"] = naming.parameter("positions.rows/2", numbers["distance"])  # a row for each on either side
     if section == "positions" and "side" in numbers:

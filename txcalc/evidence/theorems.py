@@ -33,7 +33,7 @@ from txcalc.evidence.formulas import (
 )
 from txcalc.evidence.store import (
     Condition as Condition,
-    Shown as Shown,
+    QuantityEvidence as QuantityEvidence,
     Theorem as Theorem,
     read as read,
     theorems as theorems,
@@ -73,19 +73,19 @@ def digest(unit: Unit, quantity: str) -> str:
 def inheritance(
     model: Model,
     quantities: Collection[str] = tuple(FIGURES),
-    shown: Ledger | None = None,
+    printed: Ledger | None = None,
     with_scores: Ledger | None = None,
 ) -> dict[str, tuple[str, str]]:
     """Whether quantities of the model are *proved*, *listed* or *measured*, and for which batches and lengths or sizes:
     those for which all of its structures have a theorem that holds, or which were measured of it at its own sizes.
 
-    shown        the ledger whose figures are printed: what is not the theorems' formulas at its sizes is left out
+    printed      the ledger whose figures are printed: what is not the theorems' formulas at its sizes is left out
     with_scores  the same with attention probabilities stored for backward
     """
     digests: dict[str, dict[str, str]] = {}
-    work = None if shown is None else shown.work
+    work = None if printed is None else printed.work
     formulas = [Formulas(unit, work, digests.setdefault(unit.key, {})) for unit in pieces(model)]
-    ledgers = {quantity: with_scores if quantity == KEPT else shown for quantity in quantities}
+    ledgers = {quantity: with_scores if quantity == KEPT else printed for quantity in quantities}
     evidence = {q: known for q, known in by_structure(formulas, quantities).items() if q in quantities}
     contradicted = [
         quantity
@@ -97,8 +97,8 @@ def inheritance(
     weak = [q for q in quantities if q in FIGURES and evidence.get(q, ("listed",))[0] == "listed"]
     whole = Formulas(sized(model), work)
     if weak and (theorem := theorems().find(whole.unit.key)) is not None and not theorem.edited:
-        for quantity in (quantity for quantity in weak if quantity in theorem.further):
-            known, at = theorem.further[quantity], ledgers[quantity]
+        for quantity in (quantity for quantity in weak if quantity in theorem.extra_quantities):
+            known, at = theorem.extra_quantities[quantity], ledgers[quantity]
             same = _digest(whole, quantity) == known.digest
             if same and (at is None or _holds(partial(agrees_whole, at, quantity, whole))):
                 evidence[quantity] = known.how, known.where
@@ -109,7 +109,7 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
     """What the theorems of all of a model's structures show together."""
     forms = [set(quantity.split(", ")) for quantity in quantities]
     wanted = {name for name in FIGURES if any(set(name.split(", ")) <= form for form in forms)}
-    shown = []
+    pieces_evidence = []
     for formula in formulas:
         if not (evidence := _direct_evidence(formula, wanted)[0] or _evidence_of_parts(formula.unit)):
             return {}
@@ -120,9 +120,10 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
             same = formed(figure, *(form for form in chosen if touched(formula.unit, form)))
             if same in evidence:
                 evidence[formed(figure, *chosen)] = evidence[same]
-        shown.append(evidence)
-    shared = [quantity for quantity in shown[0] if all(quantity in evidence for evidence in shown)] if shown else []
-    known = {quantity: weakest([evidence[quantity] for evidence in shown]) for quantity in shared}
+        pieces_evidence.append(evidence)
+    first = next(iter(pieces_evidence), {})
+    shared = [quantity for quantity in first if all(quantity in evidence for evidence in pieces_evidence)]
+    known = {quantity: weakest([evidence[quantity] for evidence in pieces_evidence]) for quantity in shared}
     if any(formula.unit.listed for formula in formulas):
         known = {quantity: ("listed" if how == "proved" else how, where) for quantity, (how, where) in known.items()}
     return known
@@ -145,7 +146,7 @@ def _holds(question: Callable[[], bool]) -> bool:
         return False
 
 
-def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[str, Shown], str]:
+def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[str, QuantityEvidence], str]:
     """What its own theorem shows of these quantities, `PROVED` among them; or why it shows nothing."""
     unit = formula.unit
     theorem = theorems().get(unit.key)
@@ -156,28 +157,29 @@ def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> 
     if failed := [str(condition) for condition in theorem.conditions if not condition.holds(unit.values)]:
         return {}, f"its sizes are outside the theorem's: {', '.join(failed)}"
     proved = {
-        q: Shown(mark, "proved", theorem.domain if q != "params" else "", ()) for q, mark in theorem.digests.items()
+        q: QuantityEvidence(mark, "proved", theorem.domain if q != "params" else "", ())
+        for q, mark in theorem.digests.items()
     }
-    shown = proved | {q: one for q, one in theorem.further.items() if q in quantities}
-    same = {q: one for q, one in shown.items() if one.digest == _digest(formula, q)}
+    claimed = proved | {q: known for q, known in theorem.extra_quantities.items() if q in quantities}
+    same = {q: known for q, known in claimed.items() if known.digest == _digest(formula, q)}
     why = "" if proved.keys() <= same.keys() else "its formulas are not those that were proved"
-    return {q: one for q, one in same.items() if all(each.holds(unit.values) for each in one.conditions)}, why
+    return {q: known for q, known in same.items() if all(each.holds(unit.values) for each in known.conditions)}, why
 
 
-def _evidence_of_parts(unit: Unit) -> dict[str, Shown]:
+def _evidence_of_parts(unit: Unit) -> dict[str, QuantityEvidence]:
     """What the theorems of smaller structures show."""
     structures, known = bearing(unit), theorems()
-    parts = [one for one in structures if not one.listed]
-    domain = common([known[one.key].domain for one in parts or structures]) + f", {APART}" * bool(parts)
-    return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
+    parts = [structure for structure in structures if not structure.listed]
+    domain = common([known[structure.key].domain for structure in parts or structures]) + f", {APART}" * bool(parts)
+    return {q: QuantityEvidence("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
-def weakest(evidence: list[Shown]) -> tuple[str, str]:
+def weakest(evidence: list[QuantityEvidence]) -> tuple[str, str]:
     """The weakest of several pieces of evidence, and its domain: of measurements, that at the fewest sizes."""
-    measured = [shown.where for shown in evidence if shown.how == "measured"]
+    measured = [known.where for known in evidence if known.how == "measured"]
     if measured:
         return "measured", min(measured, key=lambda where: [int(number) for number in re.findall(r"\d+", where)])
-    return "proved", common([shown.where for shown in evidence])
+    return "proved", common([known.where for known in evidence])
 
 
 def obstacle(unit: Unit) -> str:
@@ -190,7 +192,7 @@ def bearing(unit: Unit) -> list[Unit]:
     where one is lacking."""
     if not obstacle(unit):
         return [unit]
-    for structures in splits.others(unit, theorems()):
+    for structures in splits.candidates(unit, theorems()):
         if not any(map(obstacle, structures)) and _same_formulas(unit, structures[0]):
             return structures
     pieces = splits.smaller(unit)
@@ -199,9 +201,9 @@ def bearing(unit: Unit) -> list[Unit]:
     return [each for part in parts for each in part] if borne else []
 
 
-def _same_formulas(one: Unit, other: Unit) -> bool:
+def _same_formulas(left: Unit, right: Unit) -> bool:
     """Whether parameters and FLOPs of two structures with the same letters are the same for all sizes."""
-    digests = [_digest(Formulas(unit), quantity) for quantity in PROVED for unit in (one, other)]
+    digests = [_digest(Formulas(unit), quantity) for quantity in PROVED for unit in (left, right)]
     return None not in digests and digests[::2] == digests[1::2]
 
 

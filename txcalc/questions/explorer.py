@@ -321,10 +321,13 @@ def _domains(
                 values, form = _matched(unit, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
                 met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
-                now = {quantity: theorems.digest(unit, quantity) for quantity in ("params", "active", *theorem.further)}
+                now = {
+                    quantity: theorems.digest(unit, quantity)
+                    for quantity in ("params", "active", *theorem.extra_quantities)
+                }
                 extra_theorems = {
                     quantity: (extra.how, Program(letters, {}, _asked(_conditions(extra.conditions, values))))
-                    for quantity, extra in theorem.further.items()
+                    for quantity, extra in theorem.extra_quantities.items()
                     if extra.digest == now[quantity] and (extra.how == "measured" or everywhere(extra.where))
                 }
                 if now["active"] == now["params"] and not theorems.Formulas(unit).routed:

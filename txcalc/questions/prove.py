@@ -120,7 +120,9 @@ def structure(
         where=theorem.domain if theorem else None,
         conditions=tuple(map(str, theorem.conditions)) if theorem else (),
         sizes=dict(unit.values),
-        further={name: Evidence(each.how, each.where) for name, each in theorem.further.items()} if theorem else {},
+        further={name: Evidence(each.how, each.where) for name, each in theorem.extra_quantities.items()}
+        if theorem
+        else {},
         new=new,
         reason=reason or None,
         unequal=tuple(UnequalFigure(row.path, row.quantity, str(row.predicted), str(row.measured)) for row in unequal),

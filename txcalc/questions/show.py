@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
-from txcalc.evidence.known import Evidence, all_known, shown_known
+from txcalc.evidence.known import Evidence, all_known, show_known
 from txcalc.ledger import KINDS, Ledger, kind_words, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
@@ -314,7 +314,7 @@ def show(
     step = None
     if recompute is not None or optimizer is not None or layout is not None:
         step = training_step(model, ledger, recompute, optimizer, layout, dtype)
-    known = shown_known(model, ledger, keeping_scores)
+    known = show_known(model, ledger, keeping_scores)
     return Show(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),

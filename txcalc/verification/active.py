@@ -8,7 +8,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from txcalc.evidence import theorems
-from txcalc.evidence.theorems import Shown, Unit
+from txcalc.evidence.theorems import QuantityEvidence, Unit
 from txcalc.ledger import Entry
 from txcalc.num import Num
 from txcalc.reference import modules
@@ -34,7 +34,7 @@ class _Reads(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def measure_active(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def measure_active(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """At two sizes of everything: one token through the module, with its router's own choice."""
     if not any(entry.routed for entry in theorems.ledger(unit.over(unit.values), 1, 1, 1)):
         raise NotForAll("it has no experts: all its parameters are active")

@@ -359,19 +359,19 @@ def _share_positions(module: Any, mesh: Any, between: object) -> None:
             _join(module.shared, mesh, between)
         return
 
-    def share(x: Tensor, *rest: Any) -> Tensor:
+    def share(x: Tensor, *arguments: Any) -> Tensor:
         whole = DTensor.from_local(x, mesh, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
         inputs.append(whole)
         local = whole.chunk(mesh.size(), 1)[mesh.get_local_rank()].clone()
-        y = DTensor.from_local(forward(local, *rest), mesh, [Shard(1)], run_check=False)
+        y = DTensor.from_local(forward(local, *arguments), mesh, [Shard(1)], run_check=False)
         return y.redistribute(placements=[Replicate()]).to_local()
 
     module.forward = share
     if module.shared is not None:
         inner = module.shared.forward
 
-        def whole(_: Tensor, *rest: Any) -> Tensor:
-            summand = DTensor.from_local(inner(inputs.pop(), *rest), mesh, [Partial()], run_check=False)
+        def whole(_: Tensor, *arguments: Any) -> Tensor:
+            summand = DTensor.from_local(inner(inputs.pop(), *arguments), mesh, [Partial()], run_check=False)
             return summand.redistribute(placements=[Shard(1)]).to_local()
 
         module.shared.forward = whole

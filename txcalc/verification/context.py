@@ -69,9 +69,9 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
     for step in range(1, ways):
         both = _swap(both, [turn + 1, turn - 1], ways, group)
         if step <= turn:
-            new, more = _attend(q, both[..., :width], both[..., width:], scale, False)
-            joined = torch.logaddexp(sums, more)
-            y, sums = y * (sums - joined).exp() + new * (more - joined).exp(), joined
+            block, block_sums = _attend(q, both[..., :width], both[..., width:], scale, False)
+            joined = torch.logaddexp(sums, block_sums)
+            y, sums = y * (sums - joined).exp() + block * (block_sums - joined).exp(), joined
         else:  # later tokens are masked, but every rank's backward takes part in the ring
             y = y + 0 * both.sum()
     return y

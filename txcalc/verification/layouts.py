@@ -177,9 +177,9 @@ def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
     single = tuple(min(1, n) for n in counts)
     yield _Point(number, single)
     for i, n in enumerate(counts):
-        for more in (2, 3) if affine else (2,):
-            if n >= more:
-                yield _Point(number, (*single[:i], more, *single[i + 1 :]))
+        for copies in (2, 3) if affine else (2,):
+            if n >= copies:
+                yield _Point(number, (*single[:i], copies, *single[i + 1 :]))
 
 
 def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Counter[str]]) -> Counter[str]:
@@ -191,9 +191,9 @@ def _sum_layers(number: int, model: Model, measured: Mapping[_Point, Counter[str
     for i, group in enumerate(root.groups if root and points[0].counts else ()):
         if group.count > points[0].counts[i]:
             counts = points[0].counts
-            more = measured[_Point(number, (*counts[:i], 2, *counts[i + 1 :]))]
-            for name in {*more, *base}:
-                total[name] += (group.count - 1) * (more[name] - base[name])
+            doubled = measured[_Point(number, (*counts[:i], 2, *counts[i + 1 :]))]
+            for name in {*doubled, *base}:
+                total[name] += (group.count - 1) * (doubled[name] - base[name])
     return total
 
 

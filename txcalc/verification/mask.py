@@ -39,8 +39,8 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         masked = _cores(subject, SizePoint(BATCH, tokens, None if single_token.source is None else 3), past)
         source = "" if single_token.source is None else ", T_src = 3"
         where = f"B = {BATCH}, {past} past, {tokens} new{source}"
-        shown = subject.expand_layers(visible_flops(cores, masked))
-        yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
+        visible = subject.expand_layers(visible_flops(cores, masked))
+        yield from compare(masked, lambda entry: entry.flops_masked, visible, QUANTITY, ORACLE, where)
 
 
 Cores = dict[str, tuple[Core, Fraction]]
@@ -109,6 +109,6 @@ def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
     sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()
     for window in windows:
-        sizes |= {(window + more, 0) for more in (-1, 0, 2)} if window <= WHOLE else set()
+        sizes |= {(window + offset, 0) for offset in (-1, 0, 2)} if window <= WHOLE else set()
         sizes |= {(3, max(window - 2, 0)), (3, window + 5), (1, window - 1), (1, 2 * window + 1)} if caches else set()
     return sorted(size for size in sizes if size[0] > 0 and (longest is None or sum(size) <= longest))

@@ -209,8 +209,8 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
         if row.path:  # the total is not claimed
             yield row
     kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
-    if others := sorted(kinds - {entry.leaf.label for entry in claimed}):
-        subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
+    if unclaimed := sorted(kinds - {entry.leaf.label for entry in claimed}):
+        subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(unclaimed)}")
 
 
 def _comparable(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:

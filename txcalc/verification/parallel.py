@@ -228,11 +228,13 @@ class MuonWithAdamW:
         learning = [(f".{name}", p) for name, p in net.named_parameters() if p.requires_grad]
         if any(p.dim() > 2 and ".layers." in name for name, p in learning):
             raise NoParallel("muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone")
-        hidden, others = list[nn.Parameter](), list[nn.Parameter]()
+        matrices, remaining = list[nn.Parameter](), list[nn.Parameter]()
         for name, p in learning:
-            (hidden if ".layers." in name and p.dim() == 2 else others).append(p)
+            (matrices if ".layers." in name and p.dim() == 2 else remaining).append(p)
         muon, adamw = cast(Any, torch.optim.Muon), partial(torch.optim.AdamW, foreach=False)
-        self.optimizers = [optimizer(weights) for optimizer, weights in ((muon, hidden), (adamw, others)) if weights]
+        self.optimizers = [
+            optimizer(weights) for optimizer, weights in ((muon, matrices), (adamw, remaining)) if weights
+        ]
 
     @property
     def state(self) -> dict[Tensor, Any]:

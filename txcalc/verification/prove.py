@@ -23,41 +23,45 @@ from txcalc.verification.verdict import CheckedRow, compare
 LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 
 
-def prove(unit: Unit, further: bool = True) -> tuple[Theorem, list[CheckedRow]]:
-    """A unit's theorem and the rows behind it, part by part; `further`: of more than parameters and FLOPs.
+def prove(unit: Unit, extra: bool = True) -> tuple[Theorem, list[CheckedRow]]:
+    """A unit's theorem and the rows behind it, part by part; `extra`: also of quantities beyond
+    parameters and FLOPs.
 
     Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
     operator that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
     """
     with without_logs():
-        return _prove(unit, further)
+        return _prove(unit, extra)
 
 
-def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
+def _prove(unit: Unit, extra: bool) -> tuple[Theorem, list[CheckedRow]]:
     conditions: dict[Condition, None] = {}
     rows: list[CheckedRow] = []
     digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
     if unit.listed:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
-    traces = steps.trace_steps(unit, further)
+    traces = steps.trace_steps(unit, extra)
     for trace in traces:
         rows += prove_at(unit, trace)
         conditions |= dict.fromkeys(trace.forward.conditions)
     domain = f"all {', '.join(lengths_of(unit))} ≥ 1"
-    shown, more = steps.prove_further(unit, traces=traces) if further and all(row.equal for row in rows) else ({}, [])
-    return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
+    theorem = Theorem(unit.name, digests, domain, tuple(conditions))
+    if not extra or not all(row.equal for row in rows):
+        return theorem, rows
+    evidence, extra_rows = steps.prove_extra(unit, traces=traces)
+    return theorem._replace(extra_quantities=evidence), rows + extra_rows
 
 
 def prove_at(unit: Unit, trace: steps.StepTrace) -> list[CheckedRow]:
     """Rows for all lengths of a case."""
-    case, symbols = trace.case, trace.kept.symbols
+    case, symbols = trace.case, trace.saved.symbols
     fixed = {*case.ones, *case.formulas}
     where = ", ".join([*case.describe(), *(f"{length} ≥ 2" for length in lengths_of(unit) if length not in fixed)])
     rows: list[CheckedRow] = []
     if not case.ones:
         weights = _weights(trace.net, symbols)
-        rows += compare(trace.kept.ledger, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
+        rows += compare(trace.saved.ledger, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True)
     rows += trace.rows(trace.forward, "flops", where=where)
     return rows
 

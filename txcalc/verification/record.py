@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 
 from txcalc.evidence.formulas import FIGURES, Formulas
-from txcalc.evidence.store import Shown, Theorem, read, save, theorems_file
+from txcalc.evidence.store import QuantityEvidence, Theorem, read, save, theorems_file
 from txcalc.evidence.structures import pieces, sized
 from txcalc.evidence.theorems import by_structure
 from txcalc.model import Model
@@ -15,13 +15,15 @@ from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, Verdict, equal
 
 
-def proofs(model: Model, verdict: Verdict) -> dict[str, Shown | None]:
+def proofs(model: Model, verdict: Verdict) -> dict[str, QuantityEvidence | None]:
     """A verdict's evidence for each quantity of a whole model; None where it was tested and not shown."""
     totals = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
-    shown = {name: verdict.known[name] for name, row in totals.items() if verdict.ok and _complete(model, row)}
+    evidence = {name: verdict.known[name] for name, row in totals.items() if verdict.ok and _complete(model, row)}
     formulas = Formulas(sized(model))
     return {
-        name: Shown(formulas.digest(name), known.how, known.where, ()) if (known := shown.get(name)) else None
+        name: QuantityEvidence(formulas.digest(name), known.how, known.where, ())
+        if (known := evidence.get(name))
+        else None
         for name in totals  # of its sizes: no conditions
     }
 
@@ -35,21 +37,21 @@ def _complete(model: Model, row: CheckedRow) -> bool:
     return equal(ledger.total("saved"), row.predicted)
 
 
-def store(results: Mapping[str, tuple[Model, Mapping[str, Shown | None]]]) -> None:
+def store(results: Mapping[str, tuple[Model, Mapping[str, QuantityEvidence | None]]]) -> None:
     """Stores the evidence of models, by name, and removes what was not shown; evidence that theorems of structures
     give just as surely is left out."""
     path = theorems_file()
     with files.locked(path):
         theorems = read(path)
-        for name, (model, shown) in results.items():
+        for name, (model, evidence) in results.items():
             key = sized(model).key
-            before = theorems.pop(key).further if key in theorems else {}
-            by_theorem = by_structure([Formulas(unit) for unit in pieces(model)], tuple(shown))
-            further = {
-                quantity: evidence
-                for quantity, evidence in {**before, **shown}.items()
-                if evidence is not None and by_theorem.get(quantity, ("",))[0] not in ("proved", evidence.how)
+            before = theorems.pop(key).extra_quantities if key in theorems else {}
+            by_theorem = by_structure([Formulas(unit) for unit in pieces(model)], tuple(evidence))
+            extra = {
+                quantity: known
+                for quantity, known in {**before, **evidence}.items()
+                if known is not None and by_theorem.get(quantity, ("",))[0] not in ("proved", known.how)
             }
-            if further:
-                theorems[key] = Theorem(name, {}, "", (), further)
+            if extra:
+                theorems[key] = Theorem(name, {}, "", (), extra)
         save(path, theorems, {package: version(package) for package in ("torch", "fvcore")})

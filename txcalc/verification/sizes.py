@@ -25,7 +25,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from txcalc.evidence import theorems
 from txcalc.evidence.structures import primes_from
-from txcalc.evidence.theorems import Condition, Shown, Size, Unit
+from txcalc.evidence.theorems import Condition, QuantityEvidence, Size, Unit
 from txcalc.notation import Expression
 from txcalc.parts.model import Stack
 from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, user_line
@@ -303,9 +303,9 @@ def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
     return [chosen for n in range(len(names) + 1) for chosen in combinations(names, n)]
 
 
-def measured_at(unit: Unit, quantity: str, where: str) -> Shown:
+def measured_at(unit: Unit, quantity: str, where: str) -> QuantityEvidence:
     """Evidence of equal figures at some sizes."""
-    return Shown(theorems.digest(unit, quantity), "measured", where, ())
+    return QuantityEvidence(theorems.digest(unit, quantity), "measured", where, ())
 
 
 class Case(NamedTuple):

@@ -23,7 +23,7 @@ from torch import nn
 
 from txcalc.evidence import theorems
 from txcalc.evidence.domains import common
-from txcalc.evidence.theorems import Condition, Shown, Unit
+from txcalc.evidence.theorems import Condition, QuantityEvidence, Unit
 from txcalc.ledger import Ledger, walk
 from txcalc.notation import Expression
 from txcalc.parts.part import Workload
@@ -74,11 +74,11 @@ class SavedTrace(NamedTuple):
 
     symbols: SizeSymbols
     ledger: Ledger
-    saved: SavedElements
+    recording: SavedElements
     conditions: list[Condition]
 
     def rows(self, quantity: str) -> list[CheckedRow]:
-        figures = self.ledger, lambda entry: simplify(entry.saved), self.saved.elements
+        figures = self.ledger, lambda entry: simplify(entry.saved), self.recording.elements
         return [*compare(*figures, quantity, saved.ORACLE, "all lengths ≥ 2", for_all=True)]
 
 
@@ -90,11 +90,11 @@ class StepTrace(NamedTuple):
     net: nn.Module
     forward: Costs
     training: Costs | None
-    kept: SavedTrace
+    saved: SavedTrace
 
     def rows(self, costs: Costs, quantity: str, figure: Any = FLOPS, where: str = "") -> Iterator[CheckedRow]:
         where = where or ", ".join(self.case.describe()) or "all ≥ 2"
-        return flops_rows(self.kept.symbols, self.kept.ledger, costs, quantity, where, figure)
+        return flops_rows(self.saved.symbols, self.saved.ledger, costs, quantity, where, figure)
 
 
 def trace_step(
@@ -124,9 +124,9 @@ def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepT
     traces: list[StepTrace] = []
     try:
         for case in cases(unit):
-            letters = next((trace.kept.symbols for trace in traces if trace.case.formulas == case.formulas), None)
+            letters = next((trace.saved.symbols for trace in traces if trace.case.formulas == case.formulas), None)
             symbols = (letters or SizeSymbols(unit.values, formulas=case.formulas)).at_one(case.ones)
-            tables = traces[0].kept.saved.packed if case.ones else None
+            tables = traces[0].saved.recording.packed if case.ones else None
             traces.append(trace_step(unit, case, symbols, backward, form, tables))
     except NotForAll:
         if not backward:
@@ -135,14 +135,14 @@ def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepT
     return traces
 
 
-def prove_further(
+def prove_extra(
     unit: Unit, known: Collection[str] = (), traces: Sequence[StepTrace] = ()
-) -> tuple[dict[str, Shown], list[CheckedRow]]:
-    """The evidence for each further quantity that is not `known`, with its rows; quantities that cannot be traced are
+) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
+    """The evidence for each extra quantity that is not `known`, with its rows; quantities that cannot be traced are
     left out. `traces` are those of `trace_steps`."""
-    evidence: dict[str, Shown] = {}
+    evidence: dict[str, QuantityEvidence] = {}
     rows: list[CheckedRow] = []
-    attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
+    attempts: dict[Callable[[Unit], tuple[dict[str, QuantityEvidence], list[CheckedRow]]], tuple[str, ...]] = {
         partial(prove_training, traces=traces): ("training flops",),
         partial(prove_saved, traces=traces): (theorems.KEPT, theorems.FUSED),
         prove_decoding: ("cache", "flops with cache"),
@@ -164,13 +164,15 @@ def prove_further(
     return evidence, rows
 
 
-def prove_training(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_training(
+    unit: Unit, traces: Sequence[StepTrace] = ()
+) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """FLOPs of forward and backward."""
     traced = [(trace, trace.training) for trace in traces or trace_steps(unit)]
     return _prove_flops(unit, "training flops", traced, step_flops)
 
 
-def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
     traced = [(trace, trace.forward) for trace in trace_steps(unit, backward=False, form=form)]
     return _prove_flops(unit, theorems.formed("flops", form), traced)
@@ -178,7 +180,7 @@ def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Checked
 
 def _prove_flops(
     unit: Unit, quantity: str, traced: Sequence[tuple[StepTrace, Costs | None]], figure: Any = FLOPS
-) -> tuple[dict[str, Shown], list[CheckedRow]]:
+) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     conditions: dict[Condition, None] = {}
     rows: list[CheckedRow] = []
     for trace, costs in traced:
@@ -208,11 +210,11 @@ def _form_fields(form: str) -> dict[str, bool]:
     return {theorems.FORMS[form]: True} if form else {}
 
 
-def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> Shown:
-    return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
+def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> QuantityEvidence:
+    return QuantityEvidence(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
 
-def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """Saved activations with explicit and with fused attention, where the ledger claims all of them. They are proved
     for all lengths of 2 or more, and from 1 for each length whose figures are equal there, whichever others are 1."""
     traces, letters = traces or trace_steps(unit), SizeSymbols(unit.values)
@@ -220,13 +222,13 @@ def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str,
     def explicit(ones: tuple[str, ...], tables: Tables | None = None) -> SavedTrace:
         for trace in traces:
             if trace.case == Case(ones) and trace.training:
-                return trace.kept
+                return trace.saved
         raise NotForAll("its module takes no symbols with gradients")
 
     def fused(ones: tuple[str, ...], tables: Tables | None = None) -> SavedTrace:
         return _trace_fused(unit, letters.at_one(ones), tables)
 
-    shown: dict[str, Shown] = {}
+    evidence: dict[str, QuantityEvidence] = {}
     rows: list[CheckedRow] = []
     for quantity, trace_at in ((theorems.KEPT, explicit), (theorems.FUSED, fused)):
         scores = quantity == theorems.KEPT
@@ -244,17 +246,17 @@ def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str,
             if all(saves_alike((*ones, length)) for ones in subsets(from_one)):
                 from_one.append(length)
         bounds = (f"all {length} ≥ {1 if length in from_one else 2}" for length in lengths_of(unit))
-        shown[quantity] = _proved(unit, quantity, common([*bounds]), dict.fromkeys(conditions))
-    return shown, rows
+        evidence[quantity] = _proved(unit, quantity, common([*bounds]), dict.fromkeys(conditions))
+    return evidence, rows
 
 
 def _saves_alike(trace_at: Any, quantity: str, first: SavedTrace, ones: tuple[str, ...]) -> bool:
     """Whether saved activations are those of the ledger where some lengths are 1, under no further conditions."""
     try:
-        trace = trace_at(ones, first.saved.packed)
+        trace = trace_at(ones, first.recording.packed)
     except NotForAll:
         return False
-    alike = trace.saved.packed == first.saved.packed and {*trace.conditions} <= {*first.conditions}
+    alike = trace.recording.packed == first.recording.packed and {*trace.conditions} <= {*first.conditions}
     return alike and all(row.equal for row in trace.rows(quantity))
 
 
@@ -290,19 +292,19 @@ class Order(NamedTuple):
 
 def orders(window: bool) -> list[Order]:
     """Orders that together cover all sizes; with a window, their prompts cover every length and window too."""
-    one = sympy.Integer(1)
-    any_order = [Order(past, W, tokens) for past in (PAST, one) for tokens in (one, T)]
+    single = sympy.Integer(1)
+    any_order = [Order(past, W, tokens) for past in (PAST, single) for tokens in (single, T)]
     if not window:
         return any_order
-    passed = [Order(W + MORE - 1, W, tokens) for tokens in (one, T)]  # past > W
-    even = [Order(PAST, PAST, tokens) for tokens in (one, T)]
+    passed = [Order(W + MORE - 1, W, tokens) for tokens in (single, T)]  # past > W
+    even = [Order(PAST, PAST, tokens) for tokens in (single, T)]
     reached = [order._replace(window=order.past + order.tokens) for order in any_order]
     within = [order._replace(window=order.window + MORE - 1) for order in reached]  # past + T < W
     across = Order(PAST, PAST + LACKING - 1, LACKING + MORE - 2)  # past < W < past + T
-    return [*passed, *even, *reached, *within, across, Order(one, W, W + MORE - 2)]
+    return [*passed, *even, *reached, *within, across, Order(single, W, W + MORE - 2)]
 
 
-def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """FLOPs of a pass with cached tokens, and the cache after it and after a prompt; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -322,11 +324,11 @@ def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[C
         conditions |= dict.fromkeys(assumed)
     lengths = ", ".join(lengths_of(unit))
     name = theorems.formed("flops with cache", form)
-    shown = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
-    return shown | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
+    evidence = {} if form else {"cache": _proved(unit, "cache", f"all {lengths} ≥ 1, past ≥ 0", conditions)}
+    return evidence | {name: _proved(unit, name, f"all {lengths}, past ≥ 1", conditions)}, rows
 
 
-def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
     names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
     rows: list[CheckedRow] = []
@@ -357,16 +359,16 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Check
 def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[list[CheckedRow], list[Condition]]:
     """Prompts of the cached tokens and passes after them, in orders with one window, for every choice of the batch and
     of an encoder's length as 1 or more."""
-    window, others = orders[0].window, [length for length in lengths_of(unit) if length != "T"]
+    window, other_lengths = orders[0].window, [length for length in lengths_of(unit) if length != "T"]
     letters = {letter for order in orders for letter in order.letters(str(W) in unit.values)}
-    lengths = [B, *([T_SRC] if "T_src" in others else []), *sorted(letters, key=str)]
+    lengths = [B, *([T_SRC] if "T_src" in other_lengths else []), *sorted(letters, key=str)]
     sizes = {name: size for name, size in unit.values.items() if name != str(W)}
     symbols = SizeSymbols(sizes, lengths, {str(W): window} if window != W else {})
     with refusing_symbols(), tracing(**MODES[form]), symbols.mode:
         net = modules(symbols.of(symbols.tree(unit)), META, torch.float32)
     at_window = [f"W = {window}"] if str(W) in unit.values else []
     rows: list[CheckedRow] = []
-    for ones, past in product(subsets(others), dict.fromkeys(order.past for order in orders)):
+    for ones, past in product(subsets(other_lengths), dict.fromkeys(order.past for order in orders)):
         following = [order.tokens for order in orders if order.past == past]
         for work, counter, cache in _run_passes(unit, symbols.at_one(ones), net, past, following, form):
             sizes_there = [f"T = {work.tokens}", f"past = {work.past}", *at_window]
@@ -398,7 +400,7 @@ def _run_passes(
 # Masks.
 
 
-def _sum_masks(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def _sum_masks(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
     """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]

@@ -51,11 +51,11 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
     ids, *source = subject.inputs(sizes)
 
     def filled() -> CacheTensors:
-        cache, rest = CacheTensors(), tuple(source)
+        cache, encoder_inputs = CacheTensors(), tuple(source)
         with torch.no_grad(), mode(static=not real):
             for part in ids.split((prompt, *[1] * steps), 1):
-                net(part, *rest, cache=cache)
-                rest = ()
+                net(part, *encoder_inputs, cache=cache)
+                encoder_inputs = ()
         return cache
 
     cache, requested, allocated = measure_allocation(filled, subject.device) if real else (filled(), 0, 0)

@@ -171,8 +171,8 @@ class Suite:
             accelerator = parse(self.results[CEILINGS]["accelerator"], "this-machine", CEILINGS)
             selected = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
             first = [pair for pair in selected if pair[1].first]
-            others = [pair for pair in selected if not pair[1].first]
-            for phase, chosen in (("", first), *((phase, others) for phase in PHASES)):
+            later = [pair for pair in selected if not pair[1].first]
+            for phase, chosen in (("", first), *((phase, later) for phase in PHASES)):
                 for number, item in chosen:
                     self._item(item, accelerator, number, phase)
         except OutOfTime:

@@ -32,7 +32,6 @@ def test_a_dense_model_in_every_engines_words() -> None:
         "  --max-model-len 8192 \\",
         "  --max-num-seqs 16 \\",
         "  --max-num-batched-tokens 8192 \\",
-        "  --block-size 16 \\",
         "  --gpu-memory-utilization 0.9 \\",
         "  --kv-cache-dtype fp8",
     ]
@@ -186,8 +185,16 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
         assert "${CHECKPOINT:?an FP8 checkpoint of meta-llama/Llama-3.1-70B}" in out and "quantization" not in out
     out = emit("deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block", "--emit", "vllm")[1]  # as it is published
     assert out.startswith("vllm serve deepseek-ai/DeepSeek-V3 ") and "--quantization" not in out
-    out = emit("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16", "--emit", "vllm")[1]
-    assert parsed("vllm", out).dtype == "float16"
+    for argv, flag, engine in (  # a page of 16 stops the server of the first two
+        (("deepseek-v3.2", "--gpu", "h200:8"), None, "vllm"),
+        (("qwen3-next-80b-a3b", "--gpu", "h100:4"), None, "sglang"),
+        (("llama-3.1-8b", "--gpu", "h100:1", "--block", "32"), "--block-size 32 ", "vllm"),
+        (("llama-3.1-8b", "--gpu", "h100:1", "--weights", "fp16"), "--dtype float16 ", "vllm"),
+        (("gpt2", "--gpu", "l4:1"), "--dtype float32 ", "vllm"),
+        (("llama-4-scout", "--gpu", "h200:8"), "--language-model-only", "vllm"),  # whose towers no plan holds
+    ):
+        out = emit(*argv, "--emit", engine)[1]
+        assert flag in out if flag else "serve" in out and "--block-size" not in out and "--page-size" not in out
     mxfp4 = [emit("gpt-oss-120b", "--gpu", gpu, "--context", "8k", "--emit", "vllm")[1] for gpu in ("b200:1", "h100:1")]
     assert ["VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1" in out for out in mxfp4] == [True, False]
 

@@ -21,6 +21,7 @@ from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layou
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
+BLOCK = 16  # tokens of a page of the cache
 CHUNK = 8192  # tokens of a prefill step, of no engine
 MLX_CHUNK = 2048  # of mlx-lm's (generate.py, prefill_step_size)
 
@@ -83,7 +84,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     weights: Format
     kv: str = "bf16"
-    block: int = 16
+    block: int = BLOCK
     chunk: int = CHUNK
     reserve: Reserve = field(default_factory=Reserve)
     weights_name: str = NATIVE
@@ -175,7 +176,7 @@ def engine(
     model: Model,
     weights: str = NATIVE,
     kv: str = "bf16",
-    block: int = 16,
+    block: int = BLOCK,
     chunk: int = CHUNK,
     reserve: Reserve | None = None,
     memory: EngineMemory | None = None,

@@ -24,6 +24,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.machine import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
+from txcalc.planning.serving.engine import BLOCK
 from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
@@ -64,7 +65,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of the text so far")
     if config.adapters:
         comments.append(f"# {style.adapters}")
-    if plan.planner.model.text_only and not style.without_towers:
+    if plan.planner.model.left_out and not style.without_towers:
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (config.gathers or config.interval > 1) and style.gathers is not config.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if config.gathers else 'poll'}"])
@@ -86,7 +87,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         requests = "1 request" if (number := slots(plan, engine)) == 1 else f"{number} requests"
         length = f"{plan.context:,} tokens each"
         comments.append(f"# {requests} at once, {length} (change with --concurrency, --context)")
-    if style.one_copy and layout.dp > 1 and not _shared(plan):
+    if style.one_copy and layout.dp > 1 and layout.sharing == 1:
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
@@ -212,11 +213,6 @@ def _drafter(plan: Plan) -> str:
     return repository_of(draft) or f"REPLACE-WITH-A-CHECKPOINT-OF-{re.sub(r'[^A-Za-z0-9.]+', '-', draft.name)}"
 
 
-def _shared(plan: Plan) -> bool:
-    """Whether copies of the model share their experts."""
-    return plan.best.layout.sharing > 1
-
-
 def _refuse(plan: Plan, engine: str) -> InputError:
     return InputError("--emit", [f"{engine}'s flags do not say the layout {plan.best.layout}"])
 
@@ -266,16 +262,16 @@ def _vllm_flags(
     if layout.ep > 1:
         flags.append(("--enable-expert-parallel", None))
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
-    flags += [("--max-num-batched-tokens", engine.chunk), ("--block-size", engine.block)]
+    flags.append(("--max-num-batched-tokens", engine.chunk))
+    if engine.block != BLOCK:  # kernels for MLA need pages of 32 to 128: of 16, vLLM refuses some and replaces others
+        flags.append(("--block-size", engine.block))
     seen, reserve = plan.planner.accelerator.visible, engine.reserve
     share = float(1 - reserve.share) if reserve.share else (seen - reserve.of(seen)) * 1000 // seen / 1000
     flags.append(("--gpu-memory-utilization", f"{share:g}"))
-    if plan.planner.model.text_only:
+    if plan.planner.model.left_out:
         flags.append(("--language-model-only", None))
-    flags += [
-        ("--kv-cache-dtype", word)
-        for word in _cache(plan, {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}, "vLLM")
-    ]
+    words = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+    flags += [("--kv-cache-dtype", word) for word in _cache(plan, words, "vLLM")]
     if guess:
         if layout.pp > 1:
             raise InputError("--emit", ["vLLM has no drafts with pipeline parallelism (--pp 1)"])
@@ -292,8 +288,8 @@ def _vllm_flags(
 
 
 def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
-    layout, engine, shared = plan.best.layout, plan.planner.engine, _shared(plan)
-    together = layout.tp * layout.dp
+    layout, engine = plan.best.layout, plan.planner.engine
+    shared, together = layout.sharing > 1, layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
     flags: Flags = [*_loaded(weights), ("--tp-size", together if shared else layout.tp)]
@@ -306,7 +302,9 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     context = max(plan.context, min(plan.context + 6, plan.planner.model.context or plan.context + 6))
     flags += [("--context-length", context), ("--max-running-requests", sequences)]
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
-    flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
+    flags.append(("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)))
+    if engine.block != BLOCK:  # recurrent layers need pages of 1 (mem_cache/mamba_radix_cache.py)
+        flags.append(("--page-size", engine.block))
     gpu = plan.best.fullest
     reserve = engine.reserve.of(plan.planner.accelerator.visible)
     flags.append(("--mem-fraction-static", _share(gpu.weights + gpu.pool, reserve, gpu.overhead, gpu.peak)))
@@ -334,9 +332,9 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
 
 def _trtllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.planner.engine
-    if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
+    if layout.sharing > 1 and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
-    flags: Flags = [("--tp_size", layout.dp if _shared(plan) else layout.tp)]
+    flags: Flags = [("--tp_size", layout.dp if layout.sharing > 1 else layout.tp)]
     flags += _above_one(("--pp_size", layout.pp), ("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", running(plan, layout))]
     gpu = plan.best.fullest
@@ -356,7 +354,7 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
         lines.append(f"dtype: {weights.dtype}")
     for word in _cache(plan, {"fp8": "fp8", "fp4": "nvfp4"}, "trtllm-serve"):
         lines += ["kv_cache_config:", f"  dtype: {word}"]
-    if _shared(plan):
+    if plan.best.layout.sharing > 1:
         lines.append("enable_attention_dp: true")
         if engine.gathers:
             lines += ["attention_dp_config:", "  enable_balance: true", f"  timeout_iters: {engine.interval}"]

@@ -77,7 +77,7 @@ def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding
     flags.append(("--flash-attn", "off" if engine.memory and engine.memory.score_bytes else "on"))
     if word := _cache(plan, CACHES, "llama.cpp"):
         flags += [("--cache-type-k", word), ("--cache-type-v", word)]
-    if model.multimodal and not model.text_only:
+    if model.multimodal and not model.left_out:
         flags.append(("--mmproj", to_fill_in("MMPROJ", f"the projector's .gguf file of {name_of(model)}")))
     if guess:
         flags += _draft(plan, guess)
@@ -103,7 +103,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
     lines = [f"# {' '.join(f'{key}={value}' for key, value in start.items())} ollama serve"]
     lines += ["# ollama create NAME -f Modelfile && ollama run NAME"]
     lines.append(f"FROM {weights.checkpoint}")
-    if model.multimodal and not model.text_only:
+    if model.multimodal and not model.left_out:
         lines.append("FROM ./REPLACE-WITH-THE-PROJECTOR.gguf")
     lines += [f"PARAMETER num_ctx {plan.context}", f"PARAMETER num_batch {engine.chunk}"]
     lines += [f"PARAMETER num_gpu {layers}" for layers in _gpu_layers(plan)]

@@ -52,7 +52,8 @@ def weights_of_plan(plan: Plan, online: bool, streams: bool) -> CommandWeights:
     repository = repository_of(model)
     same = engine.weights_name == NATIVE or (published is not None and engine.weights.name == published.name)
     if same:
-        return CommandWeights(repository) if repository else _missing(model, "a")
+        dtype = "float32" if published and published.name == "fp32" else ""  # else engines load them in 16 bits
+        return (CommandWeights(repository) if repository else _missing(model, "a"))._replace(dtype=dtype)
     if repository and published and published.name in DTYPES:
         if engine.weights.name in DTYPES:
             return CommandWeights(repository, dtype=DTYPES[engine.weights.name])

@@ -119,14 +119,14 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
     assert law["best"]["perplexity"] == pytest.approx(exp(law["best"]["loss"]))
     assert law["best"]["bits_per_byte"] == pytest.approx(law["best"]["loss"] / log(2) / 4)
     assert any(
-        "outside its fitted range: N = " in warning and "(fitted to 70 M to 16 B)" in warning
+        "outside its fitted range: N = " in warning and "(fitted on 70 M to 16 B)" in warning
         for warning in law["warnings"]
     )
     out = run("scale", "--compute", "5.76e23", "--law", "chinchilla")[1]
     assert "\noptimal: 40.3 B parameters on 2.38 T tokens" in out and "Optimal for the same" not in out
     code, out, err = run("scale", "llama-3.1-8b", "--train-tokens", "15T")
     assert "with embeddings" in out
-    assert out.startswith("besiroglu: outside its fitted range: D = 15 T (fitted to 245 M to 318 B)")
+    assert out.startswith("besiroglu: outside its fitted range: D = 15 T (fitted on 245 M to 318 B)")
     assert "besiroglu: outside" not in err and "chinchilla: outside" in err
     assert "besiroglu: outside" in run("scale", "llama-3.1-8b", "--train-tokens", "15T", "--format", "csv")[2]
     assert max(map(len, out.splitlines())) <= 80
@@ -206,8 +206,8 @@ def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int
     [
         (ScalingQuestion(params=10, tokens=100), HAND, []),
         (ScalingQuestion(params=20, tokens=200), HAND, []),
-        (ScalingQuestion(params=9, tokens=100), HAND, ["plain: outside its fitted range: N = 9 (fitted to 10 to 20)"]),
-        (ScalingQuestion(params=21, tokens=201), HAND, ["N = 21 (fitted to 10 to 20) and D = 201 (fitted to 100 to"]),
+        (ScalingQuestion(params=9, tokens=100), HAND, ["plain: outside its fitted range: N = 9 (fitted on 10 to 20)"]),
+        (ScalingQuestion(params=21, tokens=201), HAND, ["N = 21 (fitted on 10 to 20) and D = 201 (fitted on 100 to"]),
         (ScalingQuestion(params=10, tokens=176, unique=4), HAND_REPEATED, []),
         (ScalingQuestion(params=10, tokens=180, unique=4), HAND_REPEATED, ["again: 45 epochs are outside", "up to 44"]),
     ],

@@ -205,15 +205,13 @@ def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
         best = law.optimum(budget) if unique is None else law.limited(budget, unique)
     sizes = {"N": (point[0], law.params), "D": (point[1], law.tokens)}
     outside = [
-        f"{name} = {short(size)} (fitted to {_range(low, high)})"
+        f"{name} = {short(size)} (fitted on {_range(low, high)})"
         for name, (size, (low, high)) in sizes.items()
         if not low <= size <= high
     ]
     warnings = [f"{law.name}: outside its fitted range: {' and '.join(outside)}"] if outside else []
     if unique and point[1] / unique > EPOCHS:
-        warnings.append(
-            f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"
-        )
+        warnings.append(f"{law.name}: {point[1] / unique:,.0f} epochs are outside its fitted range, up to {EPOCHS}")
     asked, there = LossPoint(*point, law.loss(*point, unique)), LossPoint(*best, law.loss(*best, unique))
     return ScalingAnswer(law, asked, there, tuple(warnings))
 

@@ -236,7 +236,7 @@ def _grows(path: str) -> str:
 
 # D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.
 SHAPE = 128
-RULE = f"D/L nearest to {SHAPE} (by factor), then nearest to the budget, then least cache per token"
+RULE = f"D/L nearest to {SHAPE} (in ratio), then nearest to the budget, then least cache per token"
 
 
 def parse_ratio(text: str) -> Fraction:

@@ -92,7 +92,7 @@ def kv(
         bool, o.Option("Also the cost of generating up to each context, with and without a cache.")
     ] = False,
     prompt: Annotated[o.Length, o.PROMPT.with_help("Used with --without-cache.")] = 1,
-    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+    attention: Annotated[o.Attention, o.ATTENTION.with_help("Used with --without-cache.")] = "dense",
     via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Kv:
     """The KV cache in bytes over contexts, batches and dtypes. A sliding window caches at most its width, a

@@ -48,7 +48,8 @@ def _growth(answer: Kv, cross: bool) -> str:
     cache, longest = answer.cache, max(row.context for row in answer.rows)
     grows = ""
     if cache.bytes_per_token is not None:
-        grows = f"{cache.bytes_per_token:,} B ({iec(cache.bytes_per_token)}) of cache per token"
+        short = f" ({iec(cache.bytes_per_token)})" if cache.bytes_per_token >= 1024 else ""
+        grows = f"{cache.bytes_per_token:,} B{short} of cache per token"
     if grows and cache.constant_bytes:
         grows += f", {iec(cache.constant_bytes)} fixed"
     grows = grows or "grows in steps of several tokens"

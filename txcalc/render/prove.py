@@ -11,7 +11,7 @@ from txcalc.render.report import Report, Table, TableCell
 def report(answer: Prove, form: str) -> Report:
     """One row per structure, with the first model that has it."""
     rows = []
-    names = {"frame": "embedding and head"}
+    names = {"frame": "embedding and head", "saved, attention matrix kept": "saved, eager attention"}
     for each in answer.structures:
         how = TableCell(each.how, each.how, "green" if each.proved else "red" if each.unequal else "yellow")
         where = ", ".join([each.where, *each.conditions]) if each.where is not None else ""
@@ -26,7 +26,7 @@ def report(answer: Prove, form: str) -> Report:
         )
     ]
     extra_rows = [
-        [each.model, names.get(each.structure, each.structure), quantity, known.how, known.where]
+        [each.model, names.get(each.structure, each.structure), names.get(quantity, quantity), known.how, known.where]
         for each in answer.structures
         for quantity, known in each.further.items()
     ]

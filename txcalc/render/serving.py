@@ -60,7 +60,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
     times = _bounded_time(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
     if achievable.tpot_s is not None:
         times += f"; {_bounded_time('decode step', achievable.tpot_s, floor.tpot_s, achievable.tpot_bound)}"
-    return [f"alone: {times}"]
+    return [f"one request: {times}"]
 
 
 def _bounded_time(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
@@ -173,7 +173,7 @@ def _overload(answer: Deploy, speed: Speed, steady: SteadyState) -> str:
     elif steady.decoding is None:
         why = f"no batch size keeps up on {gpus}"
     else:
-        why = f"more than the {steady.decoding:,.0f} sequences that the cache holds would have to decode at once"
+        why = f"the load needs more sequences at once than the cache holds, {steady.decoding:,.0f} of mean length"
     text = f"not sustainable: {why}; at most {three(steady.requests_per_s)} requests/s"
     has_limit = speed.highest_rate or (speed.limits and not speed.disaggregated)
     return f"{text}; {_within(answer, speed)}" if has_limit else text

@@ -118,8 +118,9 @@ def _limit_line(answer: Train) -> str:
     fewest = answer.min_gpus
     gpus = "any number of GPUs is too few" if fewest is None else f"fewest GPUs: {fewest.gpus:,} ({fewest.layout})"
     gpus = "one GPU is enough" if fewest and fewest.gpus == 1 else gpus
-    largest = f"micro-batches up to {answer.max_micro_batch:,}, or sequences up to {answer.max_tokens:,} tokens"
-    return f"this layout fits {largest}; {gpus} (--detail: every table)"
+    batch, tokens = answer.max_micro_batch, answer.max_tokens
+    limits = [f"micro-batches up to {batch:,}"] * (batch > 0) + [f"sequences up to {tokens:,} tokens"] * (tokens > 0)
+    return f"this layout fits {', or '.join(limits) or 'no sequence'}; {gpus} (--detail: every table)"
 
 
 def _run_line(run: TrainingRun) -> str:

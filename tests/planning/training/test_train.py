@@ -481,7 +481,7 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
     assert best["reserved_bytes"] == max(rank["reserved_bytes"] for rank in data["ranks"])
     assert (
         f" that were computed takes {iec(best['reserved_bytes'], 3)} ({mends})" in data["notes"][0]
-        and "was found to fit NVIDIA L4: the smallest of " in data["notes"][0]
+        and "was found to fit 2 × NVIDIA L4: the smallest of " in data["notes"][0]
     )
     if not lora:
         assert run("train", "llama-3.1-405b", "--gpu", "l4:2")[1].startswith("does not fit: peak ")
@@ -513,7 +513,7 @@ def test_without_a_number_the_fewest_gpus_are_found() -> None:
         key: value for key, value in data["search"].items() if key != "too_few"
     }
     code, _, err = run(*few[:-1], "--gpu", "l4:1")
-    assert code == 1 and 'without ":1" the smallest number that fits is found' in err
+    assert code == 1 and 'without ":1" finds the fewest GPUs on which one fits' in err
     many = [{"1": "4096"}.get(text, text) for text in few]
     code, out, _ = run(*many, "--gpu", "l4", "--recompute", "none", "--global-batch", "4096")
     assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less

@@ -147,7 +147,7 @@ class Search:
             fitting_layouts.sort(key=lambda layout: layout.step.seconds)
             return Searched(tuple(fitting_layouts), self.considered, max(fitting, len(fitting_layouts)))
         refusal = (
-            f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
+            f"none of {self.considered:,} layouts was found to fit {self.gpus:,} × {self.machine.accelerator.title}"
         )
         if not tried.least:
             recipes = (recipe for layout in self.layouts() for recipe in self.recipes(*layout))
@@ -160,7 +160,7 @@ class Search:
             f" ({mends})" if mends else ""
         )
         if given:
-            refusal += f'; without ":{self.gpus}" the smallest number that fits is found'
+            refusal += f'; --gpu without ":{self.gpus}" finds the fewest GPUs on which one fits'
         return Searched((smallest_layout,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:

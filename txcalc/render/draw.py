@@ -78,10 +78,10 @@ def ticks(axis: PlotAxis, low: float, high: float, most: int = TICKS) -> list[Fr
         if axis.log == 10 and last - first < 2:
             decades = [Fraction(10) ** power for power in range(first - 1, last + 1)]
             for digits in ((1, 2, 5), (1, 2, 3, 5, 7), range(1, 10)):  # the first that give three ticks
-                found = [decade * n for decade in decades for n in digits if low <= decade * n <= high]
-                if len(found) > 2:
+                values = [decade * n for decade in decades for n in digits if low <= decade * n <= high]
+                if len(values) > 2:
                     break
-            return found
+            return values
         return [Fraction(axis.log) ** power for power in range(first + -first % step, last + 1, step)]
     rough = (high - low) / most
     if axis.unit in ("bytes", "tokens"):

@@ -1,4 +1,5 @@
-"""Links to files outside `docs/` are for readers of the repository: the site shows their text alone."""
+"""Links to files outside `docs/` are for readers of the repository: the site shows their text alone. No line
+begins with a percent sign."""
 
 import re
 
@@ -6,4 +7,4 @@ OUTSIDE = re.compile(r"\[([^\]]+)\]\((?:\.\./)+(?:txcalc|tests|presets|CONTRIBUT
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    return OUTSIDE.sub(r"\1", markdown)
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", OUTSIDE.sub(r"\1", markdown))

@@ -15,6 +15,7 @@ from tiny import TINY
 
 from txcalc.ledger import QUANTITIES
 from txcalc.parts.part import Workload
+from txcalc.planning.crossover import cache_read
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
@@ -34,19 +35,22 @@ PLACES = [
 def rows(name: str) -> list[list[str]]:
     """A row for each stage of each layout that the model can have."""
     sharding = Sharding(build(TINY[name], name))
+    blocks = [group.block for stack in sharding.model.root.stacks for group in stack.groups]
+    alive = sum(branch.part.peak_elements() for block in blocks for branch in block.branches)
     return [
-        [name, str(layout), str(number), title, *(str(ledger.total(quantity)) for quantity in QUANTITIES)]
+        [name, str(layout), str(number), title, *map(str, [*map(ledger.total, QUANTITIES), read, alive])]
         for title, work, layout in PLACES
         if not sharding.faults(layout)
         for number, stage in enumerate(sharding.stages(layout))
         for ledger in [stage.ledger(work)]
+        for read in [sum(map(cache_read, ledger))]
     ]
 
 
 def test_totals_of_ranks_are_the_ones_kept(update_golden: bool) -> None:
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
-    table.writerow(["model", "layout", "stage", "workload", *QUANTITIES])
+    table.writerow(["model", "layout", "stage", "workload", *QUANTITIES, "cache_read", "alive"])
     for name in TINY:
         table.writerows(rows(name))
     if update_golden:

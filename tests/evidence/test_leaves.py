@@ -11,6 +11,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Unit, units
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import MatrixProduct
+from txcalc.parts.forms import FORMS
 from txcalc.parts.linear import Linear
 from txcalc.parts.mixers import pieces
 from txcalc.sources import build
@@ -49,6 +50,19 @@ def leaf(form: str, sizes: list[int], **said: Any) -> Unit:
 def undivided(tokens: Any, at: list[Any]) -> Any:
     a, b, _, m = at
     return (tokens * a + b) * m
+
+
+@pytest.mark.slow
+@pytest.mark.drawn(1000)
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "crossed"])  # it reads an encoder
+def test_a_leaf_weighs_and_costs_what_its_module_does(form: str) -> None:
+    pytest.importorskip("torch")
+    from txcalc.verification.leaves import rows
+
+    said: dict[str, Any] = {"bias": True} if FORMS[form].bias else {}
+    said |= {"groups": 2} if FORMS[form].groups else {}
+    said |= {"keys": [1, 0, 3]} if form in ("reading", "scores") else {}
+    assert all(row.equal for row in rows(leaf(form, [4, 6, 3, 2][: len(FORMS[form].sizes)], **said))[0])
 
 
 @pytest.mark.drawn(1)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from command import typed
 from hypothesis import given, strategies as st
+from paths import GOLDEN
 from typer.testing import CliRunner
 
 import txcalc
@@ -447,6 +448,19 @@ def test_show_has_the_checkpoint_beside_the_model(tmp_path: Path) -> None:
     }
     text = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["show", str(place)]).stdout
     assert "every tensor of it is explained" in " ".join(text.split())
+
+
+def test_a_screen_shows_what_config_and_checkpoint_do_not_share(tmp_path: Path, update_golden: bool) -> None:
+    tensors = llama() | {"model.layers.0.self_attn.rotary_emb.inv_freq": ("F32", (8,)), "x": ("F16", (7,))}
+    del tensors["model.layers.1.mlp.up_proj.weight"]
+    screens = []
+    for config in (TINY | {"tie_word_embeddings": True}, None):
+        ran = typed("show", str(folder(tmp_path / f"stored{len(screens)}", tensors, 2, config)), COLUMNS="1000")
+        screens.append(ran.output.replace(str(tmp_path), "…"))
+    kept, text = GOLDEN / "checkpoint.txt", "\n".join(screens)
+    if update_golden:
+        kept.write_text(text, "utf-8")
+    assert text == kept.read_text("utf-8")
 
 
 @pytest.mark.slow

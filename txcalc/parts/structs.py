@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABCMeta
 from typing import Any, dataclass_transform
 
-from msgspec import NODEFAULT, Struct, StructMeta, field
+from msgspec import Struct, StructMeta, field
 
 from txcalc.parts.options import Raw
 
@@ -15,12 +15,6 @@ class FrozenMeta(ABCMeta, StructMeta):
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: Raw, **settings: object) -> Any:
         return super().__new__(cls, name, bases, namespace, kw_only=True, **settings)
-
-
-def defaults(kind: type[Struct]) -> Raw:
-    """The defaults of the fields that have one."""
-    pairs = zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False)
-    return {name: default for name, default in pairs if default is not NODEFAULT}
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, kw_only_default=True, field_specifiers=(field,))

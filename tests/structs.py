@@ -6,8 +6,6 @@ from typing import Any, NamedTuple
 
 from msgspec import NODEFAULT, Struct
 
-from txcalc.parts.structs import defaults
-
 
 class StructField(NamedTuple):
     """A field with its annotation as text; the default of one without is `NODEFAULT`."""
@@ -19,7 +17,7 @@ class StructField(NamedTuple):
 
 def struct_fields(kind: type[Struct]) -> list[StructField]:
     """The fields of a part's class."""
-    usual = defaults(kind)
+    usual = dict(zip(reversed(kind.__struct_fields__), reversed(kind.__struct_defaults__), strict=False))
     kinds: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         kinds |= vars(base).get("__annotations__", {})

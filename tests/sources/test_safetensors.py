@@ -453,7 +453,7 @@ def test_show_has_the_checkpoint_beside_the_model(tmp_path: Path) -> None:
 def test_a_screen_shows_what_config_and_checkpoint_do_not_share(tmp_path: Path, update_golden: bool) -> None:
     tensors = llama() | {"model.layers.0.self_attn.rotary_emb.inv_freq": ("F32", (8,)), "x": ("F16", (7,))}
     del tensors["model.layers.1.mlp.up_proj.weight"]
-    screens = []
+    screens = list[str]()
     for config in (TINY | {"tie_word_embeddings": True}, None):
         ran = typed("show", str(folder(tmp_path / f"stored{len(screens)}", tensors, 2, config)), COLUMNS="1000")
         screens.append(ran.output.replace(str(tmp_path), "…"))

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from msgspec.structs import astuple, replace
 
 from txcalc.errors import UnknownName
-from txcalc.units import iec, short
+from txcalc.units import iec, seconds, short
 
 Listed = TypeVar("Listed", bound=Struct)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
@@ -69,6 +69,10 @@ def cell(value: object) -> TableCell:
     if value is None:
         return TableCell(None, "")
     return exact(value) if type(value) is int else TableCell(value, str(value))
+
+
+def duration(value: float | None) -> TableCell:
+    return cell(None) if value is None else TableCell(value, seconds(value))
 
 
 def times(copies: int) -> TableCell:

@@ -25,7 +25,7 @@ from txcalc.questions.deployment import (
     SteadyState,
     UnsuitedReplica,
 )
-from txcalc.render.report import Table, TableCell, cell, column
+from txcalc.render.report import Table, TableCell, cell, column, duration
 from txcalc.units import seconds, short, three
 
 Item = TypeVar("Item")
@@ -53,7 +53,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
         decode = (
             "" if tpot is None else f", TPOT {seconds(tpot)}, {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
         )
-        load = f"{_load(speed)}: TTFT {_seconds(steady.ttft_s.mean)}{decode}"
+        load = f"{_load(speed)}: TTFT {duration(steady.ttft_s.mean).text}{decode}"
         return [load, *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
@@ -64,7 +64,7 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
 
 
 def _bounded_time(name: str, achievable: float, floor: float | None, bound: str | None) -> str:
-    return f"{name} {seconds(achievable)} (floor {_seconds(floor)}), bound by {bound}"
+    return f"{name} {seconds(achievable)} (floor {duration(floor).text}), bound by {bound}"
 
 
 def _speculation(speed: Speed) -> list[str]:
@@ -145,7 +145,7 @@ def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
         name = check.latency
         times = [(each.users, each.ttft_s if name == "TTFT" else each.tpot_s) for each in replica.latencies]
         if times[-1][1] is not None and times[-1][1] > check.limit_s:
-            values = (f"{_seconds(time)} with {_users(users)}" for users, time in times)
+            values = (f"{duration(time).text} with {_users(users)}" for users, time in times)
             texts.append(f"{check.statistic} {name} is {' and '.join(values)}, the limit {seconds(check.limit_s)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
@@ -205,7 +205,7 @@ def load(point: Point, as_rate: bool = False) -> str:
     tpot = "" if steady.tpot_s.mean is None else f", TPOT {seconds(steady.tpot_s.mean)}"
     rate = "" if steady.tokens_per_s_gpu is None else f", {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
     price = "" if cost is None else f", {money(cost).text} per 1M out"
-    return f"{what} on {point.layout}, TTFT {_seconds(steady.ttft_s.mean)}{tpot}{rate}{price}"
+    return f"{what} on {point.layout}, TTFT {duration(steady.ttft_s.mean).text}{tpot}{rate}{price}"
 
 
 def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
@@ -234,7 +234,7 @@ def row(speed: Speed, priced: bool) -> list[TableCell]:
     if not steady.timed:
         why = "saturated" if steady.lasts else "overloaded"
         return [TableCell(None, why), cell(None), _rate(steady.tokens_per_s_gpu), *cost_cells]
-    return [_time(steady.ttft_s.mean), _time(steady.tpot_s.mean), _rate(steady.tokens_per_s_gpu), *cost_cells]
+    return [duration(steady.ttft_s.mean), duration(steady.tpot_s.mean), _rate(steady.tokens_per_s_gpu), *cost_cells]
 
 
 def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
@@ -262,14 +262,6 @@ def sequences(number: int) -> str:
     return "1 sequence" if number == 1 else f"{number:,} sequences"
 
 
-def _seconds(value: float | None) -> str:
-    return "" if value is None else seconds(value)
-
-
-def _time(value: float | None) -> TableCell:
-    return cell(None) if value is None else TableCell(value, seconds(value))
-
-
 def _rate(value: float | None) -> TableCell:
     return cell(None) if value is None else TableCell(value, three(value))
 
@@ -293,13 +285,13 @@ def _latencies(answer: Deploy, speed: Speed, detail: bool) -> Table:
     first = column(name, "s", f"{name}{of} {speed.prompt:,}{cached}")
     bound = speed.achievable.ttft_bound
     rows: list[tuple[Any, ...]] = [
-        (first, _time(steady.ttft_s.mean), _time(single.ttft_s), _time(single.ttft_floor_s), bound)
+        (first, duration(steady.ttft_s.mean), duration(single.ttft_s), duration(single.ttft_floor_s), bound)
     ]
     if decodes:
         tpot, whole = column("TPOT", "s"), column("end to end", "s", f"end to end, answer of {speed.answer:,}")
         rows += [
-            (tpot, _time(steady.tpot_s.mean), _time(single.tpot_s), _time(single.tpot_floor_s), single.tpot_bound),
-            (whole, _time(steady.e2e_s.mean), _time(single.e2e_s), None, None),
+            (tpot, *map(duration, (steady.tpot_s.mean, single.tpot_s, single.tpot_floor_s)), single.tpot_bound),
+            (whole, duration(steady.e2e_s.mean), duration(single.e2e_s), None, None),
             _rates("tokens/s per user", steady.tokens_per_s_user, single.tokens_per_s_user),
             _rates("tokens/s per GPU", steady.tokens_per_s_gpu),
         ]
@@ -323,7 +315,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
     rows: list[tuple[Any, ...]] = [
         (
             column(kind, "s", f"{kind} over {speed.prompt - speed.prefix_cached:,}"),
-            *(_time(time.ttft_s), _time(floor.ttft_s), time.ttft_bound, _rate(speed.prompt_tokens_per_s_gpu)),
+            *(duration(time.ttft_s), duration(floor.ttft_s), time.ttft_bound, _rate(speed.prompt_tokens_per_s_gpu)),
         )
     ]
     if time.tpot_s is not None and floor.tpot_s is not None:
@@ -333,8 +325,8 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
             (
                 column("decode step", "s", of),
                 *(
-                    _time(time.tpot_s * tokens),
-                    _time(floor.tpot_s * tokens),
+                    duration(time.tpot_s * tokens),
+                    duration(floor.tpot_s * tokens),
                     time.tpot_bound,
                     _rate(time.tokens_per_s_gpu),
                 ),
@@ -342,7 +334,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
         )
     if time.tpot_s is not None and speed.sequences > 1:
         last = column("the last prompt", "s", f"the last of {speed.sequences:,} simultaneous prompts")
-        rows.append((last, _time(speed.ttft_last_s), None, None, None))
+        rows.append((last, duration(speed.ttft_last_s), None, None, None))
     if speed.ridge:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
             text = cell(batch) if batch else TableCell(None, "never")
@@ -358,10 +350,10 @@ def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
         ("layout of prefill", cell(str(pools.prefill.layout)), cell(str(speed.layout))),
         ("GPUs for decode", cell(pools.decode.layout.gpus), cell(None)),
         ("layout of decode", cell(str(pools.decode.layout)), cell(None)),
-        (column("TTFT", "s"), _time(disaggregated.ttft_s.mean), _time(combined.ttft_s.mean)),
-        (column("of which cache transfer", "s"), _time(pools.transfer.seconds), cell(None)),
-        (column("TPOT", "s"), _time(disaggregated.tpot_s.mean), _time(combined.tpot_s.mean)),
-        (column("end to end", "s"), _time(disaggregated.e2e_s.mean), _time(combined.e2e_s.mean)),
+        (column("TTFT", "s"), duration(disaggregated.ttft_s.mean), duration(combined.ttft_s.mean)),
+        (column("of which cache transfer", "s"), duration(pools.transfer.seconds), cell(None)),
+        (column("TPOT", "s"), duration(disaggregated.tpot_s.mean), duration(combined.tpot_s.mean)),
+        (column("end to end", "s"), duration(disaggregated.e2e_s.mean), duration(combined.e2e_s.mean)),
         ("tokens/s per GPU", _rate(disaggregated.tokens_per_s_gpu), _rate(combined.tokens_per_s_gpu)),
         ("requests/s", _rate(disaggregated.requests_per_s), _rate(combined.requests_per_s)),
         ("share of time in prefill", _share(disaggregated.utilisation), _share(combined.utilisation)),
@@ -375,7 +367,7 @@ def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:
 def _simulation(speed: Speed, run: Simulation) -> Table:
     none = [None] * 3
     rows: list[tuple[Any, ...]] = [
-        (column(name, "s"), *map(_time, (stats.mean, stats.p50, stats.p90, stats.p99)))
+        (column(name, "s"), *map(duration, (stats.mean, stats.p50, stats.p90, stats.p99)))
         for name, stats in (("TTFT", run.ttft_s), ("TPOT", run.tpot_s), ("end to end", run.e2e_s))
         if stats
     ]
@@ -407,8 +399,8 @@ def _loads(speed: Speed, most: int | None) -> Table:
     rows = [
         [
             cell(point.sequences),
-            _time(point.steady.ttft_s.mean),
-            _time(point.steady.tpot_s.mean),
+            duration(point.steady.ttft_s.mean),
+            duration(point.steady.tpot_s.mean),
             TableCell(point.bound, point.bound),
             *_rates_of_point(point),
             *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
@@ -424,8 +416,8 @@ def _front(speed: Speed) -> Table:
     rows = [
         [
             f"{point.layout}, {point.sequences:,}",
-            _time(point.steady.ttft_s.mean),
-            _time(point.steady.tpot_s.mean),
+            duration(point.steady.ttft_s.mean),
+            duration(point.steady.tpot_s.mean),
             *_rates_of_point(point),
             *_costs(speed, point),
         ]
@@ -540,14 +532,14 @@ def _parts(speed: Speed) -> Table:
         for kind in (*KINDS, ADAPTERS, LINKS)
         if kind in prefill or kind in decode
     ]
-    sums = [_time(speed.parts.prefill_s), None, *([_time(speed.parts.decode_s), None] if decode else [])]
+    sums = [duration(speed.parts.prefill_s), None, *([duration(speed.parts.decode_s), None] if decode else [])]
     rows.append(["all", *sums])
     headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), TableCell("decode bound", "bound"))
     return Table("Time by part (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 
 def _part(time: PartTime | None) -> list[object]:
-    return [_time(time.achievable.time_s), TableCell(*[time.achievable.bound] * 2)] if time else [None, None]
+    return [duration(time.achievable.time_s), TableCell(*[time.achievable.bound] * 2)] if time else [None, None]
 
 
 def _definitions(answer: Deploy, speed: Speed) -> Table:

@@ -8,8 +8,8 @@ from typing import Any
 from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
-from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
-from txcalc.units import iec, seconds, short, si_bytes
+from txcalc.render.report import Report, Table, TableCell, column, duration, exact, percent, rounded
+from txcalc.units import iec, short, si_bytes
 
 MAX_RANKS = 10
 # Where the time of a step goes, in the words of the table.
@@ -75,9 +75,13 @@ def _verdict(answer: Train) -> str:
         verdict += f"; {answer.tokens_per_s_per_gpu:,.0f} tokens/s per GPU {_how(answer)}"
         if name := answer.mfu_headline:
             verdict += f", MFU {100 * answer.mfu[name]:.1f} % ({name})"
-        if answer.run:
-            cost = "" if answer.run.cost is None else f", cost {_amount(answer.run.cost)}"
-            verdict += f"; the run takes {_days(answer.run.days)}{cost}"
+        if run := answer.run:
+            cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
+            verdict += f"; the run takes {_days(run.days)}{cost}"
+            if run.deadline and run.days > run.deadline.days:
+                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs finish in {run.deadline.days:g} days"
+            if run.budget and run.budget.tokens < run.train_tokens:
+                verdict += f"; {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
     return verdict
 
 
@@ -138,7 +142,7 @@ def _search(search: SearchSummary, most: int | None) -> Table:
             exact(row.micro_batch),
             row.recompute,
             _size(row.reserved_bytes),
-            _seconds(row.step_s),
+            duration(row.step_s),
             _rate(row.tokens_per_s_per_gpu),
         ]
         for row in search.best[:most]
@@ -209,13 +213,13 @@ def _limits(answer: Train) -> Table:
 def _time(answer: Train, spent: dict[str, float]) -> Table:
     step = answer.step_s
     rows: list[list[Any]] = [
-        [CAUSES.get(name, name), _seconds(value), percent(value, step.achievable)]
+        [CAUSES.get(name, name), duration(value), percent(value, step.achievable)]
         for name, value in spent.items()
         if value > 0
     ]
-    rows.append(["step, achievable", _seconds(step.achievable), ""])
+    rows.append(["step, achievable", duration(step.achievable), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
-    rows.append([floor, _seconds(step.floor), percent(step.floor, step.achievable)])
+    rows.append([floor, duration(step.floor), percent(step.floor, step.achievable)])
     hidden = "only what is not hidden" if answer.recipe.overlap else "not overlapped"
     title = f"Step time, slowest stage (communication: {hidden})"
     return Table(title, ("", column("time", "s"), "share"), rows)
@@ -276,10 +280,6 @@ def _size(size: int) -> TableCell:
 
 def _rate(value: float | None) -> TableCell:
     return TableCell(value, "" if value is None else f"{value:,.0f}")
-
-
-def _seconds(value: float | None) -> TableCell:
-    return TableCell(value, "" if value is None else seconds(value))
 
 
 def _share(value: float) -> TableCell:

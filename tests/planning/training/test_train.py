@@ -438,6 +438,8 @@ def test_a_small_run_is_said_in_minutes_and_with_its_cost() -> None:
     out = run(*plan, "--global-batch", "16", "--train-tokens", "10M")[1]
     assert "the run takes 27 min, cost 0.67" in " ".join(out.partition("\n\n")[0].split())
     assert "10 M tokens: 27 min, 0.447 GPU-hours" in out
+    slow = run(*plan, "--budget", "1", "--deadline", "0.1d", "--train-tokens", "100M")[1].partition("\n\n")[0].split()
+    assert "over the deadline: 2 GPUs finish in 0.1 days; 1 pays for 14.9 M tokens" in " ".join(slow)
     assert re.search(r"GPU-hours +0\.447", run(*plan, "--global-batch", "16", "--train-tokens", "10M", "--detail")[1])
 
 

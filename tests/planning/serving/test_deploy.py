@@ -63,6 +63,14 @@ def test_weights_and_cache_are_the_true_ones(name: str) -> None:
     assert one.caches(8192).algorithmic == cache
 
 
+@pytest.mark.parametrize("sequences", [1, 2, 83])
+def test_windows_keep_their_width_and_prompts_share_a_chunk(sequences: int) -> None:
+    """10 of 62 layers cache every token, the others 1,024 in pages, and a prompt's 8,192 until its chunk is done."""
+    windows = 1040 * sequences + min((8208 - 1040) * sequences, 8192)
+    pages = rank("gemma-3-27b").cache_bytes(8192, sequences)
+    assert pages == 2 * 2 * 16 * 128 * (10 * 8192 * sequences + 52 * windows)
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_algorithmic_cache_is_the_ledgers(name: str) -> None:
     model = load(name)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from txcalc.ledger import walk
-from txcalc.model import Model
+from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf, Workload
 from txcalc.parts.sharding import Ways
@@ -29,14 +29,6 @@ class Held(NamedTuple):
     def is_state(self) -> bool:
         return self.leaf.cache_kind == "state"
 
-    def algorithmic(self, work: Workload) -> int:
-        """Elements that later tokens need."""
-        return self.leaf.cache(work).elements * self.copies
-
-    def dense(self, work: Workload) -> int:
-        """Elements without sliding windows: an upper bound."""
-        return self.leaf.dense(work) * self.copies
-
     def paged(self, work: Workload, block: int, chunk: int) -> int:
         """Elements of the pages that hold them; a state is not paged."""
         return self.leaf.paged(work, block, chunk) * self.copies
@@ -48,6 +40,14 @@ class Caches(Struct, frozen=True):
     algorithmic: int
     pages: int
     dense: int
+
+
+class SequencePages(NamedTuple):
+    """Bytes of one sequence's pages: kept until its end, dropped after its prefill, and those kept that all share."""
+
+    kept: int
+    prefilling: int
+    shared: int
 
 
 class RankBytes:
@@ -83,7 +83,7 @@ class RankBytes:
         self.gpu_caches = [cache for entry, cache in caching if not (offload and offload.keeps(entry))]
         self.ram_caches = [cache for entry, cache in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
-        self._pages: dict[int, tuple[int, int]] = {}
+        self._pages: dict[int, SequencePages] = {}
         vocab = model.vocab_size or 0
         has_head = any(entry.kind == "head" for entry in ledger)
         # Per sequence over the whole vocabulary: as computed, and once more in fp32 for sampling.
@@ -104,50 +104,50 @@ class RankBytes:
         """One sequence's cache at a context length."""
         work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
         return Caches(
-            self._sum(lambda cache: cache.algorithmic(work)),
+            self._sum(lambda cache: cache.leaf.cache(work).elements * cache.copies),
             self._sum(lambda cache: cache.paged(work, block, chunk)),
-            self._sum(lambda cache: cache.dense(work)),
+            self._sum(lambda cache: cache.leaf.dense(work) * cache.copies),
         )
 
     def pages(self, context: int) -> list[tuple[Held, int]]:
         """One sequence's pages in bytes, leaf by leaf."""
-        return self._paged(self.gpu_caches, context)
+        return self._paged(self.gpu_caches, context, self.engine.chunk)
 
-    def _paged(self, caches: list[Held], context: int) -> list[tuple[Held, int]]:
-        work, engine = self.model.workload(1, context), self.engine
-        return [(cache, _bytes(cache.paged(work, engine.block, engine.chunk) * self._bits(cache))) for cache in caches]
+    def _paged(self, caches: list[Held], context: int, chunk: int) -> list[tuple[Held, int]]:
+        work, block = self.model.workload(1, context), self.engine.block
+        return [(cache, _bytes(cache.paged(work, block, chunk) * self._bits(cache))) for cache in caches]
 
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the stage's weights and caches in host RAM."""
-        pages = self._paged(self.ram_caches, context) if self.ram_caches else ()
+        pages = self._paged(self.ram_caches, context, self.engine.chunk) if self.ram_caches else ()
         return sum(size for _, size in self.ram_weights) + sequences * sum(size for _, size in pages)
 
     def pages_bytes(self, context: int) -> int:
         """Bytes of one sequence's pages, with those of its draft."""
-        return self._known(context)[0]
-
-    def shared_bytes(self, context: int) -> int:
-        """Bytes of one sequence's pages that all sequences share: those of the prefix."""
-        return self._known(context)[1]
+        return sum(self._known(context)[:2])
 
     def cache_bytes(self, context: int, sequences: int) -> int:
-        """Bytes of the cache pages of `sequences` sequences; shared pages count once."""
-        shared = max(0, sequences - 1) * self.shared_bytes(context)
-        return sequences * self.pages_bytes(context) - shared
+        """Bytes of the cache pages of `sequences` sequences. A prefix counts once. So do the pages that windows drop
+        after a chunk of prefill: the prompts of a step have no more tokens than a chunk together."""
+        pages, longest = self._known(context), self._known(MAX_TOKENS)
+        shared = max(0, sequences - 1) * pages.shared
+        return sequences * pages.kept - shared + min(sequences * pages.prefilling, longest.prefilling)
 
-    def _known(self, context: int) -> tuple[int, int]:
-        """`pages_bytes` and `shared_bytes`. A prefix saves the difference to a sequence without it: nothing of a state,
-        and nothing that a sliding window has dropped."""
+    def _known(self, context: int) -> SequencePages:
+        """A prefix saves the difference to a sequence without it: nothing of a state, and nothing that a sliding window
+        has dropped. Windows of llama.cpp always have room for a chunk."""
         if context not in self._pages:
-            every = sum(size for _, size in self.pages(context))
-            shared = 0
-            if self.engine.shared:
-                shared = every - sum(size for _, size in self.pages(max(1, context - self.engine.shared)))
-            if self.draft:
-                every += self.draft.pages_bytes(context)
-                shared += self.draft.shared_bytes(context)
-            self._pages[context] = every, shared
+            engine, memory = self.engine, self.engine.memory
+            step = engine.chunk if memory and memory.profile.engine == "llama.cpp" else 1
+            every, kept = (self._pages_sum(context, chunk) for chunk in (engine.chunk, step))
+            shared = kept - self._pages_sum(max(1, context - engine.shared), step) if engine.shared else 0
+            draft = self.draft._known(context) if self.draft else SequencePages(0, 0, 0)
+            pages = SequencePages(kept + draft.kept, every - kept + draft.prefilling, shared + draft.shared)
+            self._pages[context] = pages
         return self._pages[context]
+
+    def _pages_sum(self, context: int, chunk: int) -> int:
+        return sum(size for _, size in self._paged(self.gpu_caches, context, chunk))
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""

@@ -41,7 +41,7 @@ def capacity(answer: Deploy, point: Point, limits: LatencyLimits) -> str:
     answers = "" if point.tpot_s is None else f" and answers of {work.answer:,}"
     rates = f"{three(steady.requests_per_s)} requests/s, {_rate(steady.output_tokens_per_s).text} tokens/s"
     gpus += f" ({point.layout})" if point.layout != answer.layout else ""
-    users = f"{_users(point.sequences)} in flight{' within the limits' * bool(limits)}"
+    users = f"{number_of('user', point.sequences)} in flight{' within the limits' * bool(limits)}"
     return f"capacity of {gpus}: {users}, prompts of {work.prompt:,}{answers} tokens; {rates}"
 
 
@@ -49,12 +49,11 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
     """The speed at the load; if that is not sustainable, of one prefill and one step alone."""
     steady = speed.steady
     if steady.timed:
-        tpot = steady.tpot_s.mean
-        decode = (
-            "" if tpot is None else f", TPOT {seconds(tpot)}, {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
-        )
-        load = f"{_load(speed)}: TTFT {duration(steady.ttft_s.mean).text}{decode}"
-        return [load, *_speculation(speed), *_queue(answer, speed)]
+        load, together, apart = _load(speed), "", []
+        if (pools := speed.disaggregated) and pools.steady.timed:
+            gpus = f"{pools.prefill.layout.gpus:,} of {pools.gpus:,} GPUs for prefill"
+            together, apart = ", not disaggregated", [f"{load}, {gpus}: {_times(pools.steady)}"]
+        return [*apart, f"{load}{together}: {_times(steady)}", *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
     times = _bounded_time(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
@@ -103,11 +102,7 @@ def _load(speed: Speed) -> str:
     rate, users = speed.rate, speed.sequences
     if rate is not None:
         return f"at {three(rate) if rate >= 1000 else format(rate, 'g')} requests/s"
-    return _users(users) + " in flight" * (speed.capacity is None)
-
-
-def _users(number: int) -> str:
-    return "1 user" if number == 1 else f"{number:,} users"
+    return number_of("user", users) + " in flight" * (speed.capacity is None)
 
 
 def verdict(answer: Deploy, speed: Speed) -> str | None:
@@ -145,7 +140,7 @@ def unsuited(replica: UnsuitedReplica, checks: Sequence[LimitCheck]) -> str:
         name = check.latency
         times = [(each.users, each.ttft_s if name == "TTFT" else each.tpot_s) for each in replica.latencies]
         if times[-1][1] is not None and times[-1][1] > check.limit_s:
-            values = (f"{duration(time).text} with {_users(users)}" for users, time in times)
+            values = (f"{duration(time).text} with {number_of('user', users)}" for users, time in times)
             texts.append(f"{check.statistic} {name} is {' and '.join(values)}, the limit {seconds(check.limit_s)}")
     number = "one GPU" if replica.gpus == 1 else f"{replica.gpus} GPUs ({replica})"
     return f"not suited: on {number} {'; '.join(texts)}. More replicas do not help"
@@ -201,11 +196,15 @@ def _within(answer: Deploy, speed: Speed) -> str:
 def load(point: Point, as_rate: bool = False) -> str:
     """A load with its speed and cost, in a line; `as_rate`: its requests per second in place of its users."""
     steady, cost = point.steady, point.cost_per_million_output
-    what = f"{three(steady.requests_per_s)} requests/s" if as_rate else _users(point.sequences)
+    what = f"{three(steady.requests_per_s)} requests/s" if as_rate else number_of("user", point.sequences)
+    price = "" if cost is None else f", {money(cost).text} per 1M out"
+    return f"{what} on {point.layout}, {_times(steady)}{price}"
+
+
+def _times(steady: SteadyState) -> str:
     tpot = "" if steady.tpot_s.mean is None else f", TPOT {seconds(steady.tpot_s.mean)}"
     rate = "" if steady.tokens_per_s_gpu is None else f", {_rate(steady.tokens_per_s_gpu).text} tokens/s per GPU"
-    price = "" if cost is None else f", {money(cost).text} per 1M out"
-    return f"{what} on {point.layout}, TTFT {duration(steady.ttft_s.mean).text}{tpot}{rate}{price}"
+    return f"TTFT {duration(steady.ttft_s.mean).text}{tpot}{rate}"
 
 
 def shared(answers: Sequence[Deploy], speed: Speed) -> list[str]:
@@ -258,8 +257,8 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     return [*result, *last]
 
 
-def sequences(number: int) -> str:
-    return "1 sequence" if number == 1 else f"{number:,} sequences"
+def number_of(noun: str, number: int) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
 def _rate(value: float | None) -> TableCell:
@@ -320,7 +319,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
     ]
     if time.tpot_s is not None and floor.tpot_s is not None:
         tokens = guess.expected_tokens_per_step if guess else 1
-        of = f"decode step, {sequences(speed.running)} of {answer.workload.context:,}"
+        of = f"decode step, {number_of('sequence', speed.running)} of {answer.workload.context:,}"
         rows.append(
             (
                 column("decode step", "s", of),
@@ -381,7 +380,7 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
     rows.append(("waiting for a first token, per replica", _rate(run.waiting), *none))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *none))
-    start = "" if speed.rate else f" from {_users(ceil_div(speed.sequences, run.copies))} who start together"
+    start = "" if speed.rate else f" from {number_of('user', ceil_div(speed.sequences, run.copies))} who start together"
     title = f"Simulated, {run.requests:,} requests of one replica{start}, seed {run.seed}"
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 

@@ -175,6 +175,9 @@ def test_the_command() -> None:
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
     assert shown.exit_code == 1 and shown.stdout.startswith("misses mean TPOT")
     assert "Disaggregated prefill and decode" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
+    lines = typed(*argv, "4").stdout.splitlines()
+    assert lines[1].startswith("64 users in flight, 4 of 8 GPUs for prefill: TTFT ")
+    assert lines[2].startswith("64 users in flight, not disaggregated: TTFT ")
     held = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
     for pool in ("prefill", "decode"):
         assert held["disaggregated"][pool]["layout"]["tp"] == 2

@@ -214,7 +214,7 @@ def _drafter(plan: Plan) -> str:
 
 
 def _refuse(plan: Plan, engine: str) -> InputError:
-    return InputError("--emit", [f"{engine}'s flags do not say the layout {plan.best.layout}"])
+    return InputError("--emit", [f"{engine}'s flags do not say the layout {plan.best.layout} (--dp 1)"])
 
 
 def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:

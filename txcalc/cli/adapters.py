@@ -333,7 +333,10 @@ def verify(
     if layout is not None:
         if not call.sources:
             raise InputError("verify", ["expected models"])
-        refuse({"--workers": workers is not None}, "does not work with --layout")
+        others = ("workers", "layers", "against", "symbolic", "gpu", "record")
+        unused = {f"--{name}": values[name] not in (None, False) for name in others}
+        unused |= {"--oracle": "oracles" in values, "--dtype": values["dtype"] != "fp32"}
+        refuse(unused, "does not work with --layout")
         models = options.models(call.sources, call.ignore, changes)
         if torchrun is not None:
             if ranks is not None:

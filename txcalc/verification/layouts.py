@@ -224,7 +224,7 @@ def _in_flight_rows(recipe: Recipe) -> Iterator[CheckedRow]:
 def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
     notes = [
         "proved for this layout: parameters, gradients, optimizer state, saved tensors, collectives; modelled: "
-        "gathered weights, buffers, the loss's temporaries, the moment that is largest, and what is reserved",
+        "gathered weights, buffers, the loss's temporaries, the time of the peak, and reserved memory",
         "norms and attention as their fused kernels keep: the input and one or two fp32 numbers per row",
     ]
     if not _claimed(model, recipe):

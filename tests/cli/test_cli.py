@@ -317,6 +317,12 @@ def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
     assert child.wait() == 0
 
 
+def test_a_full_disk_is_said() -> None:
+    with Path("/dev/full").open("w") as full:
+        ran = subprocess.run([*TXCALC, "show", "gpt2"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (2, "txcalc: the result cannot be written: no space left on device\n")
+
+
 @pytest.mark.slow
 def test_a_long_sweep_shows_its_progress_and_writes_every_row(tmp_path: Path) -> None:
     needs("sweep")

@@ -348,21 +348,6 @@ def test_several_conventions_at_once() -> None:
     assert result.exit_code == 2 and "no convention named 'pall' (did you mean palm?)" in result.stderr
 
 
-def test_the_table_comes_first() -> None:
-    lines = [
-        " ".join(line.split()) for line in run("llama-3.1-8b", "--tokens", "2k", "--as", "palm").stdout.splitlines()
-    ]
-    (at,) = (i for i, line in enumerate(lines) if line.startswith("As palm counts a training step: 6·N + 12·L·H·Q·T"))
-    assert "token table: a lookup multiplies nothing 6,455,335,845,888 0 +6.53 %" in lines[at:]
-    assert "total 105,272,919,982,080 98,814,312,579,072 +6.54 %" in lines[at:]
-    assert at == lines.index("") + 1  # right below the header
-    lines = run("llama-3.1-8b", "--tokens", "2k", "--as", "megatron", "--format", "markdown").stdout.splitlines()
-    shares = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip(" |") for line in lines}
-    assert shares["attention projections: theirs: four matrices of D × D"] == "+10.01 %"
-    assert shares["feed-forward: theirs: two matrices of D × 4·D"] == "−16.69 %"
-    assert shares["scores and values"] == ""
-
-
 def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
     model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
     ledger = model.ledger(2, 8, keep_scores=True)

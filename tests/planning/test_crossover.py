@@ -309,17 +309,6 @@ def test_the_closed_form_is_that_of_its_piece() -> None:
 run = Command("crossover", columns=100, NO_COLOR="1")
 
 
-def test_the_table() -> None:
-    first = " ".join(run("mistral-7b", "--no-formulas").stdout.split())
-    assert "attention never costs as much as the feed-forward (masked; dense from 21,504 tokens)" in first
-    result = run("llama-3.1-8b", "mistral-7b", "--no-formulas", "--detail")
-    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
-    assert f"{LINEAR} 26,624 53,247" in lines and f"{LINEAR} 26,624 never" in lines
-    assert lines[lines.index(f"{LINEAR}, masked") + 1] == "beyond its windows it grows no faster"
-    assert "1 114,517 13.98 GiB 13.98 GiB" in lines
-    assert max(map(len, result.stdout.splitlines())) <= 100
-
-
 @pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
 def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], said: str) -> None:
     chunked, window = ({"attention": {"window": size}} for size in windows)

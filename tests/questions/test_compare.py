@@ -79,14 +79,6 @@ def test_names_are_folded(name: str, lines: list[str]) -> None:
     assert fold(name, 8).split("\n") == lines
 
 
-def test_lengths_beyond_a_context_are_said() -> None:
-    err = run("llama-2-7b", "gpt2", "--contexts", "1k,8k")[2]
-    assert err.splitlines() == [
-        "note: llama-2-7b: includes lengths beyond its context of 4,096",
-        "note: gpt2: lengths beyond its position table are left out",
-    ]
-
-
 def matched(*argv: str) -> Any:
     return run.data(*argv)["match"]
 
@@ -138,15 +130,6 @@ def test_an_exact_budget_and_one_out_of_reach() -> None:
     assert far["difference"] == load("llama-2-7b").params - load("llama-3.1-8b").params
     (far,) = matched("llama-3.1-8b", "deepseek-v3", "--match", "params", "--by", "V")["models"]
     assert (far["value"], far["below"]) == (1, None)
-
-
-def test_matched_models_are_compared_and_the_difference_is_printed() -> None:
-    code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", COLUMNS="80")
-    assert code == 0
-    assert "equal parameters by F: 8,030,261,248 of llama-3.1-8b" in out
-    assert "mistral-7b: F = 16,341: −131,072; F = 16,342: +262,144" in out
-    found = rows("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k")
-    assert found["params", None]["values"] == [8_030_261_248, 8_030_261_248 - 131_072]
 
 
 @pytest.mark.parametrize(

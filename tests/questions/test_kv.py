@@ -91,10 +91,6 @@ def test_every_preset_has_a_table_or_a_reason(name: str) -> None:
         assert "of cache per token" in out
 
 
-def test_beyond_the_context_is_said() -> None:
-    assert run("gpt2", "--contexts", "4k")[2] == "note: 4,096 tokens exceed its context of 1,024\n"
-
-
 @pytest.mark.slow
 def test_without_the_cache_a_thousand_tokens_compute_half_a_million_keys() -> None:
     """The teaching texts' 499,500 redundant computations; FLOPs against the sum of all 2,000 passes."""

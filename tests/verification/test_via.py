@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from paths import DATA, HF
+from paths import DATA, GOLDEN, HF
 
 from txcalc.errors import InputError
 from txcalc.sources import build
@@ -22,6 +22,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fvcore")
 pytest.importorskip("transformers")
 
+from txcalc.verification.inputs import inputs_of
 from txcalc.verification.symbolic import T_SRC, B, T
 from txcalc.verification.via import TransformersCost, measure
 
@@ -341,3 +342,17 @@ except SystemExit as done:
 assert not {{"torch", "transformers", "sympy", "numpy"}} & set(sys.modules)
 """
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_the_inputs_of_a_class_are_the_ones_kept(update_golden: bool) -> None:
+    """Of classes with default sizes, without their weights; of 2 texts of 5 tokens, and with a source of 3."""
+    transformers, path = pytest.importorskip("transformers"), GOLDEN / "inputs.json"
+    found = {}
+    for name in json.loads(path.read_text("utf-8")):
+        cls = getattr(transformers, name)
+        net = cls.__new__(cls)
+        object.__setattr__(net, "config", cls.config_class())
+        found[name] = [str(inputs_of(net, 2, 5, source)) for source in (None, 3)]
+    if update_golden:
+        path.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    assert found == json.loads(path.read_text("utf-8"))

@@ -503,16 +503,6 @@ def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
 # The report.
 
 
-@pytest.mark.slow
-def test_one_deployment_fits_a_screen() -> None:
-    """Within 34 lines of 80 columns; all formats but the table have everything."""
-    for name, gpu in (("llama-3.1-70b", "h100-sxm:16"), ("deepseek-v3", "h200:16"), ("jamba-v0.1", "a100-80gb-sxm:8")):
-        argv = [name, "--gpu", gpu, "--price", "2", "--ttft", "2s", "--tpot", "40ms", "--concurrency", "64"]
-        _, out, _ = run(*argv)
-        assert len(out.splitlines()) <= 34 and max(map(len, out.splitlines())) <= 80
-        assert "Time by part" in run(*argv, "--format", "markdown")[1]
-
-
 def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     """Each module starts its own kernels, every chosen expert too; what fused kernels keep on chip is written and read
     again, and rotary positions are several passes over q and k."""
@@ -535,14 +525,6 @@ def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     timer = RankTime(stage, ONE, own, engine(mixture, "bf16"), eager=True, issued=True)
     # Of 16 experts 4 tokens choose 8, each with gate, up, activation and down.
     assert timer.parts(step)["experts"].host == 3 * 8 * 4
-
-
-def test_encoders_have_one_latency() -> None:
-    for name, positions in (("bert-base", "512"), ("vit-b", "197")):
-        code, out, _ = run(name, "--gpu", "l4", "--context", "512")
-        assert code == 0 and f"a pass over {positions}" in out and "TPOT," not in out
-        assert f"1 sequence of {positions} tokens" in out and " such sequences, or 1 of " in out
-    assert run.data("bert-base", "--gpu", "l4")["speed"]["achievable"]["tpot_s"] is None
 
 
 @pytest.mark.slow

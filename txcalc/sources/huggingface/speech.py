@@ -154,7 +154,8 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     if not c.has_key("feat_proj_layer_norm") or c.flag("feat_proj_layer_norm", default=True):
         pieces.append(norm_leaf("projection", widths[-1], **here))
     pieces.append(leaf("projection", "linear", widths[-1], raw["d_model"], **here))
-    if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
+    masks = max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0
+    if masks or c.model_type == "unispeech-sat":  # whose class has the vector without masks, too
         pieces.append(leaf("mask_token", "held", raw["d_model"]))
     return widths[-1], pieces
 

@@ -31,12 +31,16 @@ def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
     return raw, {"image": fitting, "patch": patch, "channels": c.size("num_channels", default=3)}
 
 
-def vit(c: Config) -> Raw:
-    """Square patches and a class token; the classifier has a row a label."""
+def vit(c: Config, pooler: bool = True) -> Raw:
+    """Square patches and a class token; the classifier has a row a label, and only models without one have a pooler."""
     raw, vision = pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     form = c.head_of("classifier", "none")
-    head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
+    head: Raw = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none"}
+    if form == "none" and pooler:
+        c.require_value(raw["d_model"], "pooler_output_size", why="a pooler as wide as the model is read")
+        head["pooler"] = True
+    c.ignore("pooler_output_size")
     return raw | {
         "attention": c.mha(raw, bias=[*bias, "o"]),
         "feed_forward": c.mlp(),
@@ -49,16 +53,15 @@ def vit(c: Config) -> Raw:
 
 def vit_msn(c: Config) -> Raw:
     """ViT without a pooler."""
-    raw = vit(c)
-    return raw if raw["head"]["form"] == "classifier" else raw | {"head": {"form": "none"}}
+    return vit(c, pooler=False)
 
 
 def ijepa(c: Config) -> Raw:
     """ViT without a class token and a pooler."""
-    raw = vit(c)
+    raw = vit(c, pooler=False)
     if raw["head"]["form"] == "classifier":  # so it is where no class is named, too
         c.fault("architectures", c.data.get("architectures"), '["IJepaModel"]', "a mean of all patches is not read")
-    return raw | {"vision": raw["vision"] | {"class_token": False}, "head": {"form": "none"}}
+    return raw | {"vision": raw["vision"] | {"class_token": False}}
 
 
 def data2vec_vision(c: Config) -> Raw:

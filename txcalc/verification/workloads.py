@@ -319,14 +319,14 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
 
 def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
     """What `train` says of a training step in the dtype of the weights: its memory, and its time if the experts of a
-    layer ran one after the other, as the reference's modules do."""
-    name = NAMES[subject.dtype]
+    layer ran one after the other, as the reference's modules do, which have no towers."""
+    name, model = NAMES[subject.dtype], subject.model.language()
     recipe = Recipe(
         ONE_GPU, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
         parameter=name, gradient=name, compute=name,
     )  # fmt: skip
-    plan, machine = memory(subject.model, recipe), Machine.of(accelerator, products=name)
-    return plan, StepTimer(subject.model, recipe, machine, modules=True).step(plan)
+    plan, machine = memory(model, recipe), Machine.of(accelerator, products=name)
+    return plan, StepTimer(model, recipe, machine, modules=True).step(plan)
 
 
 def rank_time(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:

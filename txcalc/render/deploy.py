@@ -248,7 +248,7 @@ def _caches(answer: Deploy) -> Table:
     sizes = max(answer.memory, key=lambda stage: stage.cache_bytes).cache_a_sequence
     ways = (
         ("algorithmic: read by later tokens", sizes.algorithmic),
-        (column("pages", "", f"pages of {answer.engine.block} tokens (vLLM's rule): used here"), sizes.pages),
+        (column("pages", "", f"pages of {answer.engine.block} tokens: used here"), sizes.pages),
         ("dense: without windows", sizes.dense),
     )
     rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]

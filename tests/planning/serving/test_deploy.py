@@ -71,6 +71,12 @@ def test_windows_keep_their_width_and_prompts_share_a_chunk(sequences: int) -> N
     assert pages == 2 * 2 * 16 * 128 * (10 * 8192 * sequences + 52 * windows)
 
 
+def test_sglang_caches_more_than_windows() -> None:
+    argv = ("gemma-3-27b", "--gpu", "h100:2", "--context", "32k")
+    assert [run.data(*argv, "--engine", name)["max_concurrency"] for name in ("vllm", "sglang")] == [25, 5]
+    assert "plan with --engine sglang" in run(*argv, "--emit", "sglang")[1]
+
+
 @pytest.mark.parametrize("name", names())
 def test_the_algorithmic_cache_is_the_ledgers(name: str) -> None:
     model = load(name)

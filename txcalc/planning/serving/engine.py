@@ -122,6 +122,14 @@ class EngineConfig(Struct, frozen=True, dict=True):
         return tower_layout(self.memory.profile.engine) if self.memory else "whole"
 
     @property
+    def window_room(self) -> tuple[int, int]:
+        """Tokens paged beside a window, in prefill and later. SGLang pages all or 80 % (disable_hybrid_swa_memory,
+        swa_full_tokens_ratio), llama.cpp a chunk."""
+        name = self.memory.profile.engine if self.memory else ""
+        later = {"sglang": MAX_TOKENS, "llama.cpp": self.chunk}.get(name, 1)
+        return max(self.chunk, later), later
+
+    @property
     def shared(self) -> int:
         """Tokens of the prefix in whole pages."""
         return self.prefix // self.block * self.block

@@ -69,6 +69,9 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (config.gathers or config.interval > 1) and style.gathers is not config.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if config.gathers else 'poll'}"])
+    cache = plan.best.fullest.rank.caches(plan.context)
+    if engine == "sglang" and not config.memory and cache.algorithmic < cache.dense:
+        comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(
             f"# requests of more than {longest:,} tokens are refused; where lengths differ, plan for a range"
@@ -315,9 +318,7 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     if guess:
         method = _method(plan, 1)
         if shared and method in ("STANDALONE", "NGRAM"):
-            raise InputError(
-                "--emit", ["SGLang shares experts between copies only with drafts of EAGLE's kind, or mtp"]
-            )
+            raise InputError("--emit", ["SGLang shares experts between copies only with EAGLE drafts, or mtp"])
         flags.append(("--speculative-algorithm", method))
         if where := _drafter(plan):
             flags.append(("--speculative-draft-model-path", where))

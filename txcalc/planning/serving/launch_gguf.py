@@ -26,8 +26,7 @@ def running(plan: Plan, layout: Layout) -> int:
     """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
     for."""
     memory, share = plan.planner.engine.memory, ceil_div(plan.concurrency, layout.dp)
-    most = memory.at_once if memory else None
-    return min(share, most) if most else share
+    return min(share, memory.at_once or share) if memory else share
 
 
 def gguf_file(plan: Plan) -> CommandWeights:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from txcalc.ledger import walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.part import Leaf, Workload
+from txcalc.parts.part import Leaf
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import PipelineStage
@@ -24,14 +24,6 @@ class Held(NamedTuple):
     path: str
     leaf: Leaf
     copies: int
-
-    @property
-    def is_state(self) -> bool:
-        return self.leaf.cache_kind == "state"
-
-    def paged(self, work: Workload, block: int, chunk: int) -> int:
-        """Elements of the pages that hold them; a state is not paged."""
-        return self.leaf.paged(work, block, chunk) * self.copies
 
 
 class Caches(Struct, frozen=True):
@@ -102,24 +94,24 @@ class RankBytes:
 
     def caches(self, context: int) -> Caches:
         """One sequence's cache at a context length."""
-        work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
+        work = self.model.workload(1, context)
         return Caches(
             self._sum(lambda cache: cache.leaf.cache(work).elements * cache.copies),
-            self._sum(lambda cache: cache.paged(work, block, chunk)),
+            sum(size for _, size in self.pages(context)),
             self._sum(lambda cache: cache.leaf.dense(work) * cache.copies),
         )
 
-    def pages(self, context: int) -> list[tuple[Held, int]]:
-        """One sequence's pages in bytes, leaf by leaf."""
-        return self._paged(self.gpu_caches, context, self.engine.chunk)
-
-    def _paged(self, caches: list[Held], context: int, chunk: int) -> list[tuple[Held, int]]:
-        work, block = self.model.workload(1, context), self.engine.block
-        return [(cache, _bytes(cache.paged(work, block, chunk) * self._bits(cache))) for cache in caches]
+    def pages(self, context: int, room: int | None = None, in_ram: bool = False) -> list[tuple[Held, int]]:
+        """One sequence's pages in bytes, leaf by leaf, with `room` beside windows (None: as in prefill)."""
+        work, engine = self.model.workload(1, context), self.engine
+        caches = self.ram_caches if in_ram else self.gpu_caches
+        room = engine.window_room[0] if room is None else room
+        sizes = (cache.leaf.paged(work, engine.block, room) * cache.copies for cache in caches)
+        return [(cache, _bytes(size * self._bits(cache))) for cache, size in zip(caches, sizes, strict=True)]
 
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the stage's weights and caches in host RAM."""
-        pages = self._paged(self.ram_caches, context, self.engine.chunk) if self.ram_caches else ()
+        pages = self.pages(context, in_ram=True) if self.ram_caches else ()
         return sum(size for _, size in self.ram_weights) + sequences * sum(size for _, size in pages)
 
     def pages_bytes(self, context: int) -> int:
@@ -135,19 +127,18 @@ class RankBytes:
 
     def _known(self, context: int) -> SequencePages:
         """A prefix saves the difference to a sequence without it: nothing of a state, and nothing that a sliding window
-        has dropped. Windows of llama.cpp always have room for a chunk."""
+        has dropped."""
         if context not in self._pages:
-            engine, memory = self.engine, self.engine.memory
-            step = engine.chunk if memory and memory.profile.engine == "llama.cpp" else 1
-            every, kept = (self._pages_sum(context, chunk) for chunk in (engine.chunk, step))
-            shared = kept - self._pages_sum(max(1, context - engine.shared), step) if engine.shared else 0
+            prefix, room = self.engine.shared, self.engine.window_room
+            every, kept = (self._pages_sum(context, tokens) for tokens in room)
+            shared = kept - self._pages_sum(max(1, context - prefix), room[1]) if prefix else 0
             draft = self.draft._known(context) if self.draft else SequencePages(0, 0, 0)
             pages = SequencePages(kept + draft.kept, every - kept + draft.prefilling, shared + draft.shared)
             self._pages[context] = pages
         return self._pages[context]
 
-    def _pages_sum(self, context: int, chunk: int) -> int:
-        return sum(size for _, size in self._paged(self.gpu_caches, context, chunk))
+    def _pages_sum(self, context: int, room: int) -> int:
+        return sum(size for _, size in self.pages(context, room))
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
         """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""
@@ -155,7 +146,7 @@ class RankBytes:
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 
     def _bits(self, cache: Held) -> int:
-        return self.engine.state_bits if cache.is_state else self.engine.cache_bits
+        return self.engine.state_bits if cache.leaf.cache_kind == "state" else self.engine.cache_bits
 
     def _sum(self, elements: Callable[[Held], int]) -> int:
         return sum(_bytes(elements(cache) * self._bits(cache)) for cache in self.gpu_caches)

@@ -26,6 +26,7 @@ from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, 
 from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step
 from txcalc.sources import load
+from txcalc.units import short
 
 if TYPE_CHECKING:
     from txcalc.planning.terms import Convention as PublishedConvention
@@ -408,12 +409,7 @@ def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
 
 
 def memory_figures(
-    model: Model,
-    ledger: Ledger,
-    keeping_scores: Ledger,
-    form: Format | None,
-    dtype: str,
-    step: TrainingStep | None,
+    model: Model, ledger: Ledger, keeping_scores: Ledger, form: Format | None, dtype: str, step: TrainingStep | None
 ) -> MemoryFigures:
     """Memory with weights in a format, or at the ledger's dtype. The training state is that of `step`, or else AdamW's
     in mixed precision."""
@@ -513,6 +509,9 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
         yield from ["the model fixes the number of positions: --tokens is ignored"] * (not default_tokens)
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         yield "the model fixes the picture's positions: --source-tokens is ignored"
+    if model.has_latents and work.past and work.tokens == 1 and not work.absorbed:
+        flops = model.ledger(work.batch, 1, work.past, mla="absorbed").total("flops") // work.batch
+        yield f"it expands all cached latents again; as engines decode (--mla absorbed), {short(flops)} FLOPs per token"
     yield from theorems.theorems().notes
     if known["params"].how not in ("proved", "listed", "measured"):
         parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]

@@ -73,10 +73,10 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if engine == "sglang" and not config.memory and cache.algorithmic < cache.dense:
         comments.append("# SGLang caches more than the sliding windows of the plan: plan with --engine sglang")
     if (longest := _longest(request)) and longest == plan.context:
-        comments.append(
-            f"# requests of more than {longest:,} tokens are refused; where lengths differ, plan for a range"
-            " (--prompt 2k±1k)"
-        )
+        comments.append(f"# requests of more than {longest:,} tokens are refused: plan for a range (--prompt 2k±1k)")
+    if (most := plan.planner.model.context) and plan.context > most and not style.gguf:
+        text = f"# the server refuses more than the model's {most:,} tokens, unless its config scales positions (YaRN)"
+        comments.append(text)
     if chosen.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
         comments.append("export VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1  # experts multiply in MXFP8, as planned")
     weights = style.weights(plan)

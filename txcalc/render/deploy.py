@@ -247,9 +247,9 @@ def _caches(answer: Deploy) -> Table:
     """One sequence's cache on one GPU, counted three ways."""
     sizes = max(answer.memory, key=lambda stage: stage.cache_bytes).cache_a_sequence
     ways = (
-        ("algorithmic: read by later tokens", sizes.algorithmic),
-        (column("pages", "", f"pages of {answer.engine.block} tokens: used here"), sizes.pages),
-        ("dense: without windows", sizes.dense),
+        ("needed by later tokens", sizes.algorithmic),
+        (column("pages", "", f"in pages of {answer.engine.block} tokens, used here"), sizes.pages),
+        ("if every layer attended to all tokens", sizes.dense),
     )
     rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]
     return Table("Cache of one sequence, per GPU", ("", "bytes", ""), rows)

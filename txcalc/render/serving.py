@@ -338,7 +338,7 @@ def _steps(answer: Deploy, speed: Speed) -> Table:
         for name, batch in (("weights only", speed.ridge.weights), ("with the cache", speed.ridge.with_cache)):
             text = cell(batch) if batch else TableCell(None, "never")
             rows.append((f"ridge-point batch, {name}", None, text, None, None))
-    return Table("Steps alone", ("", "time", "floor", "bound", "tokens/s per GPU"), rows)
+    return Table("One prefill and one decode step", ("", "time", "floor", "bound", "tokens/s per GPU"), rows)
 
 
 def _disaggregated(speed: Speed, pools: Disaggregated) -> Table:

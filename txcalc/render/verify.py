@@ -99,7 +99,7 @@ def _evidence(model: VerifiedModel) -> list[str]:
             f" for {known.where}" if known.how == "proved" and known.where else f" {known.where}" * bool(known.where)
         )
         groups.setdefault(f"{known.how}{place}", []).append(quantity)
-    return [f"{text}: {', '.join(quantities)}" for text, quantities in groups.items()]
+    return [f"{text}: {'; '.join(quantities)}" for text, quantities in groups.items()]
 
 
 def _all(models: Sequence[VerifiedModel]) -> str:

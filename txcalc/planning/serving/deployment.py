@@ -435,6 +435,6 @@ def notes_of_layout(planner: Planner, layout: Layout, context: int) -> Iterable[
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
         suffix = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
         yield f"{engine.weights.name}'s last block of each row of {parted[0]}{suffix} is padded, on each GPU"
-    kinds = {cache.leaf.cache_kind for rank in planner.ranks(layout) for cache in rank.gpu_caches}
-    if engine.state_bits != engine.cache_bits and "state" in kinds:
-        yield f"recurrent states stay at {engine.state_bits} bits"
+    leaves = (cache.leaf for rank in planner.ranks(layout) for cache in rank.gpu_caches)
+    if (widest := max(map(engine.bits_cached, leaves), default=0)) > engine.cache_bits:
+        yield f"recurrent states stay at {widest} bits"

@@ -14,6 +14,7 @@ from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
+from txcalc.parts.leaf import Leaf, Recurrence
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
@@ -23,6 +24,7 @@ from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
 BLOCK = 16  # tokens of a page of the cache
 CHUNK = 8192  # tokens of a prefill step, of no engine
+WIDE_STATES = ("nemotron_h", "qwen3_5")  # model types with recurrent states in fp32 (mamba_ssm_dtype), as in vLLM
 MLX_CHUNK = 2048  # of mlx-lm's (generate.py, prefill_step_size)
 
 
@@ -78,6 +80,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     offload       the part of the model in RAM; None: nothing
     interval      decode steps between two polls for new requests
     gathers       copies that share experts poll when all have a request, at the latest after `interval` steps
+    wide_states   recurrent states are kept in fp32
     marlin        Marlin, the kernels for any four bits, multiplies MXFP4 experts
     adapters      LoRA adapters in memory, of rank `rank`; each request uses one
     """
@@ -97,6 +100,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     interval: int = 1
     gathers: bool = False
     marlin: bool = False
+    wide_states: bool = False
 
     @property
     def streams(self) -> bool:
@@ -160,10 +164,10 @@ class EngineConfig(Struct, frozen=True, dict=True):
     def cache_bits(self) -> int:
         return cache_bits_of(self.kv)
 
-    @property
-    def state_bits(self) -> int:
+    def bits_cached(self, leaf: Leaf) -> int:
         """Recurrent states and the columns of convolutions are not quantised with keys and values."""
-        return max(16, self.cache_bits)
+        wide = self.wide_states and isinstance(leaf, Recurrence)
+        return max(32 if wide else 16, self.cache_bits) if leaf.cache_kind == "state" else self.cache_bits
 
 
 def step_faults(block: int, chunk: int) -> list[Fault | str]:
@@ -207,10 +211,10 @@ def engine(
         raise InputError("engine", faults)
     model.cache_bits(kv)
     form, reserved = weights_of(model, weights), reserve or Reserve()
-    number, rank = adapters
     plain = EngineConfig(
         weights=form, kv=kv, block=block, chunk=chunk, reserve=reserved, weights_name=weights, prefix=prefix,
-        offload=offload, adapters=number, rank=rank, interval=interval, gathers=gathers,
+        offload=offload, adapters=adapters[0], rank=adapters[1], interval=interval, gathers=gathers,
+        wide_states=model.description.model_type.startswith(WIDE_STATES),
     )  # fmt: skip
     return plain if memory is None else with_engine(plain, model, memory, reserve)
 
@@ -225,6 +229,7 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
     return replace(
         plain,
         chunk=memory.most_tokens,
+        wide_states=plain.wide_states or memory.profile.engine in ("sglang", "llama.cpp"),
         memory=memory,
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil
 from typing import NamedTuple
 
@@ -94,12 +93,11 @@ class RankBytes:
 
     def caches(self, context: int) -> Caches:
         """One sequence's cache at a context length."""
-        work = self.model.workload(1, context)
-        return Caches(
-            self._sum(lambda cache: cache.leaf.cache(work).elements * cache.copies),
-            sum(size for _, size in self.pages(context)),
-            self._sum(lambda cache: cache.leaf.dense(work) * cache.copies),
-        )
+        work, bits_cached = self.model.workload(1, context), self.engine.bits_cached
+        leaves = [(cache.leaf, cache.copies * bits_cached(cache.leaf)) for cache in self.gpu_caches]
+        algorithmic = sum(_bytes(leaf.cache(work).elements * bits) for leaf, bits in leaves)
+        dense = sum(_bytes(leaf.dense(work) * bits) for leaf, bits in leaves)
+        return Caches(algorithmic, sum(size for _, size in self.pages(context)), dense)
 
     def pages(self, context: int, room: int | None = None, in_ram: bool = False) -> list[tuple[Held, int]]:
         """One sequence's pages in bytes, leaf by leaf, with `room` beside windows (None: as in prefill)."""
@@ -107,7 +105,9 @@ class RankBytes:
         caches = self.ram_caches if in_ram else self.gpu_caches
         room = engine.window_room[0] if room is None else room
         sizes = (cache.leaf.paged(work, engine.block, room) * cache.copies for cache in caches)
-        return [(cache, _bytes(size * self._bits(cache))) for cache, size in zip(caches, sizes, strict=True)]
+        return [
+            (cache, _bytes(size * engine.bits_cached(cache.leaf))) for cache, size in zip(caches, sizes, strict=True)
+        ]
 
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the stage's weights and caches in host RAM."""
@@ -144,12 +144,6 @@ class RankBytes:
         """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""
         left = usable - sum(self.overheads.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
-
-    def _bits(self, cache: Held) -> int:
-        return self.engine.state_bits if cache.leaf.cache_kind == "state" else self.engine.cache_bits
-
-    def _sum(self, elements: Callable[[Held], int]) -> int:
-        return sum(_bytes(elements(cache) * self._bits(cache)) for cache in self.gpu_caches)
 
     def activations(self, context: int, sequences: int) -> dict[str, int]:
         """Peak bytes of activations by phase (prefill, decode, logits); the largest counts.

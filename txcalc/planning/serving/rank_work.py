@@ -191,7 +191,7 @@ class RankWork:
         activations -= on_chip
         if entry.routed and not inner.matrix:  # the grouped kernel's own
             activations, on_chip = 0.0, activations + on_chip
-        cache *= runs * (self.engine.cache_bits if core else self.engine.state_bits) / 8
+        cache *= runs * self.engine.bits_cached(inner) / 8
         (d_in, d_out), rows = inner.matrix or (0, 0), inner.row is not None
         return LeafLoad(
             kind=entry.kind,

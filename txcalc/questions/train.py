@@ -372,15 +372,12 @@ def train(
     source: o.SourceArgument,
     gpu: Annotated[
         str | Accelerator,
-        o.GPU.with_help("With the price per GPU-hour: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
+        o.GPU.with_help("Without N: the fewest that fit. With a price: h100-sxm:64@2.50.", value="NAME[:N][@PRICE]"),
     ],
     *,
     layout: Annotated[
         Layout | str | None,
-        o.LAYOUT.with_help(
-            "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; for --gpu without N, on the fewest "
-            "GPUs."
-        ),
+        o.LAYOUT.with_help("Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits."),
     ] = None,
     tokens: Annotated[o.Length | None, o.TOKENS.with_help("Default: 4,096 or the context.")] = None,
     recipe: RecipeOptions | Recipe | str = RecipeOptions(),

@@ -68,9 +68,8 @@ class Framed:
 
         def array(values: Iterable[object]) -> Any:
             values = [float(value) if isinstance(value, Fraction) else value for value in values]
-            ints = [value for value in values if type(value) is int]
-            wide = bool(ints) and not -(2**63) <= min(ints) <= max(ints) < 2**63
-            return pyarrow.array(values, pyarrow.decimal128(38) if wide else None)
+            largest = max((abs(value) for value in values if type(value) is int), default=0)
+            return pyarrow.array(values, pyarrow.decimal128(38) if largest >= 2**63 else None)
 
         return pyarrow.table({name: array(values) for name, values in columns(self._rows()).items()})
 

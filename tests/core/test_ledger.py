@@ -10,7 +10,7 @@ from tiny import TINY
 
 import txcalc
 from txcalc import InputError, Ledger, UnknownName
-from txcalc.ledger import QUANTITIES
+from txcalc.ledger import QUANTITIES, walk
 from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.latent import LatentAttention, LatentCore
@@ -153,7 +153,10 @@ def test_rows_are_every_leaf_and_add_up() -> None:
             assert sum(row[quantity] for row in rows) == ledger.total(quantity), quantity
     swept = model.ledger(tokens=numpy.array([1, 2048])).rows()
     assert [{k: v for k, v in row.items() if k not in ("batch", "tokens", "past")} for row in swept[1::2]] == rows
-    assert "2048" in repr(ledger) and "<td" in ledger._repr_html_()
+    assert "2048" in repr(ledger) and '<td style="text-align: left">embedding' in ledger._repr_html_()
+    assert max(row["times"] for row in rows) == 32 * 8 and walk(model.root, ledger.work).total("bytes") == sum(
+        row["bytes"] for row in rows
+    )
 
 
 @pytest.mark.slow

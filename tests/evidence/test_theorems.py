@@ -23,7 +23,7 @@ from txcalc import load, show
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.evidence import splits, store, theorems
-from txcalc.evidence.domains import common
+from txcalc.evidence.domains import common, covers
 from txcalc.evidence.formulas import Formulas
 from txcalc.evidence.known import Evidence
 from txcalc.evidence.structures import sized
@@ -282,6 +282,11 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
 )
 def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
     assert common(said) == domain and theorems.weakest(shown("proved", *said)) == ("proved", domain)
+
+
+def test_a_domain_bounds_each_length_by_itself() -> None:
+    for letter, length in zip(("B", "T", "past", "T_src"), work := Workload(5, 6, 7, 8), strict=False):
+        assert [covers(f"all {letter} ≥ {bound}", work) for bound in (length, length + 1)] == [True, False]
 
 
 def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:

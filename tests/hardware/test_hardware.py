@@ -8,6 +8,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import txcalc
 from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import cards
+from txcalc.hardware.curves import Curve, Link
 from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder
@@ -226,6 +228,8 @@ def test_an_engines_kernels_stand_beside_the_others() -> None:
     assert prompts.score == before.curve("attention", "prefill").score > 0
     assert found.has("torch") and not before.has("torch") and found.without("torch").curves == before.curves
     assert {key: found.curves[key] for key in before.curves} == before.curves
+    assert not any(key.startswith("torch.") for key in found.without("torch").cited)
+    assert Curve() == (1, 1, 0, 0, inf, 0, 0, 0, 0, 0, 0, 2.5, 0, 0) and Link() == (1, 0, 0, 0, 0)
 
 
 def speeds() -> dict[str, Any]:
@@ -321,8 +325,8 @@ def test_every_cloud_instance_has_the_accelerators_of_a_preset() -> None:
         assert instance and (card.name, card.node) == (instance.accelerator, instance.gpus), name
         assert card.link_between == instance.network
         assert instance.gpus == 1 or card.link, name  # else its GPUs could not talk to each other
-    network = {name: hardware.load(name).link_between for name in ("p5.48xlarge", "standard_nd96amsr_a100_v4")}
-    assert network == {"p5.48xlarge": 50 * 10**9, "standard_nd96amsr_a100_v4": 25 * 10**9}
+    network = {"p5.48xlarge": 50 * 10**9, "standard_nd96amsr_a100_v4": 25 * 10**9, "g5.xlarge": None}
+    assert {name: hardware.load(name).link_between for name in network} == network
 
 
 def test_an_instance_is_all_its_gpus_and_its_price_is_of_them() -> None:

@@ -23,7 +23,7 @@ from txcalc.errors import InputError
 from txcalc.parts.part import Weight
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
 from txcalc.planning.formats.modules import Modules
-from txcalc.planning.formats.names import format_names, weights_of
+from txcalc.planning.formats.names import covering, format_names, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
@@ -641,6 +641,7 @@ def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied
 @pytest.mark.parametrize("name", FORMATS)
 def test_bits_of_a_matrix_block_by_block(name: str) -> None:
     form = FORMATS[name]
+    assert covering(form, ["experts"]) is form and (covering(form, ["norm"]) is form) == (name != "mxfp4")
     for rows, columns in ((1, 256), (5, 768), (130, 512), (3, 100)):
         tall, long = form.block if isinstance(form.block, tuple) else (1, form.block or columns)
         scales = len({(i // tall, j // long) for i in range(rows) for j in range(columns)}) if form.block else 0

@@ -182,34 +182,35 @@ _OCP = "OCP Microscaling Formats v1.0 (2023), section 5: blocks of 32, an 8-bit 
 _BNB = "QLoRA (Dettmers et al. 2023, arXiv 2305.14314), section 3"
 _GGML = "ggml's block types (ggml-common.h): rows in blocks, scales inside"
 
-# ggml types: elements of a block, bytes of a block, bits of an element.
+# ggml types: elements of a block, bytes of a block; the digit of a name is the bits of an element.
 _GGUF = {
-    "q4_0": (32, 18, 4),
-    "q4_1": (32, 20, 4),
-    "q5_0": (32, 22, 5),
-    "q5_1": (32, 24, 5),
-    "q8_0": (32, 34, 8),
-    "iq1_s": (256, 50, 1),
-    "iq1_m": (256, 56, 1),
-    "q2_k": (256, 84, 2),
-    "q3_k": (256, 110, 3),
-    "q4_k": (256, 144, 4),
-    "q5_k": (256, 176, 5),
-    "q6_k": (256, 210, 6),
-    "iq2_xxs": (256, 66, 2),
-    "iq2_xs": (256, 74, 2),
-    "iq2_s": (256, 82, 2),
-    "iq3_xxs": (256, 98, 3),
-    "iq3_s": (256, 110, 3),
-    "iq4_nl": (32, 18, 4),
-    "iq4_xs": (256, 136, 4),
-    "tq1_0": (256, 54, 1),
-    "tq2_0": (256, 66, 2),
-    "q1_0": (128, 18, 1),
+    "q4_0": (32, 18),
+    "q4_1": (32, 20),
+    "q5_0": (32, 22),
+    "q5_1": (32, 24),
+    "q8_0": (32, 34),
+    "iq1_s": (256, 50),
+    "iq1_m": (256, 56),
+    "q2_k": (256, 84),
+    "q3_k": (256, 110),
+    "q4_k": (256, 144),
+    "q5_k": (256, 176),
+    "q6_k": (256, 210),
+    "iq2_xxs": (256, 66),
+    "iq2_xs": (256, 74),
+    "iq2_s": (256, 82),
+    "iq3_xxs": (256, 98),
+    "iq3_s": (256, 110),
+    "iq4_nl": (32, 18),
+    "iq4_xs": (256, 136),
+    "tq1_0": (256, 54),
+    "tq2_0": (256, 66),
+    "q1_0": (128, 18),
 }
 
 
-def _ggml(name: str, block: int, size: int, bits: int) -> Format:
+def _ggml(name: str, block: int, size: int) -> Format:
+    bits = int(next(filter(str.isdigit, name)))
     scale = 8 * size - block * bits
     return Format(name, bits, EVERY_MATRIX, _GGML, block=block, scale=scale, wide=32, whole=True)
 
@@ -220,7 +221,7 @@ def _plain(name: str, bits: int) -> Format:
 
 
 # Types that other formats have the names of.
-_SHARED = {"mxfp4": (32, 17, 4), "nvfp4": (64, 36, 4)}
+_SHARED = {"mxfp4": (32, 17), "nvfp4": (64, 36)}
 GGML = {name: _ggml(name, *block) for name, block in (_GGUF | _SHARED).items()}
 FORMATS = {
     form.name: form

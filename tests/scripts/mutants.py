@@ -21,7 +21,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import partial
+from functools import cache, partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
@@ -159,16 +159,28 @@ def at(config: Any, path: str) -> Any:
     return config
 
 
+@cache
+def absent(model_type: str, keys: frozenset[str]) -> dict[str, Any]:
+    """The numbers and flags that transformers' class of a type takes for keys that a config lacks."""
+    from transformers import PreTrainedConfig
+
+    common = {*PreTrainedConfig().to_dict(), *keys}
+    usual = next(defaults(model_type), {}) if model_type not in LACKING else {}
+    return {key: value for key, value in usual.items() if key not in common and isinstance(value, bool | int | float)}
+
+
 def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """One to three keys, nested ones too, changed: another value of its kind, null, or gone."""
+    """One to three keys, nested ones too, changed: another value of its kind, null, or gone; a key that the config
+    lacks gets another value than the default."""
     mutant = copy.deepcopy(config)
-    known = sorted(set(places(config)) - {ON_PURPOSE.get(config["model_type"])})
+    usual = absent(config["model_type"], frozenset(config))
+    known = sorted({*places(config), *usual} - {ON_PURPOSE.get(config["model_type"])})
     for path in draw.sample(known, min(len(known), draw.randint(1, 3))):
         *tables, key = path.split(".")
         inner = at(mutant, ".".join(tables)) if tables else mutant
         if not isinstance(inner, dict):
             continue  # its table is gone
-        value = inner[key]
+        value = inner.get(key, usual.get(key))
         choices: list[Any] = [None]
         if isinstance(value, bool):
             choices = [not value, None]
@@ -183,7 +195,7 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             choices = [[*value[:i], changed, *value[i + 1 :]] for changed in (value[i] + 1, value[i] * 2, 1, 0)]
             choices += [value[:-1], [*value, item], None]
         if draw.random() < 0.25:
-            del inner[key]
+            inner.pop(key, None)
         else:
             inner[key] = draw.choice(choices)
     return mutant
@@ -309,7 +321,8 @@ def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, s
     for number in numbers:
         original = configs[number % len(configs)]
         mutant = mutate(original, random.Random(f"{seed} {number}"))
-        changed = {path: new for path in places(original) if (new := at(mutant, path)) != at(original, path)}
+        paths = dict.fromkeys([*places(original), *places(mutant)])
+        changed = {path: new for path in paths if (new := at(mutant, path)) != at(original, path)}
         try:
             mine = ours(mutant)
             seen[type(mine).__name__] += 1

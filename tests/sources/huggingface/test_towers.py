@@ -133,6 +133,8 @@ def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
         (changed(patch_size=90), "vision_config.patch_size is 90, expected at most image_size = 60"),
         (SMALL | {"mm_resampler_depth": 3}, "mm_resampler_depth is 3, a key that is not understood"),
         ({key: SMALL[key] for key in SMALL if key != "vision_config"}, "vision_config is missing"),
+        (TRUTH["aria idefics3_vision"]["config"] | {"max_value_projector_patch_to_query_dict": 8},
+         "max_value_projector_patch_to_query_dict is 8, expected 9"),
         ({**SMALL, "model_type": "perception_lm", "text_config": CONFIGS["llama-7b"]},
          "vision_config.architecture is 'resnet50', expected one of vit_pe_core_tiny_patch16_384"),
         (timm("vit_pe_lang_large_patch14_448"), "model_args.embed_dim is missing"),

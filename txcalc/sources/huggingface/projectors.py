@@ -322,18 +322,20 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Queries that attend to the patches, as many as their number asks for, and two matrices; what the longest list
     needs is held."""
-    c.ignore("vision_feature_layer", "projector_patch_to_query_dict", "max_value_projector_patch_to_query_dict")
+    c.ignore("vision_feature_layer", "projector_patch_to_query_dict")
     table = c.data.get("projector_patch_to_query_dict")
     table = {"4900": 256} if table is None else table
     sizes = table.items() if isinstance(table, Mapping) else ()
     if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
         c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
         table = {"1": 1}
+    most = max(table.values())
+    c.require_value(most, "max_value_projector_patch_to_query_dict", why="the most queries of the table")
     d, out, patches = tower.width, int(raw["d_model"]), _patch_count(tower)
     heads = tower.raw["attention"]["n_heads"]
     queries = {int(key): number for key, number in table.items()}.get(patches)
     there = {"at": [0, patches, 1]}
-    leaves = [leaf("queries", "held", max(table.values()) * d), norm_leaf("queries", d), norm_leaf("read", d, **there)]
+    leaves = [leaf("queries", "held", most * d), norm_leaf("queries", d), norm_leaf("read", d, **there)]
     leaves += [matrix(f"first_{letter}", d, d, **there if letter != "q" else {}) for letter in "qkv"]
     leaves += [*attention_leaves("", d, heads, max(1, d // heads), keys=there["at"]), leaf("after", "linear", d, d)]
     two: Steps = ({"norm": "layer"}, {"linear": out, "bias": False}, GELU, {"linear": out, "bias": False})

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.usefixtures("own_theorems")
 def test_leaves_that_are_listed_have_theorems_each_by_itself() -> None:
     """Where it stands in the list, how often and under which name is the list's; of other sizes it is the same."""
     model = config("mobilebert-uncased")
-    assert inherited(model, "flops") == ("listed", "all B, T ≥ 1, the leaves that are listed each by itself")
+    assert inherited(model, "flops") == ("listed", "all B, T ≥ 1, each listed leaf separately")
     named = {unit.name: unit for unit in units(model)}
     assert {*named} >= {"leaf linear", "leaf attention", "leaf scale", "leaf table"}
     assert {*named["leaf linear"].values} == {"leaf.d_in", "leaf.d_out"}

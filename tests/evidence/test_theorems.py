@@ -276,7 +276,7 @@ def shown(how: str, *domains: str) -> list[QuantityEvidence]:
         (["all B, T ≥ 2", "all B, T, T_src ≥ 1"], "all B, T ≥ 2, T_src ≥ 1"),
         (["all B, T, past ≥ 1", "all B ≥ 2, T ≥ 1, past ≥ 2"], "all B ≥ 2, T ≥ 1, past ≥ 2"),
         (["all B, T ≥ 2", "all B, T ≥ 1, its parts", "all B ≥ 1, its leaves"], "all B, T ≥ 2, its parts, its leaves"),
-        (["no mask hides anything in it"] * 2, "no mask hides anything in it"),
+        (["nothing in it is masked"] * 2, "nothing in it is masked"),
         (["", ""], ""),
     ],
 )

@@ -15,9 +15,9 @@ HOLDS = {"<": int.__lt__, "≤": int.__le__, ">": int.__gt__, "≠": int.__ne__}
 WORDS = {
     "",
     "all",
-    "its parts each by itself",
-    "the leaves that are listed each by itself",
-    "no mask hides anything in it",
+    "each part separately",
+    "each listed leaf separately",
+    "nothing in it is masked",
 }
 
 

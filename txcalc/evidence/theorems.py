@@ -55,7 +55,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 
 PROVED = ("params", "flops")
-APART = "its parts each by itself"
+APART = "each part separately"
 
 
 def touched(unit: Unit, form: str) -> bool:

@@ -20,7 +20,7 @@ from txcalc.verification.sizes import SizeSymbols, lengths_of
 from txcalc.verification.symbolic import without_logs
 from txcalc.verification.verdict import CheckedRow, compare
 
-LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
+LISTED = "all B, T ≥ 1, each listed leaf separately"
 
 
 def prove(unit: Unit, extra: bool = True) -> tuple[Theorem, list[CheckedRow]]:

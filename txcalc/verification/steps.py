@@ -415,7 +415,7 @@ def _sum_masks(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow
         sizes += len({row.where for row in window_rows})
         rows += window_rows
     if not leaves:
-        return {"masked flops": _proved(unit, "masked flops", "no mask hides anything in it", {})}, rows
+        return {"masked flops": _proved(unit, "masked flops", "nothing in it is masked", {})}, rows
     where = f"at {sizes} sizes" + (f" around windows of {', '.join(map(str, WINDOWS))}" if windows else "")
     return {"masked flops": measured_at(unit, "masked flops", where)}, rows
 

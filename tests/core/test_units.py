@@ -10,7 +10,7 @@ import pytest
 from paths import DATA
 
 from txcalc import InputError, UnknownName
-from txcalc.units import bits_of, parse_bytes, parse_count, parse_seconds, parse_tokens, short
+from txcalc.units import DTYPE_BITS, bits_of, parse_bytes, parse_count, parse_seconds, parse_tokens, short
 
 UNITS: dict[str, list[Any]] = json.loads((DATA / "units.json").read_text("utf-8"))
 
@@ -68,3 +68,7 @@ def test_an_unknown_dtype_names_the_known_ones() -> None:
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"--ttft is .*, expected a time above 0 with its unit"):
         parse_seconds(text, "--ttft")
+
+
+def test_a_dtype_is_named_by_its_bits() -> None:
+    assert {name: 32 if name == "tf32" else int(name.strip("bfpint")) for name in DTYPE_BITS} == DTYPE_BITS

@@ -20,7 +20,7 @@ from paths import GOLDEN
 from typer.testing import CliRunner
 
 import txcalc
-from txcalc.checkpoint import Checkpoint, StoredTensor, check
+from txcalc.checkpoint import PACKED, Checkpoint, StoredTensor, check
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.formats.names import weights_of
@@ -200,6 +200,11 @@ def test_layers_beyond_those_described_are_told_apart(tmp_path: Path) -> None:
     assert found.beyond
     assert "all in layers beyond those described" in found.summary()
     assert found.differences() == ["model.layers.3.eh_proj.weight [64, 128] is not explained, 1 of it"]
+
+
+def test_stored_integers_hold_weights_of_8_4_3_or_2_bits() -> None:
+    bits = {dtype: [BITS[dtype] / each for each in packed] for dtype, packed in PACKED.items()}
+    assert bits == {"I32": [8, 4, 3, 2], "U8": [4, 2], "I8": [4, 2], "F4": []}
 
 
 def test_tied_copies_buffers_and_masks_are_no_parameters(tmp_path: Path) -> None:

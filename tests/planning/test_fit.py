@@ -426,13 +426,3 @@ def test_mlx_reserves_nothing_of_what_the_system_gives() -> None:
     quantised = load("llama-3.1-8b", {"quantization": {"bits": 4, "group_size": 64}})
     (row,) = fit(quantised, gpu="m4-max", weights="native").rows
     assert row.weights.startswith("mlx") and row.need_bytes and row.room_bytes == 96 * 2**30 - row.need_bytes
-
-
-def test_the_list_of_all_models_is_of_those_that_are_served_by_size() -> None:
-    """Encoders and T5 stand in --all, and in every other form."""
-    code, out, _ = run("fit", "--gpu", "4090")
-    headings = ["20 B parameters and more", "7 to 20 B", "2 to 7 B", "less than 2 B"]
-    assert code == 0 and [line for line in out.splitlines() if line in headings] == headings
-    assert "qwen3-8b" in out and "bert-base" not in out and "t5-small" not in out and "(--all)" in out
-    assert "bert-base" in run("fit", "--gpu", "4090", "--all")[1]
-    assert "bert-base" in run("fit", "--gpu", "4090", "--format", "csv")[1]

@@ -882,19 +882,6 @@ def test_nothing_to_compare_is_no_failure() -> None:
     assert code == 0 and out == "vit-b: nothing to compare\n" and "keeps no cache" in err
 
 
-def test_what_people_read() -> None:
-    code, out, err = run("gpt2", "--layers", "1", "--oracle", "flops")
-    assert code == 0
-    assert out.splitlines()[:2] == [
-        "gpt2: proved, 9 figures compared and all equal",
-        "proved for all B, T ≥ 2: flops",
-    ]
-    assert "\nwhole model " in out and "all B, T ≥ 2" in out and "layers.0.attention.core" in out
-    assert "only the first 1 of 12 layers" in err
-    code, out, err = run("gpt2", "vit-b", "--oracle", "parameters", "--zero-cost")
-    assert code == 0 and "all 2 models proved" in out and "softmax" in out
-
-
 @pytest.mark.parametrize("package", ["torch", "fvcore"])
 @pytest.mark.parametrize("command", [["verify", "gpt2"], ["trace", "model.py:build"]])
 def test_what_is_not_installed_is_said_with_the_line_that_installs_it(package: str, command: list[str]) -> None:

@@ -527,18 +527,6 @@ def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, sa
                                               .report().header)  # fmt: skip
 
 
-def test_experts_and_heads_that_do_not_divide() -> None:
-    code, _, err = run("train", "mixtral-8x7b", "--gpu", "h100-sxm", "--layout", "dp=3,ep=3", "--tokens", "2k")
-    assert code == 2 and "ep is 3, expected a divisor of n_experts = 8" in err
-    code, _, err = run("train", "gpt2", "--gpu", "h100-sxm", "--layout", "tp=5")
-    assert code == 2 and "tp is 5, expected a divisor of n_heads = 12" in err
-    code, _, err = run("train", "gpt2", "--gpu", "h100-sxm", "--layout", "tp=2,sp=2", "--tokens", "1k")
-    assert code == 0 and "V = 50,257 is padded to 50,432, a multiple of 256" in err
-    for text in ("h100-sxm:0", "h100-sxm@", ":8", "h100-sxm:8@x"):
-        code, _, err = run("train", "gpt2", "--gpu", text, "--layout", "dp=8")
-        assert code == 2 and "--gpu is" in err
-
-
 @pytest.mark.slow
 def test_pictures(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")

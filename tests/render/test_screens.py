@@ -104,9 +104,3 @@ def test_the_verdict_is_first_and_bright_on_a_terminal(gpus: str, start: str) ->
         argv = [*command.split(), "--gpu", gpus]
         assert CliRunner(env={"FORCE_COLOR": "1"}).invoke(app, argv).stdout.startswith(start)
         assert "\x1b" not in CliRunner(env={"FORCE_COLOR": "1", "NO_COLOR": "1"}).invoke(app, argv).stdout
-
-
-def test_headings_are_in_one_line_where_there_is_room() -> None:
-    wide, narrow = (screen("design --params 1b", columns) for columns in (120, 60))
-    assert any("cache per token  budget left" in line for line in wide)
-    assert not any("cache per token  " in line for line in narrow)

@@ -345,7 +345,6 @@ assert not {{"torch", "transformers", "sympy", "numpy"}} & set(sys.modules)
 
 
 def test_the_inputs_of_a_class_are_the_ones_kept(update_golden: bool) -> None:
-    """Of classes with default sizes, without their weights; of 2 texts of 5 tokens, and with a source of 3."""
     transformers, path = pytest.importorskip("transformers"), GOLDEN / "inputs.json"
     found = {}
     for name in json.loads(path.read_text("utf-8")):

@@ -119,9 +119,6 @@ def test_deploy_counts_an_engine() -> None:
     assert counted["cache_tokens"] == pool // 131_072
     few = json.loads(run(app, [*argv, "--engine", "vllm", "--max-num-seqs", "16"]).stdout)
     assert few["cache_tokens"] > counted["cache_tokens"]
-    text = run(app, [*argv[:-1], "--engine", "vllm", "--detail"]).stdout
-    assert "engine: outside torch" in text and "cache capacity per replica" in text
-    assert "driver or system " in text and "\nreserve of the usable memory " in text
     assert run(app, [*argv, "--max-num-seqs", "4"]).exit_code == 2
 
 

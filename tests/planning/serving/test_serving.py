@@ -544,15 +544,10 @@ def test_several_are_one_table() -> None:
     assert code == 0 and out.count("2 × l4") == 2
     code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:3", "--tp", "3", "--json")
     assert code == 0 and json.loads(out)["deployments"][1]["refused"].startswith("layout")  # 32 heads over 3
-    code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4:7", "--tp", "7")
-    assert (code, out) == (2, "") and "tp is 7, expected a divisor of n_heads = 12" in err and "n_heads = 32" in err
     code, out, err = run(
         "gpt2", "--gpu", "24GB@1TB/s@165TFLOPS:2", "--gpu", "l4:2", "--tp", "2", "--price", "1", "--dp", "1"
     )
     assert code == 0 and "gpt2 on 24GB@1TB/s@165TFLOPS: no speed: 24GB@1TB/s@165TFLOPS: its link is not known" in err
-    for bad in (["--price", "-1"], ["--weights", "fp99"], ["--concurrency", "0"]):
-        code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4", *bad)
-        assert (code, out) == (2, "") and len(err.splitlines()) == 1, err
 
 
 # Links have a place.

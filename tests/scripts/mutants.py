@@ -294,12 +294,12 @@ def _kept(net: Any) -> int | None:
     try:
         with torch.no_grad():
             cache = net(torch.zeros(1, 5, dtype=torch.long, device="meta"), use_cache=True).past_key_values
-        layers = [
-            (layer.keys, layer.values, *([layer.indexer_keys] if hasattr(layer, "indexer_keys") else []))
-            for layer in cache.layers
-            if getattr(layer, "sliding_window", 9) > 5
-        ]
-        return sum(t.numel() for kept in layers for t in kept) if len(layers) == len(cache.layers) else None
+        layers = [vars(layer) for layer in cache.layers if getattr(layer, "sliding_window", 9) > 5]
+        if len(layers) < len(cache.layers) or any(
+            isinstance(value, dict) for layer in layers for value in layer.values()
+        ):
+            return None  # or pooled tokens by their name
+        return sum(layer[key].numel() for layer in layers for key in ("keys", "values", "indexer_keys") if key in layer)
     except Exception:
         return None
 

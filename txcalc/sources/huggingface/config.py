@@ -248,7 +248,8 @@ class Config(HeadReader):
             "d_v": raw_value,
             "bias": self.flag("attention_bias", default=False),
         }
-        self.ignore("qk_head_dim", "kv_channels")
+        self.ignore("kv_channels")
+        self.require_value(table["d_nope"] + table["d_rope"], "qk_head_dim", why="the sum of its two parts")
         if not also:
             self.size("head_dim", default=None, null=None)
         rank = self.size("q_lora_rank", default=q, null=None)

@@ -136,8 +136,9 @@ class Engine(o.Options):
     def sequences(self, known: EngineProfile | None) -> int | None:
         """The maximum sequences per step. Errors: `InputError` where no engine is named."""
         number = maybe(self.max_num_seqs, "--max-num-seqs", length)
-        if number is not None and (known is None or not 1 <= number <= 1 << 20):
-            raise InputError("options", ["--max-num-seqs is a number from 1 to 2^20 and needs --engine"])
+        most = known.numbers.get("most_sequences", 1 << 20) if known else 1 << 20
+        if number is not None and (known is None or not 1 <= number <= most):
+            raise InputError("options", [f"--max-num-seqs is a number from 1 to {most:,} and needs --engine"])
         return number
 
     def config(self, weights: str, kv: str, prefix: int) -> dict[str, Any]:

@@ -79,9 +79,9 @@ def _verdict(answer: Train) -> str:
             cost = "" if run.cost is None else f", cost {_amount(run.cost)}"
             verdict += f"; the run takes {_days(run.days)}{cost}"
             if run.deadline and run.days > run.deadline.days:
-                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs finish in {run.deadline.days:g} days"
+                verdict += f"; over the deadline: {run.deadline.gpus:,} GPUs at this speed meet it"
             if run.budget and run.budget.tokens < run.train_tokens:
-                verdict += f"; {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
+                verdict += f"; over the budget: {_amount(run.budget.money)} pays for {short(run.budget.tokens)} tokens"
     return verdict
 
 

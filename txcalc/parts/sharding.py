@@ -204,8 +204,8 @@ class Ways:
         self._faults[str(fault)] = fault
 
     def note(self, text: str) -> None:
-        """Adds a note on what tp replicates or pads, once."""
-        if self.ranks > 1 or self.pads > 1:
+        """Adds a note on what tp replicates, once."""
+        if self.ranks > 1:
             self._notes[text] = None
 
     def cannot_split(self, name: str) -> None:
@@ -247,7 +247,7 @@ class Ways:
         padded = f"is padded to {ceil_div(there, multiple) * multiple:,}, a multiple of"
         rule = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
         named = "the number of classes" if classes else "V"
-        self.note(f"{named} = {there:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}")
+        self._notes[f"{named} = {there:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Num) -> Num:

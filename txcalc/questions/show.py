@@ -511,7 +511,7 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
         yield "the model fixes the picture's positions: --source-tokens is ignored"
     if model.has_latents and work.past and work.tokens == 1 and not work.absorbed:
         flops = model.ledger(work.batch, 1, work.past, mla="absorbed").total("flops") // work.batch
-        yield f"it expands all cached latents again; as engines decode (--mla absorbed), {short(flops)} FLOPs per token"
+        yield f"each step expands all latents; as engines decode (--mla absorbed), {short(flops)} FLOPs per token"
     yield from theorems.theorems().notes
     if known["params"].how not in ("proved", "listed", "measured"):
         parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]

@@ -57,8 +57,7 @@ def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
     yield panel.y.label
     names = [shortened(name) for name in panel.series[0].xs]
     kinds = [line.label for line in panel.series]
-    left, kind = max(map(len, names)), max(map(len, kinds))
-    left = min(left, width // 3)
+    left, kind = min(max(map(len, names)), width * 2 // 5), max(map(len, kinds))
     room = max(10, width - left - kind - 14)
     most = max(Fraction(y or 0) for line in panel.series for y in line.ys) or 1
     for i, name in enumerate(names):
@@ -67,7 +66,7 @@ def _bar_lines(panel: Panel, width: int) -> Iterator[str]:
             bar = "█" * round(room * Fraction(value) / most) or "▏" if value else ""
             written = "" if value is None else panel.y.write(value)
             head = name if line is panel.series[0] else ""
-            yield f"{head[:left]:<{left}}  {line.label:<{kind}}  {bar} {written}"
+            yield f"{shortened(head, left):<{left}}  {line.label:<{kind}}  {bar} {written}"
 
 
 def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:

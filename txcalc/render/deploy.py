@@ -182,14 +182,15 @@ def _advice(answer: DeployComparison) -> list[str]:
             serves = "at capacity" if speed.capacity else "for this load"
             at = speed.capacity or speed
             cost = f"{serving.money(at.cost_per_hour).text}/h, {at.cost_per_month:,.0f}/month"
-            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {each.layout} ({cost})")
+            lines.append(f"cheapest {serves}: {each.model.name} on {name}, {at.layout} ({cost})")
         elif each.times_cheapest and each.times_cheapest >= EXPENSIVE:
             per = "per million tokens" if speed and speed.capacity else "per hour"
             lines.append(f"{each.model.name} on {name} costs {each.times_cheapest:.1f} × as much {per}")
     if not lines and not any(each.speed and each.speed.capacity for each in plans):
         fewest = sorted((each for each in plans if not each.failed), key=lambda each: each.layout.gpus)
         gpus = ", ".join(f"{each.model.name} on {each.layout.gpus} × {each.gpu.name}" for each in fewest)
-        return [f"for this load: {gpus} (prices tell the cheapest: --gpu NAME@PRICE)"]
+        priced = any(each.speed and each.speed.price_per_gpu_hour for each in plans)
+        return [f"for this load: {gpus}{'' if priced else ' (prices tell the cheapest: --gpu NAME@PRICE)'}"]
     return lines
 
 

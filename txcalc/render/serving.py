@@ -398,8 +398,7 @@ def _loads(speed: Speed, most: int | None) -> Table:
     rows = [
         [
             cell(point.sequences),
-            duration(point.steady.ttft_s.mean),
-            duration(point.steady.tpot_s.mean),
+            *map(duration, (point.steady.ttft_s.mean, point.steady.tpot_s.mean)),
             TableCell(point.bound, point.bound),
             *_rates_of_point(point),
             *(cost if point in costly else cell(None) for cost in _costs(speed, point)),
@@ -415,8 +414,7 @@ def _front(speed: Speed) -> Table:
     rows = [
         [
             f"{point.layout}, {point.sequences:,}",
-            duration(point.steady.ttft_s.mean),
-            duration(point.steady.tpot_s.mean),
+            *map(duration, (point.steady.ttft_s.mean, point.steady.tpot_s.mean)),
             *_rates_of_point(point),
             *_costs(speed, point),
         ]
@@ -542,7 +540,8 @@ def _part(time: PartTime | None) -> list[object]:
 
 
 def _definitions(answer: Deploy, speed: Speed) -> Table:
-    rows = [(name.upper() if name in ("ttft", "tpot") else name, text) for name, text in speed.definitions.items()]
+    terms = {"ttft": "TTFT", "tpot": "TPOT", "alone": "prefill"}
+    rows = [(terms.get(name, name), text) for name, text in speed.definitions.items()]
     values = {key: share.value for key, share in speed.efficiency.items()}
     shares = ", ".join(f"{key.replace('_', ' ')} {100 * values[key]:.0f} %" for key in SHARES)
     starts = f"{seconds(values['launch_s'])} a start, {seconds(values['collective_s'])} a transfer"

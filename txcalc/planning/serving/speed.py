@@ -32,7 +32,7 @@ DEFINITIONS = {
     "ttft": "mean time to first token at the load: queueing, prefill and the engine's overhead",
     "tpot": "mean time per output token at the load: a decode step at the mean length, the engine's overhead and "
     "prefills of other prompts",
-    "alone": "one prompt's prefill with no other load, in chunks, to its first token",
+    "alone": "one prompt with no other load, in chunks, to its first token",
     "one request": "one user, and nobody else on the server: with the engine's overhead, without a queue",
     "step": "one decode step of all sequences at the full context, without prefill",
     "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "

@@ -161,11 +161,9 @@ def proved() -> str:
 
 def helps() -> str:
     """The help of every command, at 80 columns."""
-    found = []
+    found, runner = [], CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"})
     for name in COMMANDS:
-        printed = (
-            CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "--help"], prog_name="txcalc").stdout
-        )
+        printed = runner.invoke(app, [name, "--help"], prog_name="txcalc").stdout
         text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
         found.append(f"## {name}\n\n```text\n{text}\n```")
     return "\n\n".join(found)

@@ -1,5 +1,6 @@
 """Every command on a terminal of 80 columns: the screen is the one kept in `golden/screens`, with its notes; no line is
-wider, no word and no number is cut. `--update-golden` writes the files again; a new one starts with its command alone.
+wider, no word and no number is cut; exit code 1 is the last line. `--update-golden` writes the files again; a new one
+starts with its command alone.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def pieces(word: str) -> set[str]:
 def test_a_screen_is_the_one_kept_and_nothing_is_cut(command: str, update_golden: bool) -> None:
     result = printed(command, 80)
     narrow, wide = result.stdout.splitlines(), screen(command, 1000)
+    text = f"$ txcalc {command}\n{result.output}" + "exit code 1\n" * result.exit_code
     if update_golden:
-        FILES[command].write_text(f"$ txcalc {command}\n{result.output}", "utf-8")
-    assert FILES[command].read_text("utf-8").partition("\n")[2] == result.output
+        FILES[command].write_text(text, "utf-8")
+    assert FILES[command].read_text("utf-8") == text
     if "--format" in command or "--plot" in command:
         return
     assert max(map(len, narrow)) <= 80

@@ -331,7 +331,7 @@ def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
     small = replace(ONE, accelerator=replace(ONE.accelerator, memory=1))
     search = Search(load(DECODER, {"lora.rank": 4}), Recipe(tokens=1, frozen="nf4"), small, 1, 1)
     assert search.run(given=False).refused.endswith(" KiB")
-    assert search.run().refused.endswith(' KiB (more GPUs); without ":1" the smallest number that fits is found')
+    assert search.run().refused.endswith(' KiB (more GPUs); --gpu without ":1" finds the fewest GPUs on which one fits')
 
 
 @pytest.mark.parametrize(("reserved", "fits"), [(79, True), (80, True), (81, False)])

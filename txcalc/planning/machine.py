@@ -39,11 +39,9 @@ def slow_link(accelerator: Accelerator) -> str:
     rate, source = f"{accelerator.link / 1e9:g} GB/s", accelerator.sources.get("link", "")
     if source == "--link":
         return f"GPUs are linked at {rate} (--link)"
-    how = (
-        " through the host, by PCIe 4.0 x4,"
-        if "through the host" in source
-        else " by PCIe" * ("pcie" in source.lower())
-    )
+    how = " by PCIe" if "pcie" in source.lower() else ""
+    if "through the host" in source:
+        how = " through the host, by PCIe 4.0 x4,"
     return f"GPUs are linked{how} at {rate} one way (--link changes it)"
 
 

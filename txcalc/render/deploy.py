@@ -147,11 +147,7 @@ def comparison(answer: DeployComparison) -> Report:
     )
     answers = [each for each in answer.deployments if isinstance(each, Deploy)]
     against = [f"{each.layout.gpus} × {each.gpu.name}: {serving.api(each, each.api)}" for each in answers if each.api]
-    header = [
-        *_advice(answer),
-        *against,
-        *(serving.shared(answers, speeds[0]) if speeds else []),
-    ]
+    header = [*_advice(answer), *against, *(serving.shared(answers, speeds[0]) if speeds else [])]
     return Report([Table("", headings, rows, left=frozenset({0, 2}))], header, list(notes))
 
 
@@ -172,9 +168,8 @@ def _advice(answer: DeployComparison) -> list[str]:
     that serves the load; or that none does."""
     plans = [each for each in answer.deployments if isinstance(each, Deploy) and each.speed]
     if answer.failed:
-        return [
-            "none serves this load" + " within the limits" * any(each.speed and each.speed.limits for each in plans)
-        ]
+        limited = any(each.speed and each.speed.limits for each in plans)
+        return ["none serves this load within the limits" if limited else "none serves this load"]
     lines = []
     for each in plans:
         speed, name = each.speed, f"{each.layout.gpus} × {each.gpu.name}"

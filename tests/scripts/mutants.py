@@ -316,7 +316,6 @@ class Outcome(NamedTuple):
 
 def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, sample: int = 0) -> Iterator[Outcome]:
     """Mutants in turn, each the same whatever is drawn beside it."""
-
     seen: Counter[str] = Counter()
     for number in numbers:
         original = configs[number % len(configs)]

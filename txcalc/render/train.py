@@ -9,7 +9,7 @@ from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator, TrainingRu
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, column, duration, exact, percent, rounded
-from txcalc.units import iec, short, si_bytes
+from txcalc.units import iec, seconds, short, si_bytes
 
 MAX_RANKS = 10
 # Where the time of a step goes, in the words of the table.
@@ -258,7 +258,8 @@ def _run(run: TrainingRun, adapters: bool) -> Table:
         carbon = column("CO2", "kg", f"CO2 at {run.grid_g_per_kwh:g} g/kWh")
         rows.append([carbon, _thousands(run.co2_kg, "kg", "t")])
     if run.deadline:
-        rows.append([column("GPUs in time", "GPUs", f"GPUs for {run.deadline.days:g} days"), exact(run.deadline.gpus)])
+        deadline = seconds(run.deadline.days * 86400)
+        rows.append([column("GPUs in time", "GPUs", f"GPUs for {deadline}"), exact(run.deadline.gpus)])
     if run.budget:
         tokens = column("tokens for the budget", "tokens", f"tokens for {run.budget.money:,.0f}")
         rows.append([tokens, rounded(run.budget.tokens)])

@@ -81,6 +81,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     interval      decode steps between two polls for new requests
     gathers       copies that share experts poll when all have a request, at the latest after `interval` steps
     wide_states   recurrent states are kept in fp32
+    windows_whole   the cache keeps every token of layers with windows
     marlin        Marlin, the kernels for any four bits, multiplies MXFP4 experts
     adapters      LoRA adapters in memory, of rank `rank`; each request uses one
     """
@@ -101,6 +102,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     gathers: bool = False
     marlin: bool = False
     wide_states: bool = False
+    windows_whole: bool = False
 
     @property
     def streams(self) -> bool:
@@ -127,10 +129,9 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     @property
     def window_room(self) -> tuple[int, int]:
-        """Tokens paged beside a window, in prefill and later. SGLang pages all or 80 % (disable_hybrid_swa_memory,
-        swa_full_tokens_ratio), llama.cpp a chunk."""
-        name = self.memory.profile.engine if self.memory else ""
-        later = {"sglang": MAX_TOKENS, "llama.cpp": self.chunk}.get(name, 1)
+        """Tokens paged beside a window, in prefill and later; llama.cpp pages a chunk."""
+        pages_chunk = self.memory is not None and self.memory.profile.engine == "llama.cpp"
+        later = MAX_TOKENS if self.windows_whole else self.chunk if pages_chunk else 1
         return max(self.chunk, later), later
 
     @property
@@ -224,12 +225,16 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
     format that the engine does not support there."""
     if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
+    name, limits = memory.profile.engine, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
     # llama.cpp keeps the embedding table in RAM, unless the memory is unified
     tables_in_ram = memory.profile.rules.offloads and not memory.accelerator.unified and divides(model)
     return replace(
         plain,
         chunk=memory.most_tokens,
-        wide_states=plain.wide_states or memory.profile.engine in ("sglang", "llama.cpp"),
+        wide_states=plain.wide_states or name in ("sglang", "llama.cpp"),
+        # SGLang pages all or 80 % (disable_hybrid_swa_memory, swa_full_tokens_ratio); llama.cpp has windows only for
+        # models that have other layers too (llama-model.cpp: Mistral's and Phi-3's are not used)
+        windows_whole=name == "sglang" or (name == "llama.cpp" and len(limits) == 1),
         memory=memory,
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),

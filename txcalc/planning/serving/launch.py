@@ -91,7 +91,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         length = f"{plan.context:,} tokens each"
         comments.append(f"# {requests} at once, {length} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
-        comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
+        gpus = "1 GPU" if layout.gpus == layout.dp else f"{layout.replica.gpus} GPUs"
+        comments.append(f"# {layout.dp} of these, each on {gpus}, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
     return "\n".join([*comments, *comment, _lines(start, flags)])
@@ -178,7 +179,9 @@ def _dynamo(plan: Plan, weights: CommandWeights, pools: Pools | None, guess: Spe
         flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
-        lines.append(f"# {copies} of these, each on {worker.gpus} GPUs{f', for {role}' if role else ''}")
+        lines.append(
+            f"# {copies} of these, each on {worker.gpus} GPU{'s' * (worker.gpus > 1)}{f', for {role}' if role else ''}"
+        )
         lines.append(_lines("python -m dynamo.vllm", flags))
     return lines
 

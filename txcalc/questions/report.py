@@ -45,7 +45,9 @@ class ServingGrid(o.Options):
     context: Annotated[o.Lengths | None, CONTEXTS] = None
     concurrency: Annotated[
         o.Lengths | None,
-        o.CONCURRENCY.with_help("Loads of the serving grid (default: 1,8,32,128,512).", value="N,…", parse=None),
+        o.CONCURRENCY.with_help(
+            f"Loads of the serving grid (default: {','.join(map(str, data.USERS))}).", value="N,…", parse=None
+        ),
     ] = None
     weights: Annotated[
         o.Names | None, o.WEIGHTS.with_help("Formats of the serving grid (default: native).", value="FORMAT,…")

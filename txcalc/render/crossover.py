@@ -78,9 +78,9 @@ def _lengths(rows: Sequence[Crossing], description: str) -> Table:
     cells = {(row.rule, row.attention): cell(row.tokens) if row.tokens else NEVER for row in rows}
     lines = [[rule, cells[rule, "dense"], cells[rule, "masked"]] for rule in dict.fromkeys(row.rule for row in rows)]
     headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
-    title = f"{rows[0].model}: crossover length"
-    of = f"{rows[0].model} ({description})" if description else rows[0].model
-    return Table(f"{of}: crossover length in tokens", headings, lines, name=title)
+    model = rows[0].model
+    title = f"{model} ({description})" if description else model
+    return Table(f"{title}: crossover length in tokens", headings, lines, name=f"{model}: crossover length")
 
 
 def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:

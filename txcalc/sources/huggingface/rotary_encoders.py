@@ -132,7 +132,7 @@ def modernbert_decoder(c: Config) -> Raw:
     raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
     if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:
         c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
-    period = c.size("global_attn_every_n_layers", default=3) if "global_attn_every_n_layers" in c else 3
+    period = c.size("global_attn_every_n_layers") if "global_attn_every_n_layers" in c else 3
     reach = c.size("local_attention", default=128)
     if reach < 2:
         c.fault("local_attention", reach, "2 or more: half of it is the window")

@@ -504,14 +504,15 @@ def deploy(
         raise InputError("options", refused[:1])
     if len(pairs) == 1:
         return scenario.answer(*pairs[0], single_plan=True)
-    deployments: list[Deploy | Refusal] = []
+    deployments, errors = list[Deploy | Refusal](), dict[str, InputError]()
     for model, kind, number, each in pairs:
         try:
             deployments.append(scenario.answer(model, kind, number, each))
         except InputError as error:
             deployments.append(Refusal(model.name, kind.name, str(error)))
+            errors[str(error)] = error
     if all(isinstance(each, Refusal) for each in deployments):
-        raise InputError("deploy", dict.fromkeys(each.refused for each in deployments if isinstance(each, Refusal)))
+        raise InputError("deploy", errors) if len(errors) > 1 else next(iter(errors.values()))
     # The type says one deployment: of several only `deployments` is there.
     compared = _compared(deployments)
     return cast(Deploy, DeployComparison(deployments=compared, draw=_picture("comparison_picture", compared)))

@@ -210,3 +210,8 @@ def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) ->
     if "." in text and power == 0:
         text = text.rstrip("0").rstrip(".")
     return f"{text} {names[power]}".rstrip()
+
+
+def number_of(noun: str, number: int) -> str:
+    """`1 user`, `2,000 users`."""
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -333,8 +333,8 @@ def verify(
     if layout is not None:
         if not call.sources:
             raise InputError("verify", ["expected models"])
-        others = ("workers", "layers", "against", "symbolic", "gpu", "record")
-        unused = {f"--{name}": values[name] not in (None, False) for name in others}
+        unsupported = ("workers", "layers", "against", "symbolic", "gpu", "record")
+        unused = {f"--{name}": values[name] not in (None, False) for name in unsupported}
         unused |= {"--oracle": "oracles" in values, "--dtype": values["dtype"] != "fp32"}
         refuse(unused, "does not work with --layout")
         models = options.models(call.sources, call.ignore, changes)

@@ -40,9 +40,8 @@ def slow_link(accelerator: Accelerator) -> str:
     if source == "--link":
         return f"GPUs are linked at {rate} (--link)"
     how = " by PCIe" if "pcie" in source.lower() else ""
-    if "through the host" in source:
-        how = " through the host, by PCIe 4.0 x4,"
-    return f"GPUs are linked{how} at {rate} one way (--link changes it)"
+    known = f"{source}; " if source.startswith("by convention") else ""
+    return f"GPUs are linked{how} at {rate} one way ({known}--link changes it)"
 
 
 class Message(NamedTuple):

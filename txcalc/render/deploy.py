@@ -11,7 +11,7 @@ from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
 from txcalc.questions.deployment import AcceleratorInfo
 from txcalc.render import serving
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent
-from txcalc.units import iec
+from txcalc.units import iec, number_of
 
 LAYOUTS = 10  # shown
 MOST_NOTES = 3  # without --detail
@@ -54,7 +54,7 @@ def _header(answer: Deploy, detail: bool) -> list[str]:
         within = " within the limits" if largest.within_limits else ""
         verdicts.append(f"largest load that fits{within}: {serving.load(largest)}")
     plan = [
-        f"{serving.number_of('sequence', work.concurrency)} of {work.context:,} tokens{halves}; "
+        f"{number_of('sequence', work.concurrency)} of {work.context:,} tokens{halves}; "
         f"weights {engine.weights}, cache {engine.kv}",
     ]
     if (ram := answer.engine.ram) and ram.host and ram.free_bytes is not None:
@@ -87,7 +87,7 @@ def _memory_lines(answer: Deploy) -> list[str]:
     beyond = f"; the model supports {trained:,} tokens" if trained and exceeds else ""
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
-    most = serving.number_of("such sequence", answer.max_concurrency)
+    most = number_of("such sequence", answer.max_concurrency)
     capacity = f"at most {most}, or {work.concurrency:,} of {longest}"
     if answer.max_context == 0:
         capacity, beyond = "no sequence of any length fits", ""
@@ -107,7 +107,7 @@ def verdict(answer: Deploy) -> str:
     if answer.limit == "RAM" and answer.engine.ram:
         lacking = f"RAM lacks {iec(-(answer.engine.ram.free_bytes or 0))}"
     if answer.max_concurrency:
-        asked = serving.number_of("sequence", answer.workload.concurrency)
+        asked = number_of("sequence", answer.workload.concurrency)
         return f"fits {answer.max_concurrency:,} of {asked} at the full context on {gpus}: {lacking}"
     narrower = "; fit tells which formats do" if answer.limit == "weights" else ""
     return f"does not fit on {gpus}: {lacking}{narrower}"
@@ -195,7 +195,7 @@ def _limits(answer: Deploy) -> Table:
     rows: list[tuple[Any, Any]] = [
         (column("most sequences", "", f"max concurrency at {work.context:,} tokens"), answer.max_concurrency),
         (
-            column("longest context", "", f"max context with {serving.number_of('sequence', work.concurrency)}"),
+            column("longest context", "", f"max context with {number_of('sequence', work.concurrency)}"),
             "not limited by memory" if context is None else context,
         ),
         ("fewest GPUs that hold it in memory", "more than tried" if answer.min_gpus is None else answer.min_gpus),

@@ -26,7 +26,7 @@ from txcalc.questions.deployment import (
     UnsuitedReplica,
 )
 from txcalc.render.report import Table, TableCell, cell, column, duration
-from txcalc.units import seconds, short, three
+from txcalc.units import number_of, seconds, short, three
 
 Item = TypeVar("Item")
 FRONT = 12  # points shown
@@ -49,11 +49,11 @@ def headline(answer: Deploy, speed: Speed) -> list[str]:
     """The speed at the load; if that is not sustainable, of one prefill and one step alone."""
     steady = speed.steady
     if steady.timed:
-        load, together, apart = _load(speed), "", []
+        load, label, pools_line = _load(speed), "", []
         if (pools := speed.disaggregated) and pools.steady.timed:
             gpus = f"{pools.prefill.layout.gpus:,} of {pools.gpus:,} GPUs for prefill"
-            together, apart = ", not disaggregated", [f"{load}, {gpus}: {_times(pools.steady)}"]
-        return [*apart, f"{load}{together}: {_times(steady)}", *_speculation(speed), *_queue(answer, speed)]
+            label, pools_line = ", not disaggregated", [f"{load}, {gpus}: {_times(pools.steady)}"]
+        return [*pools_line, f"{load}{label}: {_times(steady)}", *_speculation(speed), *_queue(answer, speed)]
     achievable, floor = speed.achievable, speed.floor
     prefill = "a pass" if achievable.tpot_s is None else "prefill"
     times = _bounded_time(prefill, achievable.ttft_s, floor.ttft_s, achievable.ttft_bound)
@@ -257,10 +257,6 @@ def tables(answer: Deploy, speed: Speed, detail: bool = True) -> list[Table]:
     return [*result, *last]
 
 
-def number_of(noun: str, number: int) -> str:
-    return f"{number:,} {noun}{'s' * (number != 1)}"
-
-
 def _rate(value: float | None) -> TableCell:
     return cell(None) if value is None else TableCell(value, three(value))
 
@@ -388,9 +384,9 @@ def _simulation(speed: Speed, run: Simulation) -> Table:
 def _loads(speed: Speed, most: int | None) -> Table:
     """Loads of the layout; without a load of one's own, up to the capacity, and the cost of that alone."""
     points: Sequence[Point] = speed.batches if most is None else _spaced(speed.batches, most)
-    own = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
-    if own and most is not None:
-        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *own)}
+    asked = [point for point in speed.batches if point.sequences == speed.sequences and point not in points]
+    if asked and most is not None:
+        by_users = {point.sequences: point for point in (*_spaced(speed.batches, most - 1), *asked)}
         points = [by_users[users] for users in sorted(by_users)]
     costly = points
     if speed.capacity and most is not None:

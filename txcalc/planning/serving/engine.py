@@ -18,13 +18,12 @@ from txcalc.parts.leaf import Leaf, Recurrence
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import is_gguf, is_mlx, tower_layout, unsupported
+from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
 BLOCK = 16  # tokens of a page of the cache
 CHUNK = 8192  # tokens of a prefill step, of no engine
-WIDE_STATES = ("nemotron_h", "qwen3_5")  # model types with recurrent states in fp32 (mamba_ssm_dtype), as in vLLM
 MLX_CHUNK = 2048  # of mlx-lm's (generate.py, prefill_step_size)
 
 
@@ -129,9 +128,9 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     @property
     def window_room(self) -> tuple[int, int]:
-        """Tokens paged beside a window, in prefill and later; llama.cpp pages a chunk."""
-        pages_chunk = self.memory is not None and self.memory.profile.engine == "llama.cpp"
-        later = MAX_TOKENS if self.windows_whole else self.chunk if pages_chunk else 1
+        """Tokens paged beside a window, in prefill and later."""
+        paged = self.memory.profile.rules.windows if self.memory else "window"
+        later = MAX_TOKENS if self.windows_whole else self.chunk if paged == "chunk" else 1
         return max(self.chunk, later), later
 
     @property
@@ -215,7 +214,7 @@ def engine(
     plain = EngineConfig(
         weights=form, kv=kv, block=block, chunk=chunk, reserve=reserved, weights_name=weights, prefix=prefix,
         offload=offload, adapters=adapters[0], rank=adapters[1], interval=interval, gathers=gathers,
-        wide_states=model.description.model_type.startswith(WIDE_STATES),
+        wide_states=model.description.model_type.startswith(tuple(data()["states"]["fp32"])),
     )  # fmt: skip
     return plain if memory is None else with_engine(plain, model, memory, reserve)
 
@@ -225,16 +224,14 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
     format that the engine does not support there."""
     if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
-    name, limits = memory.profile.engine, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
+    rules, limits = memory.profile.rules, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
     # llama.cpp keeps the embedding table in RAM, unless the memory is unified
-    tables_in_ram = memory.profile.rules.offloads and not memory.accelerator.unified and divides(model)
+    tables_in_ram = rules.offloads and not memory.accelerator.unified and divides(model)
     return replace(
         plain,
         chunk=memory.most_tokens,
-        wide_states=plain.wide_states or name in ("sglang", "llama.cpp"),
-        # SGLang pages all or 80 % (disable_hybrid_swa_memory, swa_full_tokens_ratio); llama.cpp has windows only for
-        # models that have other layers too (llama-model.cpp: Mistral's and Phi-3's are not used)
-        windows_whole=name == "sglang" or (name == "llama.cpp" and len(limits) == 1),
+        wide_states=plain.wide_states or rules.wide_states,
+        windows_whole=rules.windows == "all" or (rules.windows == "chunk" and len(limits) == 1),
         memory=memory,
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),

@@ -28,6 +28,9 @@ class EngineRules(NamedTuple):
     offloads          the host computes what its RAM holds: the token table, layers, experts
     stages            it splits a model over GPUs by layers, linked or not
     shared_kernels    one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
+    wide_states       it keeps recurrent states in fp32
+    windows           what it pages of layers with windows: the `window`; `all` tokens; or the window and a `chunk`, in
+                      models that have other layers too, and all tokens in those that have not
     streams           shared experts run beside the routed ones in decode, on a second stream
     """
 
@@ -41,15 +44,30 @@ class EngineRules(NamedTuple):
     offloads: bool = False
     stages: bool = False
     shared_kernels: bool = False
+    wide_states: bool = False
+    windows: str = "window"
     streams: bool = True
 
 
 ENGINES = {
     "vllm": EngineRules("vLLM", share=Fraction(1, 10), keeps_rope_cache=True, pads_mxfp4=True, divides=True),
-    "sglang": EngineRules("SGLang", fixed=True, divides=True),
+    "sglang": EngineRules(
+        "SGLang",
+        fixed=True,
+        divides=True,
+        wide_states=True,
+        windows="all",  # or 80 %: disable_hybrid_swa_memory, swa_full_tokens_ratio
+    ),
     "trtllm": EngineRules("TensorRT-LLM"),
     "llama.cpp": EngineRules(
-        "llama.cpp", batch_logits=True, offloads=True, stages=True, shared_kernels=True, streams=False
+        "llama.cpp",
+        batch_logits=True,
+        offloads=True,
+        stages=True,
+        shared_kernels=True,
+        streams=False,
+        wide_states=True,
+        windows="chunk",
     ),
 }
 

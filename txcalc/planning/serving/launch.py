@@ -29,6 +29,7 @@ from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, prof
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
+from txcalc.units import number_of
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -91,7 +92,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         length = f"{plan.context:,} tokens each"
         comments.append(f"# {requests} at once, {length} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
-        gpus = "1 GPU" if layout.gpus == layout.dp else f"{layout.replica.gpus} GPUs"
+        gpus = number_of("GPU", layout.replica.gpus)
         comments.append(f"# {layout.dp} of these, each on {gpus}, behind a load balancer")
     elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
@@ -179,9 +180,8 @@ def _dynamo(plan: Plan, weights: CommandWeights, pools: Pools | None, guess: Spe
         flags: Flags = [("--model", weights.checkpoint), *_vllm_flags(plan, weights, worker, each, guess)]
         if role:
             flags += [("--disaggregation-mode", role), ("--kv-transfer-config", shlex.quote(NIXL))]
-        lines.append(
-            f"# {copies} of these, each on {worker.gpus} GPU{'s' * (worker.gpus > 1)}{f', for {role}' if role else ''}"
-        )
+        purpose = f", for {role}" if role else ""
+        lines.append(f"# {copies} of these, each on {number_of('GPU', worker.gpus)}{purpose}")
         lines.append(_lines("python -m dynamo.vllm", flags))
     return lines
 

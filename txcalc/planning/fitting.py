@@ -16,7 +16,7 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import with_offload
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import is_personal
+from txcalc.planning.serving.engine_profiles import is_personal, served_by
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import OffloadRequest, divides
 from txcalc.planning.serving.rank_memory import RankBytes
@@ -46,6 +46,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     best             of several formats of the model on these accelerators, the one to take
     engine           whose memory it is, where one is named or runs the format on these accelerators
     kind             the model's: decoder, encoder …
+    listed           a language model that an engine serves; --all and CSV have the others too
     known            how and where it is known, of a module that is measured
     """
 
@@ -67,6 +68,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     best: bool = False
     engine: str = ""
     kind: str = ""
+    listed: bool = True
     known: dict[str, str] | None = None
 
     @classmethod
@@ -75,8 +77,13 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return cls(
             model=model.name, params=model.params, weights=weights, asked=asked, gpu=gpu, layout="", context=context,
             fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None, refused=why,
-            kind=model.kind,
+            kind=model.kind, listed=_listed(model),
         )  # fmt: skip
+
+
+def _listed(model: Model) -> bool:
+    """Whether the table has a model without --all."""
+    return model.kind in ("decoder", "recurrent", "hybrid") and bool(served_by(model))
 
 
 def shortage(room: int, ram_free: int | None) -> int:
@@ -150,6 +157,7 @@ class FormatFits:
             ram_free_bytes=ram_free,
             engine=str(engine.memory.profile) if engine.memory else "",
             kind=model.kind,
+            listed=_listed(model),
         )
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:

@@ -688,7 +688,7 @@ class Scenario(Struct, frozen=True, kw_only=True):
         notes += [f"no speed: {unknown}"] if unknown else speed.notes if speed else []
         notes += plan.notes
         undecided = self.profile if not (engine.memory or is_mlx(engine.weights)) and is_personal(kind) else None
-        if undecided and not unsupported(undecided, engine.weights, kind, engine.kv):
+        if undecided and not unsupported(undecided, model, engine.weights, kind, engine.kv):
             notes.append(f"no engine is named: fit counts llama.cpp on {kind.title} (--engine llama.cpp)")
         api = None
         if self.api is not None and serving and speed:

@@ -10,7 +10,6 @@ from txcalc.questions.fit import Cards, Fit
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import iec, three
 
-SERVED = ("decoder", "recurrent", "hybrid")  # kinds that people serve; --all and CSV have the others too
 SIZES = (
     (20 * 10**9, "20 B parameters and more"),
     (7 * 10**9, "7 to 20 B"),
@@ -26,7 +25,7 @@ def report(answer: Fit, form: str) -> Report:
     for row in answer.rows:
         models.setdefault(row.model, []).append(row)
     fitting = [name for name, rows in models.items() if any(row.fits for row in rows)]
-    served = [name for name in fitting if models[name][0].kind in SERVED]
+    served = [name for name in fitting if models[name][0].listed]
     grouped = answer.only_fits and form == "table" and bool(served)
     wanted = served if grouped else fitting if answer.only_fits else models
     model_names = sorted(wanted, key=lambda name: (-models[name][0].params, name))
@@ -65,7 +64,7 @@ def report(answer: Fit, form: str) -> Report:
         speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
         header.append(", ".join(["the first format that fits", *speeds, *room]))
     if grouped and (omitted := len(fitting) - len(served)):
-        header.append(f"{omitted} of them, encoders and encoder–decoders, are left out of the table (--all)")
+        header.append(f"{omitted} of them, encoders and models that no engine serves, are left out (--all)")
     return Report([table], header, answer.notes, not answer.failed)
 
 

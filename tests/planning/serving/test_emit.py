@@ -20,6 +20,7 @@ from txcalc.planning.serving.launch import ENGINES
 emit = Command("deploy")
 FLAGS: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "data/serving/flags.toml").read_text())
 
+MTP = ("--set", "predictors=1", "--draft", "mtp", "--acceptance", "70%")
 LLAMA = ("llama-3.1-70b", "--gpu", "h100-sxm:8", "--tp", "4", "--context", "8k", "--concurrency", "32")
 
 
@@ -193,6 +194,10 @@ def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
         (("gpt2", "--gpu", "l4:1"), "--dtype float32 ", "vllm"),
         (("qwen3-8b", "--gpu", "h100:1", "--context", "128k"), "refuses more than the model's 40,960 tokens", "sglang"),
         (("llama-4-scout", "--gpu", "h200:8"), "--language-model-only", "vllm"),  # whose towers no plan holds
+        (("bert-large", "--gpu", "h100:1"), "--is-embedding ", "sglang"),
+        (("bert-large", "--gpu", "h100:1"), "--parallel 256 ", "llama.cpp"),  # its memory is enough for 1,024
+        (("deepseek-v3", "--gpu", "h200:8", "--engine", "trtllm"), "--tp_size 8 ", "trtllm"),  # it was tp=2 dp=4
+        (("qwen3.5-27b", "--gpu", "h100:2", *MTP), "--mamba-scheduler-strategy extra_buffer ", "sglang"),
     ):
         out = emit(*argv, "--emit", engine)[1]
         assert flag in out if flag else "serve" in out and "--block-size" not in out and "--page-size" not in out
@@ -231,6 +236,7 @@ def test_engine_and_format_agree_with_the_command() -> None:
         ((*gguf, "--emit", "sglang"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
         ((*LLAMA, "--engine", "sglang", "--emit", "dynamo"), "--engine is 'SGLang', expected vLLM, which"),
         ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),
+        (("t5-3b", "--gpu", "h100:1", "--emit", "vllm"), "serves t5-3b (encoder-decoder) (TensorRT-LLM)"),
         ((*LLAMA, "--emit", "ollama"), "Ollama splits a model by layers, and the plan's layout is tp=4"),
         ((*LLAMA[:2], "h100:1", "--emit", "vllm"), "the plan does not fit (its weights)"),
         ((*gguf, "--adapters", "1", "--adapter-rank", "8", "--emit", "ollama"), "cannot set --adapters"),

@@ -116,14 +116,16 @@ class Planner:
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
         """The layouts that the model and the engine allow and whose tensors the weights' format can store."""
-        if self.engine.memory and self.engine.memory.profile.rules.stages:
-            given, profile = fixed or {}, self.engine.memory.profile
+        given, profile = fixed or {}, self.engine.memory.profile if self.engine.memory else None
+        if profile and profile.rules.stages:
             if split := [axis for axis in ("tp", "ep") if given.get(axis, 1) > 1]:
                 expected = f"1: {profile.rules.title} splits a model over GPUs by layers"
                 fix = f"--pp N{', or another --engine' if profile.default else ''}"
                 raise InputError("layout", [Fault(f"--{axis}", given[axis], expected, fix) for axis in split])
-            fixed = {**given, "tp": 1, "ep": 1}
-        return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
+            given = {**given, "tp": 1, "ep": 1}
+        whole = profile is not None and profile.rules.attention_dp and "tp" not in given
+        layouts = (layout for layout in self.sharding.layouts(gpus, given) if not self.refusal(layout))
+        return (layout for layout in layouts if not whole or layout.tp == 1 or layout.sharing == 1)
 
     def refusal(self, layout: Layout) -> InputError | None:
         """The reason why the weights' format cannot store a rank's tensors, or the engine cannot load them. Pipeline

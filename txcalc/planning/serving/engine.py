@@ -221,8 +221,8 @@ def engine(
 
 def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve: Reserve | None) -> EngineConfig:
     """The settings with an engine's kernels, steps, memory and reserve on an accelerator. Errors: `InputError` for a
-    format that the engine does not support there."""
-    if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
+    model or a format that the engine does not support there."""
+    if lacking := unsupported(memory.profile, model, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
     rules, limits = memory.profile.rules, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
     # llama.cpp keeps the embedding table in RAM, unless the memory is unified
@@ -261,8 +261,8 @@ def on_accelerator(
     if is_mlx(form):
         none = Reserve(Fraction(0), 0, "mlx-lm reserves none")
         return replace(plain, chunk=memory.tokens or MLX_CHUNK, reserve=reserve or none)
-    gguf = is_gguf(form)  # with a cache that llama.cpp lacks it is refused
-    if not (gguf or preferred) or unsupported(memory.profile, form, accelerator, "bf16" if gguf else plain.kv):
+    usable = preferred and not unsupported(memory.profile, model, form, accelerator, plain.kv)
+    if not (usable or is_gguf(form)):
         return plain
     return with_engine(plain, model, memory, reserve)
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
+from txcalc.model import Model
 from txcalc.planning.formats.weights import GGML, Format, Mixed, plain
 from txcalc.units import parse_bytes
 
@@ -26,6 +27,7 @@ class EngineRules(NamedTuple):
     divides           it loads no rows that end within a group, and no shards that end within a tile (vllm-project/vllm
                       issues 17569 and 21695; sgl-project/sglang issues 3345 and 26107)
     offloads          the host computes what its RAM holds: the token table, layers, experts
+    attention_dp      copies of the attention that share experts have one GPU each (enable_attention_dp)
     stages            it splits a model over GPUs by layers, linked or not
     shared_kernels    one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
     wide_states       it keeps recurrent states in fp32
@@ -42,6 +44,7 @@ class EngineRules(NamedTuple):
     pads_mxfp4: bool = False
     divides: bool = False
     offloads: bool = False
+    attention_dp: bool = False
     stages: bool = False
     shared_kernels: bool = False
     wide_states: bool = False
@@ -58,7 +61,7 @@ ENGINES = {
         wide_states=True,
         windows="all",  # or 80 %: disable_hybrid_swa_memory, swa_full_tokens_ratio
     ),
-    "trtllm": EngineRules("TensorRT-LLM"),
+    "trtllm": EngineRules("TensorRT-LLM", attention_dp=True),
     "llama.cpp": EngineRules(
         "llama.cpp",
         batch_logits=True,
@@ -231,9 +234,20 @@ def is_served(accelerator: Accelerator) -> bool:
     return any(_runs(name, "", accelerator) for name in ENGINES if name != data()["personal"]["engine"])
 
 
-def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
-    """A fault where an engine's version has no kernels for a format of weights or cache on a card, naming the engines
-    that have; None: it has."""
+def served_by(model: Model) -> list[str]:
+    """Engines whose servers run models of its kind and type."""
+    names = {model.kind, model.description.model_type}
+    return [name for name in ENGINES if names.isdisjoint(data()["unserved"][name])]
+
+
+def unsupported(
+    chosen: EngineProfile, model: Model, form: Format, accelerator: Accelerator | None, kv: str = "bf16"
+) -> Fault | None:
+    """A fault where an engine's server does not run a model, or its version has no kernels for a format of weights or
+    cache on a card, naming the engines that have; None: it has."""
+    if chosen.engine not in (engines := served_by(model)):
+        fix = ", ".join(ENGINES[name].title for name in engines) or "--engine none"
+        return Fault("--engine", chosen.rules.title, f"an engine that serves {model.name} ({model.kind})", fix)
     on = f" on {accelerator.title}" if accelerator else ""
     if not _runs(chosen.engine, "", accelerator):
         titles = [ENGINES[name].title for name in ENGINES if _runs(name, "", accelerator)]

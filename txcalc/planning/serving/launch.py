@@ -113,7 +113,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         expected = f"{runs.rules.title}, which --emit {engine} starts"
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
     chosen = planned or runs
-    if lacking := unsupported(chosen, config.weights, plan.planner.accelerator, config.kv):
+    if lacking := unsupported(chosen, plan.planner.model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
@@ -302,6 +302,8 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
     flags += _above_one(("--pp-size", layout.pp), ("--dp-size", layout.dp))
     if shared:
         flags.append(("--enable-dp-attention", None))
+    if plan.planner.model.kind == "encoder":
+        flags.append(("--is-embedding", None))
     flags += _above_one(("--ep-size", layout.ep))
     sequences = running(plan, layout) * (layout.dp if shared else 1)
     # It keeps a few tokens of the context for itself (managers/tp_worker.py: max_req_input_len = context - 6).
@@ -322,6 +324,8 @@ def _sglang(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | No
         method = _method(plan, 1)
         if shared and method in ("STANDALONE", "NGRAM"):
             raise InputError("--emit", ["SGLang shares experts between copies only with EAGLE drafts, or mtp"])
+        if plan.planner.model.kind in ("hybrid", "recurrent"):  # docs.sglang.io, basic_usage/qwen3: MambaRadixCache
+            flags.append(("--mamba-scheduler-strategy", "extra_buffer"))
         flags.append(("--speculative-algorithm", method))
         if where := _drafter(plan):
             flags.append(("--speculative-draft-model-path", where))

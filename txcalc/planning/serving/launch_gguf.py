@@ -11,6 +11,7 @@ from txcalc.planning.formats.names import NATIVE
 from txcalc.planning.formats.weights import plain
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Plan
+from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.launch_weights import CommandWeights, name_of, to_fill_in
 from txcalc.planning.serving.offload import count, divides
 from txcalc.planning.serving.points import SpeculativeDecoding
@@ -76,6 +77,8 @@ def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding
     flags.append(("--flash-attn", "off" if engine.memory and engine.memory.score_bytes else "on"))
     if word := _cache(plan, CACHES, "llama.cpp"):
         flags += [("--cache-type-k", word), ("--cache-type-v", word)]
+    if model.kind == "encoder":
+        flags.append(("--embeddings", None))
     if model.multimodal and not model.left_out:
         flags.append(("--mmproj", to_fill_in("MMPROJ", f"the projector's .gguf file of {name_of(model)}")))
     if guess:
@@ -114,7 +117,10 @@ def slots(plan: Plan, name: str) -> int:
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
         raise InputError("--emit", [f"{name} splits a model by layers, and the plan's layout is {layout} (--tp 1)"])
-    return min(running(plan, layout), plan.best.max_concurrency // layout.dp)
+    engine = profile("llama.cpp")
+    assert engine is not None
+    most = int(engine.numbers["most_sequences"])
+    return min(running(plan, layout), plan.best.max_concurrency // layout.dp, most)
 
 
 def _gpu_layers(plan: Plan) -> list[int]:

@@ -336,6 +336,7 @@ def verify(
         unsupported = ("workers", "layers", "against", "symbolic", "gpu", "record")
         unused = {f"--{name}": values[name] not in (None, False) for name in unsupported}
         unused |= {"--oracle": "oracles" in values, "--dtype": values["dtype"] != "fp32"}
+        unused |= {"--points": values["symbolic"] is False}
         refuse(unused, "does not work with --layout")
         models = options.models(call.sources, call.ignore, changes)
         if torchrun is not None:

@@ -123,10 +123,13 @@ def kv(
         model.workload(batch=sequences)
     encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     ledgers = [model.ledger(tokens=tokens, source=encoder_tokens) for tokens in contexts]
+    start = min(lengths([prompt], "--prompt"))
     if not without_cache and (prompt != 1 or attention != "dense"):
         raise InputError("options", ["--prompt and --attention need --without-cache"])
     sources = {ledger.work.source for ledger in ledgers} if model.has_encoder_apart else set()
     notes = model.all_notes
+    if any(entry.leaf.cache_kind == "state" for entry in model.entries):
+        notes.append(f"recurrent states are in {dtypes[0]} like the rest; engines keep some in fp32 (deploy)")
     if model.context and max(contexts) > model.context:
         notes.append(f"{max(contexts):,} tokens exceed its context of {model.context:,}")
     return Kv(
@@ -135,7 +138,7 @@ def kv(
         cache=growth(ledgers[-1], cache_bits_of(dtypes[0])),
         holds=holders(ledgers[-1]),
         rows=cache_rows(ledgers, batches, dtypes, model.has_encoder_apart),
-        generation=generation_cost(model, contexts, length(prompt, "--prompt"), attention) if without_cache else None,
+        generation=generation_cost(model, contexts, start, attention) if without_cache else None,
         notes=tuple(notes),
         draw=lambda: picture(model, contexts, batches, dtypes, encoder_tokens),
     )

@@ -141,7 +141,7 @@ def test_rows_and_digits_are_chosen() -> None:
     run = Command()
     two = ("compare", "llama-3.1-8b", "gemma-3-12b")
     lines = run(*two, "--rows", "parameters,8,192", "--digits", "2")[1].split("\n\n")[1].splitlines()[2:]
-    assert lines[0].split() == ["parameters", "8.0", "B", "12", "B", "×1.47"]
+    assert lines[0].split() == ["parameters", "8.0", "B", "12", "B", "×1.5"]
     assert [line for line in lines if not line.startswith(" ")][1:] == [
         "FLOPs per token at", "dense, per token", "attention core", "cache at"
     ]  # fmt: skip

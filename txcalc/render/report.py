@@ -162,8 +162,11 @@ def _selected(table: Table, names: Sequence[str]) -> Table:
 
 
 def _in_digits(item: object, digits: int) -> object:
-    """A cell that is a number of at least a million, or bytes."""
+    """A cell that is a number of at least a million, bytes, or a ratio."""
     number = cell(item)
+    if number.text.startswith("×"):
+        small = f"{float(number.value):.{digits}g}"
+        return number._replace(text=f"×{small if number.value < 1 else short(number.value, digits).replace(' ', '')}")
     if isinstance(number.value, int | Fraction) and number.value >= 10**6:
         if number.text in (exact(number.value).text, short(number.value)):
             return number._replace(text=short(number.value, digits))

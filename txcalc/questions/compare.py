@@ -117,7 +117,13 @@ class Compare(Result, tag_field="schema", tag="txcalc/compare/1", kw_only=True):
         ]
 
 
-@o.question("txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b", takes=("--ignore",), draws=True)
+@o.question(
+    "txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b",
+    takes=("--ignore",),
+    draws=True,
+    first=("--set", "--context", "--attention", "--dtype", "--kv", "--match", "--by", "--plot"),
+    examples=("Variants with equal parameters: txcalc compare gpt2 --set h_kv=1 --match params --by F",),
+)
 def compare(
     *sources: o.SourcesArgument,
     context: Annotated[o.Lengths | None, o.CONTEXTS.with_help("Lengths of prefills and caches: 1k,8k,32k.")] = None,

@@ -85,7 +85,12 @@ class Crossover(Result, tag_field="schema", tag="txcalc/crossover/1", kw_only=Tr
     notes: tuple[str, ...]
 
 
-@o.question("txcalc crossover llama-3.1-8b gemma-3-27b", takes=("--set", "--ignore"), draws=True)
+@o.question(
+    "txcalc crossover llama-3.1-8b gemma-3-27b",
+    takes=("--set", "--ignore"),
+    draws=True,
+    first=("--set", "--dtype", "--kv", "--detail", "--plot"),
+)
 def crossover(
     *sources: o.SourcesArgument,
     source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.with_help("Default: as many as tokens.")] = None,

@@ -75,7 +75,10 @@ class Design(Result, tag_field="schema", tag="txcalc/design/1", kw_only=True):
         return max((shape for shape in self.classic if not shape.fits), key=lambda shape: shape.spare, default=None)
 
 
-@o.question("txcalc design --memory 16GB --weights fp16")
+@o.question(
+    "txcalc design --memory 16GB --weights fp16",
+    first=("--params", "--memory", "--compute", "--weights", "--vocab", "--ratio", "--gqa", "--context"),
+)
 def design(
     source: BaseArgument = None,
     *,

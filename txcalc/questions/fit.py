@@ -90,7 +90,11 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
         return self.in_turn or len(self.cards) > 1
 
 
-@o.question("txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro")
+@o.question(
+    "txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro",
+    first=("--gpu", "--memory", "--weights", "--context", "--engine", "--ram", "--all"),
+    examples=("What runs on a card: txcalc fit --gpu 4090",),
+)
 def fit(
     *sources: o.OptionalSources,
     gpu: Annotated[

@@ -133,7 +133,12 @@ class Formula(Result, tag_field="schema", tag="txcalc/formula/1", kw_only=True):
         return import_module("txcalc.render.formula").document(self)  # type: ignore[no-any-return]
 
 
-@o.question("txcalc formula llama-3.1-8b layers.0.attention --tokens 2k", takes=("--set", "--ignore"))
+@o.question(
+    "txcalc formula llama-3.1-8b layers.0.attention --tokens 2k",
+    takes=("--set", "--ignore"),
+    first=("--tokens", "--batch", "--past", "--attention", "--set", "--layout", "--latex"),
+    examples=("Why a block has 12·D² parameters: txcalc formula",),
+)
 def formula(
     source: ModelArgument = None,
     part: Annotated[

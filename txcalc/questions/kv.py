@@ -80,7 +80,13 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
     known: Evidence | None = None
 
 
-@o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)
+@o.question(
+    "txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8",
+    takes=("--set", "--ignore"),
+    draws=True,
+    first=("--context", "--batch", "--kv", "--set", "--without-cache", "--plot"),
+    examples=("What a cache saves: txcalc kv gpt2 --without-cache",),
+)
 def kv(
     source: o.SourceArgument,
     context: Annotated[o.Lengths | None, o.CONTEXTS.with_help("Several: 4k,32k,128k.")] = None,

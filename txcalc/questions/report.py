@@ -103,6 +103,7 @@ class Page(Struct, frozen=True):
     "txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html",
     takes=("--set", "--ignore"),
     formats=False,
+    first=("--gpu", "--train", "--concurrency", "--context", "--weights", "--set", "--out", "--title"),
 )
 def report(
     *sources: o.SourcesArgument,

@@ -174,7 +174,11 @@ QUANTITY = o.Option(
 BY_KIND = o.Option("Split each quantity by kind of part: attention, feed_forward, norm …", group="Workload")
 
 
-@o.question("txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes", draws=True)
+@o.question(
+    "txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes",
+    draws=True,
+    first=("--over", "--quantity", "--set", "--tokens", "--batch", "--out", "--format", "--plot"),
+)
 def sweep(
     *sources: o.SourcesArgument,
     over: Annotated[Mapping[str, Any] | Sequence[str], OVER],

@@ -78,7 +78,12 @@ class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):
         return not self.ok
 
 
-@o.question("txcalc verify gpt2", takes=("--ignore",))
+@o.question(
+    "txcalc verify gpt2",
+    takes=("--ignore",),
+    first=("--oracle", "--layers", "--device", "--symbolic", "--against", "--layout", "--all"),
+    examples=("A training step in a layout: txcalc verify llama-3.2-1b --layout tp=2,fsdp=2",),
+)
 def verify(
     *sources: o.OptionalSources,
     device: Annotated[str, o.DEVICE.with_help("On meta any model size works.")] = "meta",
@@ -100,8 +105,8 @@ def verify(
     oracles: Annotated[
         o.Names,
         o.Option(
-            "Default: parameters, fvcore and flops; on a device also bytes, training, peak and time. Others: saved, "
-            "cache, mask, traffic, other, memory, all. Repeatable.",
+            "A measurement to compare with. Default: parameters, fvcore and flops; on a device also bytes, training, "
+            "peak and time. Others: saved, cache, mask, traffic, other, memory, all. Repeatable.",
             "NAME",
             "Engine",
             "--oracle",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import errno
-import io
 import json
 import os
 import re
@@ -15,7 +13,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from command import Command
@@ -131,35 +128,6 @@ def test_json_is_one_object_with_a_schema(command: str) -> None:
     assert data["schema"] == f"txcalc/{command}/1"
     if command in ("show", "compare", "kv"):  # one place decides for all (`options.chosen`)
         assert run(*example(command), "--format", "json")[1] == out
-
-
-@pytest.mark.drawn(1000)
-@pytest.mark.slow
-@pytest.mark.parametrize("form", ["csv", "markdown", "latex", "html"])
-@pytest.mark.parametrize("command", ["show", "compare", "kv", "presets", "sweep", "crossover", "diff"])
-def test_other_formats_are_what_they_say(command: str, form: str) -> None:
-    needs(command)
-    code, out, err = run(*example(command), "--format", form, FORCE_COLOR="1")
-    assert code == 0, err
-    assert ANSI not in out
-    if form == "csv":
-        rows = list(csv.reader(io.StringIO(out)))
-        assert len(rows) > 1
-        assert {len(row) for row in rows} == {len(rows[0])}
-        assert all(rows[0])
-    elif form == "markdown":
-        assert len(re.findall(r"^\| (?:---:?(?: \| )?)+ \|$", out, re.MULTILINE)) >= 1
-    elif form == "html":
-        page = ElementTree.fromstring(out.removeprefix("<!doctype html>"))
-        found = [["".join(part.itertext()) for part in row] for row in page.iter("tr")]
-        markdown = run(*example(command), "--format", "markdown")[1].replace("\\|", "|").splitlines()
-        rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in markdown if line[:1] == "|"]
-        told = [["".join(text.split()) for text in row] for row in rows if not row[0].startswith("---")]
-        assert [["".join(text.split()) for text in row] for row in found] == told
-        assert "src=" not in out and "href=" not in out
-        assert '<p class="summary"><span>' in out or command not in ("show", "compare")
-    else:
-        assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") >= 1
 
 
 # show.

@@ -221,12 +221,6 @@ def test_every_operation_is_below_the_roof(
         assert float(found["attention core, decode, batch 64"]) == pytest.approx(8)
 
 
-def test_models_of_pictures_have_no_lengths(drawn: list[Picture], tmp_path: Path) -> None:
-    assert run("compare", "vit-b", "vit-b", "--plot", str(tmp_path / "a.svg"))[0] == 0
-    (panel,) = drawn[0].panels
-    assert panel.kind == "bars"
-
-
 # Files.
 
 EVERY = Picture(
@@ -362,16 +356,6 @@ def test_a_stack_in_a_terminal_is_to_scale() -> None:
     column = [f"{line:60}"[20] for line in text.splitlines() if "┤" in line or "│" in line]
     assert len(column) == terminal.HEIGHT == 16
     assert (column.count("█"), column.count("▓")) == (4, 11)  # of 8 and a twentieth, without colour
-
-
-@pytest.mark.parametrize("model", ["mamba-2.8b", "t5-small", "whisper-large-v3", "D=64 h=1 F=64 L=1"])
-def test_unusual_models_are_drawn_too(model: str) -> None:
-    pytest.importorskip("plotille")
-    code, out, err = run("crossover", model, "--no-formulas", "--plot", "-")
-    assert code == 0, err
-    assert "every linear layer but the head" in out
-    code, out, err = run("kv", model, "--contexts", "1", "--plot", "-")
-    assert code == 0, err
 
 
 # Refusals.

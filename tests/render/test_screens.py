@@ -1,13 +1,19 @@
 """Every command on a terminal of 80 columns: the screen is the one kept in `golden/screens`, with its notes; no line is
-wider, no word and no number is cut; exit code 1 is the last line. `--update-golden` writes the files again; a new one
-starts with its command alone.
+wider, no word and no number is cut; exit code 1 is the last line. Digests of the answers in other formats are kept in
+`golden/formats.json`. `--update-golden` writes the files again; a new one starts with its command alone.
 """
 
 from __future__ import annotations
 
+import csv
+import json
 import re
 import shlex
+from collections.abc import Iterator
+from hashlib import sha256
 from importlib.util import find_spec
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from _pytest.mark import ParameterSet
@@ -15,15 +21,19 @@ from command import Ran, typed
 from paths import GOLDEN
 from typer.testing import CliRunner
 
-from txcalc.cli import app
+from txcalc.cli import app, output
 from txcalc.cli.output import folded
+from txcalc.render import FORMATS, written
 from txcalc.render.lines import FINE, JOINTS, wrapped
+from txcalc.render.terminal import as_text
 
 NEEDS = {"formula": "sympy", "crossover": "sympy", "sweep": "numpy", "verify": "torch", "trace": "torch"}
 FILES = {}
 for path in sorted((GOLDEN / "screens").glob("*.txt")):
     FILES[path.read_text("utf-8").partition("\n")[0].removeprefix("$ txcalc ")] = path
 SCREENS = list(FILES)
+DIGESTS = GOLDEN / "formats.json"
+NO_TABLE = re.compile(r"^verify|--(help|format|plot|emit|rows|digits)")
 HEAVY = {"crossover", "deploy", "prove", "train", "verify"}
 
 
@@ -53,14 +63,70 @@ def pieces(word: str) -> set[str]:
     return {word[start:end] for i, start in enumerate(ends) for end in ends[i + 1 :]} | {word}
 
 
+def formats(answer: Any) -> Iterator[tuple[str, str]]:
+    """An answer in all other formats; none where a command prints by itself."""
+    if answer is None:
+        return
+    yield "json", re.sub(r'"seconds": .*|"version": .*', "", answer.to_json())
+    yield "repr", repr(answer)
+    for form in FORMATS:
+        yield form, written(answer.report(form), form)
+    yield "digits", written(answer.report().only((), 6), "markdown")
+    if answer.draw:
+        yield "plot", as_text(answer.draw(), 90, True)
+
+
+def tidy(command: str, text: str) -> None:
+    """CSV has keys of its own, and numbers that are numbers."""
+    rows = list(csv.DictReader(text.splitlines()))
+    assert rows and all(None not in row and None not in row.values() for row in rows)
+    columns = list(rows[0])
+    assert all(columns) and len(set(columns)) == len(columns)
+    if not command.startswith("sweep "):  # whose points are told apart by their axes
+        assert columns[0] == "id" and len({row["id"] for row in rows}) == len(rows)
+    if columns[1:] == ["table", "row", "column", "value", "unit", "known", "text"]:
+        places = {(row["table"], row["row"], row["column"]) for row in rows}
+        assert len(places) == len(rows)  # what a pivot asks for
+        for row in rows:
+            assert row["table"] and bool(row["value"]) != bool(row["text"])
+            assert not row["value"] or float(row["value"]) == float(row["value"])
+            assert row["known"] in ("", "proved", "measured", "published", "modelled", "by convention", "listed")
+            assert "share" not in row["column"] or not row["value"] or 0 <= float(row["value"]) <= 1
+        return
+    plain = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
+    for row in rows:
+        for name in columns[1:]:
+            assert not re.match(r"[-−]?[\d,]*\d[ ,.\d]* ?(%|[KMBT]|[KMGT]iB|ms|s)?$", row[name]) or plain.fullmatch(
+                row[name]
+            )
+
+
 @pytest.mark.drawn(1000, quick=4)
 @pytest.mark.parametrize("command", quick_first(SCREENS))
-def test_a_screen_is_the_one_kept_and_nothing_is_cut(command: str, update_golden: bool) -> None:
+def test_a_screen_is_the_one_kept_and_nothing_is_cut(
+    command: str, update_golden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers: list[Any] = [None]
+
+    def keep(answer: Any, *options: Any) -> None:
+        answers.append(answer)
+        output.printed(answer, *options)
+
+    monkeypatch.setattr("txcalc.cli.build.printed", keep)
     result = printed(command, 80)
+    monkeypatch.undo()
+    forms = dict(formats(answers[-1]))
+    if not NO_TABLE.search(command):
+        tidy(command, forms["csv"])
+        ElementTree.fromstring(forms["html"].removeprefix("<!doctype html>"))
+    digests = " ".join(f"{name}:{sha256(text.encode()).hexdigest()[:8]}" for name, text in forms.items())
     narrow, wide = result.stdout.splitlines(), screen(command, 1000)
     text = f"$ txcalc {command}\n{result.output}" + "exit code 1\n" * result.exit_code
     if update_golden:
         FILES[command].write_text(text, "utf-8")
+        kept = json.loads(DIGESTS.read_text("utf-8")) | {command: digests}
+        DIGESTS.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n", "utf-8")
+    assert digests == json.loads(DIGESTS.read_text("utf-8"))[command]
     assert FILES[command].read_text("utf-8") == text
     if "--format" in command or "--plot" in command:
         return

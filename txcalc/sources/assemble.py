@@ -81,7 +81,7 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
             vision=spec.vision,
             audio=spec.audio,
         ),
-        relative_bias=places.relative_bias(heads.n_heads if heads else 0, spec.role, per_layer=False),
+        relative_bias=places.relative_bias(heads.n_heads, spec.role, per_layer=False) if heads else None,
         groups=tuple(
             LayerGroup(name, _block(spec.layer[name], spec, memory), indices, number, spec.shared_layers)
             for name, indices, number in spec.layer_counts

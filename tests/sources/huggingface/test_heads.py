@@ -97,12 +97,6 @@ def test_a_head_s_bias_is_that_of_the_language_model() -> None:
     assert build(*describe(config)).ledger().by_kind("params")["head"] == 100 * 65
 
 
-def test_the_default_of_mt5_is_gated() -> None:
-    small_t5 = {"d_model": 64, "d_ff": 96, "num_layers": 2, "num_heads": 4, "d_kv": 16, "vocab_size": 100}
-    plain, gated = (build(*describe(small_t5 | {"model_type": name})) for name in ("t5", "mt5"))
-    assert gated.params - plain.params == 4 * 64 * 96
-
-
 def test_a_decoder_that_is_not_read_alone() -> None:
     whisper = next(c for c in CONFIGS.values() if c["model_type"] == "whisper")
     with pytest.raises(InputError, match="the decoder alone is not read"):

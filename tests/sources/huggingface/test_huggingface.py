@@ -202,10 +202,6 @@ def test_a_row_for_padding_by_default_is_one_of_the_table(model_type: str, row: 
     assert read(config | {"vocab_size": row + 1}).params
 
 
-def test_padding_needs_no_row_where_no_table_has_one() -> None:
-    assert read(CONFIGS["gpt2"] | {"pad_token_id": 50257}).params == read(CONFIGS["gpt2"]).params
-
-
 @pytest.mark.slow
 def test_a_module_of_layers_two_by_two_is_read() -> None:
     """transformers' LongCat-Flash holds rows of experts that do nothing; its description counts none."""
@@ -223,10 +219,6 @@ def test_a_module_of_layers_two_by_two_is_read() -> None:
 )
 def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, said: str) -> None:
     assert architecture(read(SMALL[name]["config"])) == said
-
-
-def test_the_width_of_heads_among_pieces_is_theirs() -> None:
-    assert read(SMALL["XLNetModel"]["config"]).outline()[1].startswith("MHA 4/4 × 16")
 
 
 def test_truth_is_complete() -> None:
@@ -826,12 +818,6 @@ def test_widths_by_layer_that_say_nothing(model_type: str) -> None:
     assert alike.params == read(config | {"global_head_dim": 16}).params != read(config).params
     with pytest.raises(InputError, match=r"per_layer_config is .*expected an object with the widths"):
         read(config | {"per_layer_config": None})
-
-
-@pytest.mark.parametrize(("layers", "params"), [(18, 1_403_935_488), (5, 502_578_432)])
-def test_samba_has_attention_where_its_file_says_nothing_of_it(layers: int, params: int) -> None:
-    """Parameters of SambaConfig(num_hidden_layers=…) on the meta device, by flash-linear-attention@bc3b101dcb71."""
-    assert read({"model_type": "samba", "num_hidden_layers": layers, "fuse_norm": True}).params == params
 
 
 def test_a_rotated_part_of_two_names_has_one_width() -> None:

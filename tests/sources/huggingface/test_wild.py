@@ -369,13 +369,6 @@ def test_pictures_of_blip_have_three_channels_whatever_is_said() -> None:
         describe({**PAIRS["blip"], "vision_config": {**PICTURES, "num_channels": 4}})
 
 
-def test_unlimited_ocr_has_ten_heads_of_keys_where_it_does_not_say() -> None:
-    text = QWEN3 | {"model_type": "unlimited_ocr_text", "num_attention_heads": 20, "hidden_size": 320}
-    text |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
-    text = {key: value for key, value in text.items() if key not in ("num_key_value_heads", "head_dim")}
-    assert "num_key_value_heads = 10, the default of unlimited_ocr_text" in describe(text)[2]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [60, pytest.param(240, marks=pytest.mark.nightly)])
 def test_mutants_are_those_of_transformers_or_refused(number: int) -> None:
@@ -415,14 +408,6 @@ def test_minimax_m3_without_its_tower_is_read_by_its_class() -> None:
     for change in ({"first_k_dense_replace": 4}, {"n_shared_experts": 2}):
         with pytest.raises(InputError, match=next(iter(change))):
             describe(official | change)
-
-
-def test_the_default_of_lfm3_is_its_own() -> None:
-    sizes = {key: value for key, value in QWEN3.items() if key != "num_key_value_heads"} | {
-        "model_type": "lfm3",
-        "pad_token_id": 0,
-    }
-    assert "num_key_value_heads = 4, the default of lfm3" in describe(sizes | {"num_hidden_layers": 4})[2]
 
 
 def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is_asked() -> None:

@@ -20,7 +20,7 @@ from torch._prims_common import infer_size, make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
-from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
 from txcalc.notation import Expression
@@ -165,10 +165,17 @@ def _packed(tensor: Tensor, axes: Iterable[int]) -> bool:
     expected: Any = 1
     for axis in axes:
         size = _expression(tensor.shape[axis])
-        if size != 1 and _expression(tensor.stride(axis)) != expected:
+        if size != 1 and _stride(tensor, axis) != expected:
             return False
         expected *= size
     return True
+
+
+def _stride(tensor: Tensor, axis: int) -> Expression:
+    """A stride without PyTorch's `Max(1, size)`: every size here is at least 1."""
+    stride = _expression(tensor.stride(axis))
+    bounds = () if type(stride) is int else stride.atoms(Max)
+    return stride.xreplace({bound: size for bound in bounds for size in bound.args if size != 1}) if bounds else stride
 
 
 Result = tuple[Sequence[Any], Any, Sequence[Any] | None]  # a shape, a tensor of its dtype, and strides or contiguous

@@ -88,7 +88,7 @@ def _memory_lines(answer: Deploy) -> list[str]:
     within = " within the limits" if answer.speed and answer.speed.limits else ""
     least = "more than tried" if answer.min_gpus is None else answer.min_gpus
     most = number_of("such sequence", answer.max_concurrency)
-    capacity = f"at most {most}, or {work.concurrency:,} of {longest}"
+    capacity = f"memory holds {most}, or {work.concurrency:,} of {longest}"
     if answer.max_context == 0:
         capacity, beyond = "no sequence of any length fits", ""
     return [

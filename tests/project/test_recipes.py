@@ -22,7 +22,7 @@ PART = (RECIPE_FILES / "mechanism.txt").read_text("utf-8")
 KEEPER = (RECIPE_FILES / "leaf.txt").read_text("utf-8")
 MODULE = (RECIPE_FILES / "module.txt").read_text("utf-8")
 DESCRIBED = (RECIPE_FILES / "toy.toml").read_text("utf-8")
-FAMILY = '{"toy": {"like": "llama", "only": [[1, "toy_version", "the first is read"]]},\n'
+FAMILY = '{"toy": {"like": "llama", "require": [[1, "toy_version", "only version 1 is supported"]]},\n'
 CONFIG = {
     "model_type": "toy",
     "hidden_size": 64,

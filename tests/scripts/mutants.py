@@ -44,7 +44,7 @@ LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_lay
 # head is counted with that of the whole, as a note says.
 ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings"}
 OTHERWISE = ("nomic_bert",)
-WITH_HEAD = "a language model's head is counted"
+WITH_HEAD = "a language-model head is counted"
 # What the defaults of a class lack for a model of it.
 LACKING: dict[str, dict[str, Any]] = {
     **{name: {"head_dim": 64} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
@@ -231,7 +231,7 @@ def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
         return str(error)
 
 
-SAID = ("refuses, though no size depends on it", "params.whole is not known", "of which transformers may make nothing")
+SAID = ("refuses, though no size depends on it", "params.whole is not known", "which transformers may not accept")
 
 
 def warned(config: dict[str, Any]) -> bool:

@@ -303,7 +303,7 @@ def test_the_command_leaves_out_ignored_keys(tmp_path: Path) -> None:
     assert "--ignore num_codes" in shown(str(path), "--via", "transformers").stderr
     data = json.loads(shown(str(path), "--via", "transformers", "--ignore", "num_codes", "--json").stdout)
     assert data["params"]["total"] == measure(LLAMA, "", formulas=False).params
-    assert "ignored as asked: num_codes = 50" in data["notes"]
+    assert "ignored by --ignore: num_codes = 50" in data["notes"]
 
 
 def test_the_command_refuses_what_it_does_not_measure(tiny: str) -> None:

@@ -68,7 +68,7 @@ class MetadataKeys:
             return default
         try:
             if isinstance(value, list):
-                raise Wrong("the same for all layers", "layers that differ in it are not read")
+                raise Wrong("the same for all layers", "layers that differ in it are not supported")
             return check(None if value is ABSENT else value)
         except Wrong as wrong:
             self.faults.append(Fault(name, value, wrong.expected, wrong.fix))

@@ -64,7 +64,7 @@ def test_it_is_read_unchanged(name: str) -> None:
 
 def test_what_transformers_refuses_is_said_where_no_size_depends_on_it() -> None:
     assert describe(good("hand/llama") | {"torch_dtype": "relu"})[3] == (
-        "its dtype is 'relu', of which transformers may make nothing: bf16 is counted",
+        "its dtype is 'relu', which transformers may not accept: bf16 is counted",
     )
 
 

@@ -99,7 +99,7 @@ def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
 def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
     alone, found = build(*describe(text)), build(*describe(whole))
     assert found.params == alone.params
-    said = ("the language model alone is counted", "params.whole is not known", "beside the language model")
+    said = ("only the language model is counted", "params.whole is not known", "beside the language model")
     assert any(words in " ".join(found.notes) for words in said)
 
 
@@ -176,5 +176,5 @@ def test_step3_names_layers_that_it_has(said: Any) -> None:
     small = STEP3 | {"num_hidden_layers": 3}
     listed, text = (build(*describe(small | {"moe_layers_enum": good})).params for good in ([1, 2], "1, 2"))
     assert listed == text
-    with pytest.raises(InputError, match=r"moe_layers_enum is .*, expected numbers of layers from 0 to 2"):
+    with pytest.raises(InputError, match=r"moe_layers_enum is .*, expected indexes of layers from 0 to 2"):
         describe(small | {"moe_layers_enum": said})

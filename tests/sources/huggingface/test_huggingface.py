@@ -302,7 +302,7 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
 
 def test_a_text_whose_only_class_has_no_head_is_read_with_the_one_of_the_whole() -> None:
     alone = LLAMA | {"model_type": "qwen2_vl_text", "num_key_value_heads": 4}
-    said = "a language model's head is counted, as the whole has: architectures Qwen2VLTextModel has none"
+    said = "a language-model head is counted, as in the multimodal class: Qwen2VLTextModel has none"
     assert said in read(alone).notes and said not in read({"model_type": "qwen2_vl", "text_config": alone}).notes
     flat = read(alone | {"model_type": "qwen2_vl", "vision_config": {}})  # as older files of the whole are written
     assert said not in flat.notes and flat.params == read(alone).params
@@ -351,7 +351,7 @@ def test_spellings_agree() -> None:
     assert same(old, LLAMA | {"rope_parameters": stretched, "dtype": "bfloat16"})
     with pytest.raises(InputError) as error:
         read(gpt2 | {"hidden_size": 1024})
-    assert "hidden_size is 1024, expected 768, for n_embd says the same thing" in str(error.value)
+    assert "hidden_size is 1024, expected 768, the value of n_embd (both keys mean the same)" in str(error.value)
 
 
 def test_layer_types_and_the_pattern_agree() -> None:
@@ -372,7 +372,7 @@ def test_multimodal_gives_its_language_model() -> None:
     whole = {"model_type": "llava", "text_config": LLAMA, "vision_config": VISION, "image_token_index": 99}
     model = read(whole)
     assert model.params == LLAMA_PARAMS
-    assert any("language model alone" in note and "vision_config" in note for note in model.notes)
+    assert any("only the language model" in note and "vision_config" in note for note in model.notes)
     tied = read(whole | {"tie_word_embeddings": True})
     assert tied.params == LLAMA_PARAMS - 6400
     with pytest.raises(InputError) as error:
@@ -402,7 +402,7 @@ def test_which_key_ties_a_multimodal_head(model_type: str, ties: str) -> None:
         assert model.params == LLAMA_PARAMS - (6400 if tied == "y" else 0), (whole, text)
         notes = [note for note in model.notes if "no effect" in note]
         assert notes or text == (tied == "y")
-        assert all(("its default: say" in note) == (whole is None) for note in notes if "y" in ties)
+        assert all(("its default: set" in note) == (whole is None) for note in notes if "y" in ties)
 
 
 @pytest.mark.parametrize(("tie", "saved"), [({}, 0), ({"tie_word_embeddings": True}, 6400)])
@@ -411,7 +411,7 @@ def test_a_multimodal_file_of_transformers_4_is_tied_as_its_text_says(tie: dict[
     text = LLAMA | {"num_key_value_heads": 4, "head_dim": 16, **tie}
     model = read({"model_type": "mistral3", "transformers_version": "4.50.0", "text_config": text})
     assert model.params == LLAMA_PARAMS - saved
-    assert any("transformers 5 takes true" in note for note in model.assumptions + model.notes) is not bool(tie)
+    assert any("transformers 5 assumes true" in note for note in model.assumptions + model.notes) is not bool(tie)
 
 
 def test_multimodal_keys_beside_the_tower() -> None:
@@ -619,7 +619,7 @@ def test_a_language_model_beside_its_towers_configs() -> None:
         assert model.params == 3_836_021_760  # that of microsoft/Phi-4-mini-instruct
         assert model.total_params is None and any("vision_config" in note for note in model.notes)
     adapted = read(data | {"vision_lora": {"r": 256, "lora_alpha": 512}, "speech_lora": None})
-    assert adapted.params == 3_836_021_760 and "vision_lora (rank 256) is an adapter" in " ".join(adapted.notes)
+    assert adapted.params == 3_836_021_760 and "vision_lora (rank 256) is a separate adapter" in " ".join(adapted.notes)
     for change in ({"text_config": LLAMA}, {"vision_lora": 256}):
         with pytest.raises(InputError, match=next(iter(change))):
             read(data | change)

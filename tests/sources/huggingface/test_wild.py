@@ -95,7 +95,7 @@ def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> No
 def test_what_a_quantiser_says_twice_is_the_same() -> None:
     said = {"group_size": 64, "bits": 4}
     assert "quantised ('MLX')" in notes(QWEN3 | {"quantization": said, "quantization_config": said})
-    with pytest.raises(InputError, match=r"quantization is .*, expected what quantization_config says"):
+    with pytest.raises(InputError, match=r"quantization is .*, expected the value of quantization_config"):
         describe(QWEN3 | {"quantization": said, "quantization_config": said | {"bits": 8}})
 
 
@@ -141,7 +141,7 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
             "intermediate_size": 96, "vocab_size": 100, "architectures": ["BertModel"]}  # fmt: skip
     assert "of BLIP's cross-attention" in notes(bert | {"encoder_width": 32, "add_cross_attention": False})
     told = describe(bert | {"encoder_width": 32, "add_cross_attention": True})
-    assert told[0]["model_type"] == "blip_med" and any("is BLIP's alone" in line for line in told[2])
+    assert told[0]["model_type"] == "blip_med" and any("only BLIP has" in line for line in told[2])
     for more in ({}, {"add_cross_attention": True, "cross_freq": 2}):
         with pytest.raises(InputError):
             describe(bert | {"encoder_width": 32} | more)
@@ -174,21 +174,21 @@ def test_ignore(tmp_path: Path) -> None:
     assert "even" not in str(error.value)
     model = load(file, ignore=["odd", "even"])
     assert model.params == build(*describe(QWEN3)).params
-    assert "ignored as asked: odd = 7" in model.notes
+    assert "ignored by --ignore: odd = 7" in model.notes
     with pytest.raises(InputError, match="has no key 'old' to ignore"):
         load(file, ignore=["old"])
     with pytest.raises(InputError, match=r"--ignore: leaves keys out of a config\.json, and gpt2 is none"):
         load("gpt2", ignore=["odd"])
     shown = typed("show", str(file), "--ignore", "odd", "--ignore", "even", "--json")
     assert shown.exit_code == 0
-    assert "ignored as asked: even = 8" in json.loads(shown.stdout)["notes"]
+    assert "ignored by --ignore: even = 8" in json.loads(shown.stdout)["notes"]
 
 
 def test_ignore_within_a_table() -> None:
     config = {"model_type": "llava", "text_config": {**QWEN3, "odd": 7}, "vision_config": {}}
     with pytest.raises(InputError, match=r"--ignore text_config\.odd"):
         describe(config)
-    assert "ignored as asked: text_config.odd = 7" in " ".join(describe(config, ignore=["text_config.odd"])[3])
+    assert "ignored by --ignore: text_config.odd = 7" in " ".join(describe(config, ignore=["text_config.odd"])[3])
     assert config["text_config"]["odd"] == 7  # type: ignore[index]
 
 
@@ -249,7 +249,7 @@ OLD_ALBERT: dict[str, Any] = {"embedding_size": 16, "hidden_size": 64, "intermed
 def test_keys_that_one_type_alone_wrote_tell_it(old: dict[str, Any], model_type: str, without: str) -> None:
     found, said = describe(old), describe({**old, "model_type": model_type})
     assert build(*found).params == build(*said).params and found[0]["model_type"] == model_type
-    assert found[2][0].startswith(f"model_type = {model_type!r}, whose keys these are")
+    assert found[2][0].startswith(f"model_type = {model_type!r}, inferred from the keys")
     fewer = {key: value for key, value in old.items() if key != without}
     for other in (fewer, {**old, "architectures": ["SomeModel"]}):
         with pytest.raises(InputError, match="model_type is missing"):
@@ -417,11 +417,11 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
         "llm_config": QWEN3,
         "torch_dtype": "float16",
     }
-    with pytest.raises(InputError, match="--ignore model_type reads its llm_config alone, a qwen3"):
+    with pytest.raises(InputError, match="--ignore model_type reads only its llm_config, a qwen3"):
         describe(config)
     alone = build(*describe(config, ignore=["model_type"]))
     assert alone.params == build(*describe(QWEN3)).params and alone.description.dtype == "fp16"
-    assert "llm_config alone is read, as a qwen3: what else the file describes is not counted" in alone.notes
+    assert "only llm_config is read, as a qwen3: the rest of the model is not counted" in alone.notes
     tied = describe({**config, "tie_word_embeddings": True}, ignore=["model_type"])
     assert build(*tied).params == build(*describe(QWEN3 | {"tie_word_embeddings": True})).params
     with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
@@ -439,7 +439,7 @@ def test_sizes_beside_a_text_that_nothing_reads() -> None:
     config = json.loads((HF / "towers.json").read_text())["paligemma default"]["config"]
     model = build(*describe(config | {"vocab_size": 257152}))
     assert model.params == build(*describe(config)).params
-    assert "vocab_size has no effect: transformers' paligemma looks at text_config.vocab_size alone" in model.notes
+    assert "vocab_size has no effect: transformers' paligemma reads only text_config.vocab_size" in model.notes
 
 
 @pytest.mark.drawn(1)

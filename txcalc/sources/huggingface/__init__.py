@@ -1,8 +1,8 @@
 """Hugging Face's config.json, read exactly or not at all.
 
-`families.READERS` says which function reads a `model_type`, `families.REFUSED` why one is not read. A reader turns a
-`Config` into the description that presets are written in; nothing of transformers is imported, and no code that a
-config names is ever run.
+`families.READERS` names the function that reads a `model_type`; `families.REFUSED` says why a type is not read. A
+reader turns a `Config` into a description, as presets have it. transformers is not imported, and code that a config
+names is never run.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from txcalc.sources.huggingface.transformers_metadata import IGNORED_KEYS, is_ne
 
 MAX_BYTES = 1 << 24
 
-# Keys of a quantiser's settings, the last two in MLX's and llm-compressor's first files; and the files that ModelOpt,
-# AutoGPTQ and AutoAWQ write beside a config.json.
+# Keys of a quantiser's settings (the last two in the first files of MLX and llm-compressor), and the files that
+# ModelOpt, AutoGPTQ and AutoAWQ write next to config.json.
 QUANTISED = ("quantization_config", "quantization", "compression_config")
 QUANTISER_FILES = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 
 # Dtypes of checkpoints by PyTorch's names.
 DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 
-# The keys of a params.json, as Meta's and Mistral's own code read it.
+# The keys of a params.json of Meta's and Mistral's code.
 PARAMS = frozenset({"dim", "n_layers", "n_heads", "norm_eps", "vocab_size"})
 
 Description = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
 def read(source: str | Path, ignore: Sequence[str] = ()) -> Description:
-    """The description in a config.json, or in the one that a folder holds; `-` reads standard input. The keys in
-    `ignore` (`text_config.width`) are left out of it.
+    """The description of a config.json, or of the config.json in a folder; `-` reads standard input. `ignore` names
+    keys to leave out (`text_config.width`).
 
-    Returns it with what errors call it, what was assumed, and notes. Errors: `InputError` with every fault.
+    Returns the description, the name that errors give it, assumptions, and notes. Errors: `InputError` with every fault
     """
     return describe(*parsed_file(source), ignore)
 
 
 def parsed_file(source: str | Path) -> tuple[Any, str, str]:
-    """The JSON of a config.json (`read` says where it may be), what errors call it, and a name for the model."""
+    """The JSON of a config.json (`source` as in `read`), the name that errors give it, and a name for the model."""
     if source == "-":
         return parsed(sys.stdin.buffer.read(MAX_BYTES + 1), "standard input"), "standard input", ""
     if not str(source).strip():
@@ -74,7 +74,7 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
 
 
 def _with_quantiser_file(data: object, path: Path) -> object:
-    """A config with the quantiser's settings from the file beside it, where the config itself has none."""
+    """The config, with the settings of a quantiser's file next to it if the config has none."""
     if not isinstance(data, Mapping) or path.name != "config.json" or any(data.get(key) for key in QUANTISED):
         return data
     for name, method in QUANTISER_FILES.items():
@@ -87,7 +87,7 @@ def _with_quantiser_file(data: object, path: Path) -> object:
 
 
 def parsed(data: bytes, where: str) -> Any:
-    """The JSON of a file; every way a file can fail is one line."""
+    """The JSON of a file. Errors: `InputError` with one line."""
     if len(data) > MAX_BYTES:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a config.json"])
     if not data.strip():
@@ -101,12 +101,12 @@ def parsed(data: bytes, where: str) -> Any:
 
 
 def _refuse_conflicts(pairs: list[tuple[str, Any]]) -> Raw:
-    """An object, none of whose keys stands twice with different values."""
+    """An object; a key that occurs twice with different values is an error."""
     table = dict(pairs)
     if len(table) < len(pairs):
-        twice = next((key for key, value in pairs if table[key] != value), None)
-        if twice is not None:
-            raise ValueError(f"{quote(twice)} is there twice, with different values")
+        duplicate = next((key for key, value in pairs if table[key] != value), None)
+        if duplicate is not None:
+            raise ValueError(f"{quote(duplicate)} occurs twice, with different values")
     return table
 
 
@@ -119,22 +119,22 @@ def describe(data: object, where: str = "config.json", name: str = "", ignore: S
     if part:
         shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype", *QUANTISED) if key in data}
         data = {**shared, **{key: value for key, value in data[part].items() if value is not None or key not in shared}}
-        left_out.append(f"{part} alone is read, as a {data['model_type']}: what else the file describes is not counted")
-    stated_types: list[str] = []
+        left_out.append(f"only {part} is read, as a {data['model_type']}: the rest of the model is not counted")
+    from_params: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
         from txcalc.sources.huggingface.params_json import translated
 
-        data, stated_types = translated(data, where)
+        data, from_params = translated(data, where)
     model_type, inferred = type_of(data, where)
     c, raw = _read(Config(data, model_type), where)
     if c.faults:
         c.finish(where, _read(Config(data, model_type, second_reading=True), where)[0])
     raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
-    return raw, where, (*stated_types, *inferred, *c.assumptions), (*left_out, *c.notes)
+    return raw, where, (*from_params, *inferred, *c.assumptions), (*left_out, *c.notes)
 
 
 def _read(c: Config, where: str) -> tuple[Config, Raw]:
-    """A config once it is read, and the description in it, if it has no faults."""
+    """The config after its reader has run, and its description; the config has the faults."""
     text, declared_type = c, c.model_type
     check_class(c)
     if c.model_type in WRAPPERS:
@@ -157,8 +157,8 @@ def _read(c: Config, where: str) -> tuple[Config, Raw]:
 
 
 def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list[str]]:
-    """A config without the keys that its user wants ignored, and a note for each. Errors: `InputError` for one that is
-    not there."""
+    """A config without the keys that the user wants ignored, and a note for each. Errors: `InputError` for a missing
+    key."""
     notes: list[str] = []
     for path in dict.fromkeys(ignore):
         *outer, key = path.split(".")
@@ -167,7 +167,7 @@ def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list
             tables.append(tables[-1].get(step) if isinstance(tables[-1], Mapping) else None)
         if not isinstance(tables[-1], Mapping) or key not in tables[-1]:
             raise InputError(where, [f"has no key {quote(path)} to ignore"])
-        notes.append(f"ignored as asked: {printable(path)} = {quote(tables[-1][key])}")
+        notes.append(f"ignored by --ignore: {printable(path)} = {quote(tables[-1][key])}")
         inner: Any = {name: value for name, value in tables[-1].items() if name != key}
         for step, table in zip(reversed(outer), reversed(tables[:-1]), strict=True):
             inner = {**table, step: inner}
@@ -175,69 +175,69 @@ def without(data: Table, where: str, ignore: Sequence[str]) -> tuple[Table, list
     return data, notes
 
 
-# What other code calls the config of its language model.
+# Key names of the language model's config in remote code.
 LANGUAGE = ("text_config", "llm_config", "language_config", "lm_config", "language")
 
 
 def language_part(data: Table) -> str:
-    """The key of the config of a language model that is read alone, in one of a type that is not read; "": none."""
+    """In a config of a type that is not supported, the key of a language model's config that is; "" if it has none."""
     if _named(data) in {*READERS, *WRAPPERS}:
         return ""
     return next((key for key in LANGUAGE if _named(data.get(key)) in READERS), "")
 
 
 def _named(data: object) -> str:
-    """The model type that a config names; "": none."""
+    """The model type that a config names, or ""."""
     name = data.get("model_type") if isinstance(data, Mapping) else None
     return name if isinstance(name, str) else ""
 
 
-# Classes by other names than transformers'.
+# transformers' names of renamed classes.
 RENAMED = {
     "MiniMaxM3ForCausalLM": "MiniMaxM3VLForCausalLM",
     "T5WithLMHeadModel": "T5ForConditionalGeneration",
 }
 
 
-def _sharing(data: Table) -> bool:
-    """Whether heads of llm-foundry's MPT share keys and values."""
-    sharing, mixing = ("grouped_query_attention", "multiquery_attention"), data.get("attn_config")
-    return isinstance(mixing, Mapping) and mixing.get("attn_type") in sharing
+def _mpt_gqa(data: Table) -> bool:
+    """Whether a config of llm-foundry's MPT has grouped-query or multi-query attention."""
+    attention, types = data.get("attn_config"), ("grouped_query_attention", "multiquery_attention")
+    return isinstance(attention, Mapping) and attention.get("attn_type") in types
 
 
-# Code that shares a model type (None: any) with other code: the type by which it is read, the test of its config's
-# keys, and that test in words.
+# Code that has the same model type (None: any) as other code: its type here, a test of the config's keys, and that
+# test in words.
 TYPES_BY_KEYS: tuple[tuple[str, str | None, Callable[[Table], Any], str], ...] = (
     ("eagle3", None,
      lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
-     "draft_vocab_size is a key of such drafts alone"),
+     "only such drafts have draft_vocab_size"),
     ("albef", None,
      lambda of: of.keys() >= {"fusion_layer", "encoder_width"} and of.get("add_cross_attention") is None,
-     "fusion_layer and encoder_width are keys of its code alone"),
+     "only its code has fusion_layer and encoder_width"),
     ("blip_med", "bert",
      lambda of: "encoder_width" in of and of.get("add_cross_attention") is True,
-     "encoder_width beside add_cross_attention is BLIP's alone"),
-    ("mosaic_bert", "bert", lambda of: "alibi_starting_size" in of, "alibi_starting_size is a key of its code alone"),
+     "only BLIP has encoder_width together with add_cross_attention"),
+    ("mosaic_bert", "bert", lambda of: "alibi_starting_size" in of, "only its code has alibi_starting_size"),
     ("nomic_bert_own", "nomic_bert",
      lambda of: of.get("moe_every_n_layers"),
-     "moe_every_n_layers is a key of its own code"),
+     "only its published code has moe_every_n_layers"),
     ("glmasr_original", "glmasr",
      lambda of: "lm_config" in of and "text_config" not in of,
-     "lm_config is a key of its own code"),
+     "only its published code has lm_config"),
     ("vibevoice_original", "vibevoice",
      lambda of: "decoder_config" in of and "text_config" not in of,
-     "decoder_config is a key of its own code"),
-    ("mpt_grouped", "mpt", _sharing, "heads that share keys and values are its own code's"),
+     "only its published code has decoder_config"),
+    ("mpt_grouped", "mpt", _mpt_gqa, "only llm-foundry's MPT has grouped-query attention"),
 )  # fmt: skip
 
 
-# Keys of files from before transformers, from which no size follows where there are no special tokens.
+# Keys older than transformers that change no size if there are no special tokens.
 _OLD_KEYS = ("n_special", "predict_special_tokens")
 
 
 def _foreign(data: Table, name: str) -> bool:
-    """True where a file that has this type's keys has one that its class never wrote, too, such as another code's
-    switch; or tokens that the code before transformers added to the table."""
+    """Whether a config with the fingerprint of this type comes from other code: it has a key that the type's class
+    never wrote, or special tokens that code older than transformers added to the embedding."""
     if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
         return True
     known = FINGERPRINTS[name].union(_OLD_KEYS, *(row.get("ignore", "").split() for row in IGNORED_KEYS.get(name, ())))
@@ -246,15 +246,15 @@ def _foreign(data: Table, name: str) -> bool:
 
 
 def type_of(data: Table, where: str) -> tuple[str, list[str]]:
-    """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
-    model type, and some have one that no library knows. Errors: `InputError`."""
+    """The model type of a config, and the assumption by which it was inferred: configs of transformers 2 have no model
+    type, and some have a type that no library knows. Errors: `InputError`."""
     model_type, cls = data.get("model_type"), class_of(data) or ""
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
     if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
     for reader_type, shared, fits, why in TYPES_BY_KEYS:
         if shared in (None, model_type) and fits(data):
-            return reader_type, [f"model_type = '{reader_type}', for {why}"]
+            return reader_type, [f"model_type = '{reader_type}': {why}"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
@@ -271,20 +271,22 @@ def type_of(data: Table, where: str) -> tuple[str, list[str]]:
     if not isinstance(model_type, str) or not model_type:
         fingerprint = next((name for name, keys in FINGERPRINTS.items() if keys <= data.keys()), "")
         if fingerprint and model_type is None and not cls and not _foreign(data, fingerprint):
-            return fingerprint, [f"model_type = {fingerprint!r}, whose keys these are, as files had them before it"]
+            return fingerprint, [
+                f"model_type = {fingerprint!r}, inferred from the keys: the config is older than model_type"
+            ]
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         like = next((name for name, keys in TYPICAL_KEYS.items() if keys <= data.keys()), "")
         file_kind = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")
         if file_kind and not like:
-            raise InputError(where, [f"is no model's config: {file_kind}"])
+            raise InputError(where, [f"is not a model's config: {file_kind}"])
         fix = f'its keys are like those of {like}: add "model_type": "{like}" if it is one' if like else ""
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'", fix)])
     return model_type, []
 
 
 def check_class(c: Config) -> None:
-    """A fault where `architectures[0]` is no class of this model type: one of the two is wrong, or it is a class of
-    other code, which may have other layers."""
+    """A fault if `architectures[0]` is not a class of this model type: one of the two is wrong, or other code, with
+    possibly other layers, defines the class."""
     cls = class_of(c.data)
     if cls is None or not metadata.knows(c.model_type):
         return
@@ -298,7 +300,7 @@ def check_class(c: Config) -> None:
 
 
 def _reads(c: Config, cls: str) -> bool:
-    """Whether a config with this class is read as far as its class goes."""
+    """Whether this type's reader accepts the class."""
     try:
         _read(tried := Config({**c.data, "architectures": [cls]}, c.model_type, second_reading=True), "")
     except InputError:
@@ -307,7 +309,7 @@ def _reads(c: Config, cls: str) -> bool:
 
 
 def reader_of(where: str, c: Config) -> Any:
-    """The function that reads a config of this model type. Errors: `InputError` says why none does."""
+    """The function that reads a config of this model type. Errors: `InputError` says why there is none."""
     if c.model_type in REFUSED:
         raise InputError(
             where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out(c)}"]
@@ -329,42 +331,41 @@ def reader_of(where: str, c: Config) -> Any:
     return reader(c.model_type)
 
 
-# What configs of a part of a model are called, after the model's type.
+# Endings of the model types of a model's parts, after its own type.
 PARTS = ("vision", "vision_model", "vision_encoder", "audio", "audio_model", "encoder", "text_model", "qformer")
 
 
 def _part(c: Config) -> str:
-    """Why a type of transformers' own has no reader here: it is a whole in a language model's place, a part of another
-    that has one, or nobody wrote one."""
+    """Why a type of transformers has no reader here."""
     if c.model_type in WRAPPERS:
-        return "it has more than the language model that is read here"
+        return "it is a multimodal model where a language model is expected"
     whole = next((name for name in (*WRAPPERS, *READERS) if c.model_type in [f"{name}_{part}" for part in PARTS]), "")
-    return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
+    return f"it is a part of {whole} and is read in that model's config" if whole else "it has no reader yet"
 
 
 def _readable_part(c: Config) -> str:
-    """What can be read of a model of other code: its language model alone, or the type that has a class so called."""
+    """How `--ignore model_type` can read a config of unknown code: only its language model, or by its class name."""
     part = language_part(c.data)
     if part:
-        return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}"
+        return f"; --ignore model_type reads only its {part}, a {c.data[part]['model_type']}"
     cls = class_of(c.data)
     types = metadata.types_of(cls) if cls else []
     return f"; --ignore model_type reads it as a {types[0]}, which has the class {cls}" if len(types) == 1 else ""
 
 
 def way_out(c: Config) -> str:
-    """How to measure a model type that is not read, where transformers has it."""
+    """How to measure a model type that is not read, if transformers has it."""
     return "; show, kv and fit --via transformers measure transformers' module" if metadata.knows(c.model_type) else ""
 
 
 def _remarks(c: Config, text: Config, declared_type: str) -> None:
-    """What is worth a line although it changes no number; `declared_type` is the config's."""
+    """Add notes on keys that change no number; `declared_type` is the config's own model type."""
     if "auto_map" in c:
         owner = "transformers' own" if READERS.get(declared_type, ("",))[0] not in PUBLISHED else "the published"
         c.note(f"auto_map names code, which is not run: read as {owner} {declared_type}")
     factor = text.data.get("residual_multiplier", 1)
     if factor != 1:
-        effect = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"
+        effect = "multiplies the output of every branch: it is not a parameter, and its FLOPs are not counted"
         c.note(f"residual_multiplier = {quote(factor)} {effect}")
     quantization = _quantization(c, text)
     if isinstance(quantization, Mapping):
@@ -374,39 +375,39 @@ def _remarks(c: Config, text: Config, declared_type: str) -> None:
             c.note(f"the checkpoint is quantised ({quote(method)}): --weights native counts its bytes")
         else:
             c.note(
-                f"the checkpoint is quantised ({quote(method)}), its experts in a format of their own ({quote(form)}): "
-                "its bytes as published are not counted"
+                f"the checkpoint is quantised ({quote(method)}), with a separate format for experts ({quote(form)}): "
+                "its published size is not counted"
             )
 
 
 def _quantization(c: Config, text: Config) -> object:
-    """The quantiser's settings, the same in each place that has them."""
+    """The quantiser's settings; a fault if two places disagree."""
     places = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
     for at, key in places:
         at.ignore(key)
         if at.data[key] != places[0][0].data[places[0][1]]:
-            at.fault(key, at.data[key], f"what {places[0][1]} says")
+            at.fault(key, at.data[key], f"the value of {places[0][1]}")
     return places[0][0].data[places[0][1]] if places else None
 
 
 def _storage(c: Config, text: Config) -> Raw:
-    """How the checkpoint is stored: its dtype, and what its quantiser did."""
+    """The dtype and the quantisation of the checkpoint."""
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
     dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
     quantization = _quantization(c, text)
     raw: Raw = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
     if dtype not in DTYPES:
-        c.note(f"its dtype is {quote(dtype, 30)}, of which transformers may make nothing: {raw['dtype']} is counted")
+        c.note(f"its dtype is {quote(dtype, 30)}, which transformers may not accept: {raw['dtype']} is counted")
     if quantization is None:
         return raw
     if not isinstance(quantization, Mapping):
-        c.fault("quantization_config", quantization, "a table: quant_method and what it says")
+        c.fault("quantization_config", quantization, "an object with quant_method and the method's settings")
         return raw
     experts = {"expert_dtype": text.data["expert_dtype"]} if text.data.get("expert_dtype") is not None else {}
     return {**raw, "quantization": {**quantization, **experts}}
 
 
 def families() -> dict[str, str]:
-    """Every model type with what is read of it: "exact", or why it is refused."""
+    """Every model type, with "exact" or the reason why it is refused."""
     known = {model_type: "exact" for model_type in (*READERS, *WRAPPERS)}
     return dict(sorted((known | {model_type: f"refused: {why}" for model_type, why in REFUSED.items()}).items()))

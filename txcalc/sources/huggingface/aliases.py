@@ -32,7 +32,7 @@ def alias(c: Config) -> Raw:
     cls = class_of(c.data)
     classes: dict[str, str] = {bare(published): cls_read for published, cls_read in row["classes"].items()}
     if cls is not None and bare(cls) not in classes:
-        c.fault("architectures[0]", cls, " or ".join(row["classes"]), "other classes may have other layers")
+        c.fault_class(" or ".join(row["classes"]))
     cls_read = classes.get(bare(cls or ""), next(iter(classes.values())))
     config = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | config | ({"architectures": [cls_read]} if cls_read else {}) | row.get("set", {})

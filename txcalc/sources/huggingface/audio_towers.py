@@ -67,7 +67,8 @@ def granite_speech(v: Config) -> Tower:
     inner = [leaf("conv_scale", "scale", wide), leaf("conv_shift", "shift", wide)]
     around = [leaf("frames", "linear", bands, d, kind="embedding"), leaf("guesses", "linear", d, words)]
     around += [leaf("guessed", "linear", words, d), leaf("guessed_sum", "sum", d)]
-    return Tower(d, leaf_tower(d, conformer_leaves(d, f, "silu", mixed, taps, inner, wide=wide, bias=True), n, around))
+    layer = conformer_leaves(d, f, "silu", mixed, taps, inner, channels=wide, bias=True)
+    return Tower(d, leaf_tower(d, layer, n, around))
 
 
 def gemma4(v: Config) -> Tower:

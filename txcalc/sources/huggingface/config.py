@@ -18,7 +18,7 @@ from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.transformers_metadata import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
 
-# Spellings of experts' keys: their number, their number beside shared ones, experts per token, their width.
+# Key names of experts: their number (also in configs with shared experts), experts per token, their width.
 NAMES = ("num_experts", "num_local_experts")
 ROUTED = ("n_routed_experts", "num_local_experts", "num_experts")
 TOP = ("num_experts_per_tok",)
@@ -27,11 +27,11 @@ WIDTH = ("moe_intermediate_size",)
 LOCAL, GLOBAL = "sliding_attention", "full_attention"
 LAYER_NAMES = {LOCAL: "local", GLOBAL: "global"}
 
-# Types of which transformers makes an encoder if `is_causal` is false.
-BOTH_WAYS = ("llama", "qwen2", "qwen3")
+# Model types that transformers runs as encoders if `is_causal` is false.
+BIDIRECTIONAL = ("llama", "qwen2", "qwen3")
 
-# Ways to stretch rotary positions that transformers knows, and the keys that each one needs.
-STRETCHES: dict[str, tuple[str, ...]] = {
+# RoPE scaling types of transformers, and the keys that each requires.
+ROPE_TYPES: dict[str, tuple[str, ...]] = {
     "default": (),
     "mrope": (),  # older name of the default, for three axes
     "axial": (),
@@ -89,7 +89,7 @@ class Config(HeadReader):
         return raw
 
     def padding_within(self, raw: Raw, *names: str) -> None:
-        """A fault where the padding token is no row of the table; `names` are further keys of that token."""
+        """Require the padding token to be a row of the embedding; `names` are further keys of that token."""
         has_padding, default = padding_of(self.model_type)
         for name in (*(("pad_token_id",) if has_padding else ()), *names):
             padding = self.data.get(name, default)
@@ -110,9 +110,9 @@ class Config(HeadReader):
     ) -> Raw:
         """Query heads, key/value heads, the width of a head, and further `keys` of the table.
 
-        `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
-        width that the heads do not divide, even where d_head is given; None: it rounds D/h down. `attention_bias` is
-        the class's default of that key; None: it has no such key.
+        `kv` and `d_head` are the class's defaults; None means as many as query heads, and D/h. `whole` True: the class
+        requires n_heads to divide D even if d_head is given; None: it rounds D/h down. `attention_bias` is the class's
+        default of that key; None if it has no such key.
         """
         n_heads = self.size(*names)
         groups = self.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
@@ -170,8 +170,9 @@ class Config(HeadReader):
         head: Raw | None = None,
         **rotary: Any,
     ) -> Raw:
-        """The common decoder with what is given: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`rotary` are
-        arguments of `rotary`), and a language-model head, tied or not as the class has it."""
+        """Llama's layers, except for the tables that are given: SwiGLU (or the experts `mixed`), RMSNorm, rotary
+        positions (`rotary` are arguments of the method `rotary`), and a language-model head; `tied` is the class's
+        default."""
         description = raw | {
             "attention": attention,
             **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated_mlp(bias=mlp_bias)}),
@@ -183,7 +184,7 @@ class Config(HeadReader):
         return self.bidirectional(description)
 
     def sparse_blocks(self) -> Raw:
-        """BigBird's sparse blocks, or none: full attention (`attention_type`)."""
+        """BigBird's block-sparse attention; {} for full attention (`attention_type`)."""
         form = self.text("attention_type", default="block_sparse")
         block, random = self.size("block_size", default=64), self.count("num_random_blocks", default=3)
         if form == "original_full":
@@ -191,8 +192,8 @@ class Config(HeadReader):
         if form != "block_sparse":
             self.fault("attention_type", form, "'block_sparse' or 'original_full'")
         self.note(
-            f"blocks of {block:,}: past {(5 + 2 * random) * block:,} positions its code multiplies what masked FLOPs "
-            "count; the dense figure is that of all pairs"
+            f"block-sparse attention with blocks of {block:,}: past {(5 + 2 * random) * block:,} positions its code "
+            "computes only the pairs that masked FLOPs count; dense FLOPs count all pairs"
         )
         return {"block": block, "random_blocks": random}
 
@@ -204,7 +205,7 @@ class Config(HeadReader):
     def windows(
         self, raw: Raw, window: int | None, types: Sequence[str], tables: Mapping[str, Raw] | None = None
     ) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of local and global layers; `tables` are further keys of each kind."""
+        """The local and global layer kinds (an axis of `layered`); `tables` are further keys of each kind."""
         self.check_window(window, LOCAL in types)
         local: Raw = {"attention": {"window": window}} if window is not None else {}
         by_kind = tables or {}
@@ -212,40 +213,39 @@ class Config(HeadReader):
         return kinds, {"local": merge(local, by_kind.get("local", {})), "global": dict(by_kind.get("global", {}))}
 
     def check_window(self, window: int | None, used: bool) -> None:
-        """A fault where layers use a window and the config has none."""
+        """Require a window where layers use one."""
         if used and window is None:
-            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
+            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window: some layers use one")
 
     def with_layer_bases(self, raw: Raw) -> Raw:
-        """Windows in all but every fourth layer, and a rotary base per layer; 0 means no positions."""
+        """Add windows in all but every fourth layer, and a rotary base per layer; base 0 means no positions."""
         n, window = raw["n_layers"], self.size("sliding_window", default=128, null=None)
         types = self.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
         bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
         return layered(raw, self.windows(raw, window, types), rotary_axis(bases))
 
     def same_window(self, raw: Raw, window: int | None) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of one window in every layer, or of none."""
+        """The same window in every layer, or full attention in every layer."""
         return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
 
     def mixture(self, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of dense and sparse layers."""
+        """The dense and sparse layer kinds."""
         kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
         return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
 
     def mla(self, q: object, kv: int, nope: int, rope: int, value: object, also: str = "") -> Raw:
-        """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim`
-        itself, unless that key is another name (`also`) of the rotated part."""
+        """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class computes `head_dim`,
+        unless it uses that key as another name (`also`) of the rotary width."""
         n_heads = self.size("num_attention_heads")
-        usual = size_of(self.model_type, "num_key_value_heads")  # is written with whatever number of heads
-        pairs = n_heads if usual is None or self.data.get("num_key_value_heads") != usual else usual
-        self.require_value(pairs, "num_key_value_heads", why="the latent is expanded for all heads")
-        raw_value = self.size("v_head_dim", default=value, null=value)
+        default = size_of(self.model_type, "num_key_value_heads")  # transformers writes it whatever n_heads is
+        kv_heads = n_heads if default is None or self.data.get("num_key_value_heads") != default else default
+        self.require_value(kv_heads, "num_key_value_heads", why="the latent is expanded for all heads")
         table = {
             "n_heads": n_heads,
             "kv_rank": self.size("kv_lora_rank", default=kv),
             "d_nope": self.size("qk_nope_head_dim", default=nope),
             "d_rope": self.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
-            "d_v": raw_value,
+            "d_v": self.size("v_head_dim", default=value, null=value),
             "bias": self.flag("attention_bias", default=False),
         }
         self.ignore("kv_channels")
@@ -268,45 +268,46 @@ class Config(HeadReader):
         return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **keys}
 
     def note_mtp_layers(self) -> None:
-        """A note of multi-token-prediction layers, which are not counted."""
+        """Add a note if multi-token-prediction layers are not counted."""
         number = self.count(*PREDICTORS, default=None)
         if number:
             self.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")
 
     def bidirectional(self, raw: Raw) -> Raw:
-        """The decoder, or with `is_causal` false an encoder of its layers, as embedding models have."""
-        if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
+        """The decoder; with `is_causal` false, as in embedding models, an encoder with the same layers."""
+        if self.model_type not in BIDIRECTIONAL or self.flag("is_causal", default=None, null=None) in (None, True):
             return raw
-        self.require_value(False, "use_sliding_window", why="windows that look both ways are not read")
+        why = "bidirectional windows are not supported"
+        self.require_value(False, "use_sliding_window", why=why)
         if self.data.get("layer_types") != [GLOBAL] * raw["n_layers"]:
-            self.require_value(None, "layer_types", why="windows that look both ways are not read")
-        self.require_value(None, "attention_chunk_size", why="windows that look both ways are not read")
-        self.note("is_causal is false: every position sees every other")
+            self.require_value(None, "layer_types", why=why)
+        self.require_value(None, "attention_chunk_size", why=why)
+        self.note("is_causal is false: attention is bidirectional")
         head = raw["head"]
         if "form" not in head:
             head = {"form": "masked-lm", "plain": True, "tied": head["tied"], "bias": False}
         return raw | {"kind": "encoder", "head": head}
 
     def chunked_window(self) -> Raw:
-        """Attention within chunks in every layer, if a config of Llama has `attention_chunk_size`."""
+        """Chunked attention in every layer, if the config has `attention_chunk_size`."""
         chunk = self.size("attention_chunk_size", default=None)
         if chunk is None:
             return {}
         self.note(
-            "attention_chunk_size is read as NeuronX runs it: every layer attends within chunks; transformers does not"
+            "attention_chunk_size: every layer attends within chunks, as NeuronX runs it; transformers ignores it"
         )
         return {"window": chunk, "chunked": True}
 
     def with_shared(
         self, mixed: Raw, *names: str, default: object = None, groups: tuple[int | None, int | None] = (None, None)
     ) -> Raw:
-        """With the shared experts, each as wide as a routed one, and the groups of experts that routing is limited to;
-        `groups` are the class's defaults of `n_group` and `topk_group`."""
+        """Add shared experts, each as wide as a routed one, and the groups of group-limited routing; `groups` are the
+        class's defaults of `n_group` and `topk_group`."""
         number = self.count(*names, default=default, null=0) if names else 0
-        parted, top = self.size("n_group", default=groups[0]), self.size("topk_group", default=groups[1])
-        if parted:
-            self.divides(parted, mixed["n_experts"], "n_group", "the number of experts")
-            mixed = mixed | {"n_groups": parted, "top_groups": min(parted, top or parted)}
+        n_groups, top = self.size("n_group", default=groups[0]), self.size("topk_group", default=groups[1])
+        if n_groups:
+            self.divides(n_groups, mixed["n_experts"], "n_group", "the number of experts")
+            mixed = mixed | {"n_groups": n_groups, "top_groups": min(n_groups, top or n_groups)}
         return mixed | ({"n_shared": number} if number else {})
 
     def first_dense(self, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
@@ -316,7 +317,7 @@ class Config(HeadReader):
         return self.dense_where(raw, first)
 
     def typed_layers(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """`mlp_layer_types`, one per layer: "dense" or "sparse"; by default dense as `dense_where` takes it."""
+        """`mlp_layer_types`, one per layer: "dense" or "sparse"; `dense`, as in `dense_where`, is the default."""
         n = raw["n_layers"]
         flags = [i < dense for i in range(n)] if isinstance(dense, int) else dense
         names = ["dense" if is_dense else "sparse" for is_dense in flags]
@@ -324,8 +325,8 @@ class Config(HeadReader):
         return self.dense_where(raw, [kind == "dense" for kind in kinds])
 
     def dense_where(self, raw: Raw, dense: int | Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """The axis of layers that are `dense`, so many first ones or a flag for each, `intermediate_size` wide; without
-        any, the key says nothing."""
+        """The dense and sparse layer kinds. `dense` is the number of leading dense layers, or a flag per layer; dense
+        layers are `intermediate_size` wide. The key is ignored if no layer is dense."""
         dense = [i < dense for i in range(raw["n_layers"])] if isinstance(dense, int) else dense
         if any(dense):
             raw["feed_forward"] = self.gated_mlp()
@@ -352,10 +353,10 @@ class Config(HeadReader):
         even: bool = False,
         names: Sequence[str] = ("rope_theta", "rotary_emb_base"),
     ) -> Raw:
-        """Rotary positions, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+        """Rotary positions, by the keys of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
 
         `kind` is the layer type, for a config with parameters per layer type; `names` are the keys of the base outside
-        such tables. `even`: the class rotates one dimension more if the rotated part of a head is odd.
+        such tables. `even`: the class rounds an odd rotary width up.
         """
         outer = self.table("rope_scaling") or self.table("rope_parameters")
         inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
@@ -363,7 +364,7 @@ class Config(HeadReader):
             if table:
                 table.ignore(*table.data)  # scaling factors change angles, no size
         if outer:
-            check_stretch(outer)
+            check_rope(outer)
         base = self.real(*names, default=theta)
         share = self.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
         if inner:
@@ -384,9 +385,9 @@ class Config(HeadReader):
 
 
 def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
-    """The description with layer kinds: each axis has the kind of every layer, and the table of each kind.
+    """The description with layer kinds: an axis is the kind of every layer, and a table for each kind.
 
-    Axes multiply (`local-sparse`); an axis of one kind is merged into the whole description.
+    Axes combine (`local-sparse`); an axis with a single kind is merged into the whole description.
     """
     mixed = []
     for kinds, tables in axes:
@@ -408,13 +409,13 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
                 break  # the check of the description refuses them
     used = {part for table in variants.values() for part in table.get("parts", ())}
     used |= {"attention"} & {part.removeprefix("cross_") for part in used}
-    if used:  # a table that no layer uses says nothing about the model
+    if used:  # drop tables that no layer uses
         raw = {key: value for key, value in raw.items() if key not in PARTS or key in used}
     return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
 
 
 def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> Raw:
-    """Layers of one mixer and one feed-forward; `channels` has the second part of each layer, if it is another."""
+    """Layers of one mixer and one feed-forward; `channels` gives the second part of each layer if it differs."""
     channels = channels or ["feed_forward"] * len(mixers)
     pairs = list(zip(mixers, channels, strict=True))
     uniform = len(set(channels)) == 1
@@ -423,39 +424,39 @@ def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> 
 
 
 def periodic(n_layers: int, period: int) -> list[str]:
-    """Every `period`-th layer is global."""
+    """Layer types with every `period`-th layer global."""
     return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]
 
 
 def rotary_axis(flags: Iterable[object]) -> tuple[list[str], dict[str, Raw]]:
-    """The axis of layers with rotary positions, and of layers without positions."""
+    """The layer kinds with rotary positions and without positions."""
     return ["rotary" if on else "unrotated" for on in flags], {
         "rotary": {},
         "unrotated": {"positions": {"form": "none"}},
     }
 
 
-def check_stretch(table: Config) -> None:
-    """A fault for a way to stretch positions that transformers does not know, or that lacks a key."""
-    named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
-    if named:  # one table a layer type
+def check_rope(table: Config) -> None:
+    """A fault for a RoPE scaling type that transformers does not know, or that lacks a key."""
+    by_layer_type = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
+    if by_layer_type:
         assert table.parent
         types = table.parent.data.get("layer_types")
-        for key in named:
+        for key in by_layer_type:
             if not isinstance(types, list) or key in types:
-                check_stretch(inner := Config(named[key], table.model_type, f"{table.path}{key}.", table))
+                check_rope(inner := Config(by_layer_type[key], table.model_type, f"{table.path}{key}.", table))
                 inner.ignore(*inner.data)
         return
     key = "rope_type" if "rope_type" in table else "type"
     name = table.data.get(key, "default")
-    if not isinstance(name, str) or name not in STRETCHES:
-        table.fault(key, name, f"one of {', '.join(STRETCHES)}")
+    if not isinstance(name, str) or name not in ROPE_TYPES:
+        table.fault(key, name, f"one of {', '.join(ROPE_TYPES)}")
         return
-    for needed in STRETCHES[name]:
-        if needed not in table:
-            table.fault(needed, ABSENT, f"what {name!r} needs")
-    for key in ("rope_theta", *STRETCHES[name], *(("partial_rotary_factor",) if STRETCHES[name] else ())):
-        if key in table and table.data[key] is None and (key, name) != ("factor", "yarn"):  # which yarn works out
+    for required in ROPE_TYPES[name]:
+        if required not in table:
+            table.fault(required, ABSENT, f"a value: {name!r} requires it")
+    for key in ("rope_theta", *ROPE_TYPES[name], *(("partial_rotary_factor",) if ROPE_TYPES[name] else ())):
+        if key in table and table.data[key] is None and (key, name) != ("factor", "yarn"):  # yarn computes its factor
             table.fault(key, None, "a number")
 
 

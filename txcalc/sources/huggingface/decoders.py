@@ -1,4 +1,4 @@
-"""Decoders in the line of Llama: one reader; a row of `decoders.json` gives a family's differences."""
+"""Decoders that differ little from Llama: one reader; a row of `decoders.json` gives a family's differences."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
 
-# The kinds of layers: the name of every layer's, and what each lays over the description.
+# An axis of `layered`: the kind of every layer, and the table of each kind.
 Axis = tuple[list[str], dict[str, Raw]]
-# The default of a size without which the class cannot be made.
+# The default of a size that a config must give.
 MUST = "required"
 
 
 def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
-    """A config by the row of its model type, or by that of the type `name` with `changes`."""
+    """A config read by the row of its model type, or by that of the type `name` with `changes`."""
     row, rows = {"like": name or c.model_type, **changes}, metadata.table("decoders.json")
     while "like" in row:
         row = rows[row.pop("like")] | row
@@ -29,35 +29,36 @@ def decoder(c: Config, name: str = "", **changes: Any) -> Raw:
 
 
 class Decoder(Struct, frozen=True, kw_only=True):
-    """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
+    """Differences of a class from Llama: SwiGLU, RMSNorms before each branch, rotary positions, an untied head.
 
-    d_model … names     spellings of the widths, the context and the heads; `tables` stand beside the keys
-    remote              published code has its class
-    kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
-    bias                keys of biases, each with its default and whose they are (all four without letters); or the
-                        default of `attention_bias`; `always` those that are there whatever a config says
-    qk_norm, qk_key     the norm of Q and K; the flag that says whether there is one, and its default
-    attention           further keys of the table; `square`: why the heads are together as wide as the model
-    latent              arguments of `Config.mla`, in the place of attention
-    experts             as `ExpertKeys` has them
-    plain, act          the activation of two matrices, or of a gated feed-forward, and in `act_key` its spellings
-                        ("": it has no key); `mlp` further keys
-    d_ff, times         spellings of its width, and how many times the model's it is by default, or, without any, always
-    mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
-    norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps;
-                        where a flag says what one is: its key, its default and both values
-    theta … even        as `Config.rotary` takes them; `theta_names` spell the base; `interleaved` heads turn
-                        neighbours, `angles` are ready, `learned` the rows by key, default and how many more,
-                        `rotary_key` that of the rotated width
-    scaled              the embedding is, by √D
-    tied, head          whether the head is tied by default; arguments of `Config.lm_head`, others by key and default
-    only, ignore        the one value of keys, and why; keys that change no size
-    same                keys that repeat a size of the description, at this path in it, and why
+    d_model … names     key names of the widths, the context and the heads; `tables` are nested tables to read
+    remote              the class is remote code
+    kv, d_head, whole   arguments of `Config.heads`; `width_names` are key names of d_head, without any it is D/h
+    bias                keys of biases, each with its default and its matrices (no letters: all four); or the default
+                        of `attention_bias`. `fixed_bias`: matrices that always have one
+    qk_norm, qk_key     the norm of Q and K; the flag that enables it, with its default
+    attention           further keys of the table; `square_o`: why n_heads · d_head must equal d_model
+    latent              arguments of `Config.mla`, which replaces attention
+    experts             fields of `ExpertKeys`
+    ungated, act        the activation of an ungated or of a gated feed-forward; `act_key` its key names (""
+                        if it has none); `mlp` further keys
+    d_ff, d_ff_factor   key names of its width, and its default (without key names its value) as a multiple of d_model
+    mlp_bias, mlp_key   default and name of the key of its biases; `mlp_fixed_bias`: it always has them
+    norm                arguments of `Config.rms` or, with form layer, of `Config.layer_norm`; `keys` are names of
+                        eps; a list is a flag that selects an argument: its key, its default and both values
+    theta … even        arguments of `Config.rotary`; `theta_names` are key names of the base; `interleaved`: rotates
+                        adjacent pairs. Or `positions`, a fixed table; `learned`: key names and default of the
+                        number of rows, and rows beyond them; `rotary_key`: key and default of the rotary width
+    scaled_embedding    the embedding is multiplied by √D
+    tied, head          the default of a tied head; arguments of `Config.lm_head`, a list is a key and its default
+    require, ignore     the only supported value of keys, and why; keys that change no size
+    derived             keys that repeat a size of the description (its path), and why
     mtp                 a note says how many multi-token-prediction layers are not counted
     window … layer_bases
-                        the kinds of layers: with a window (`_windowed`), by Qwen's switch (`_switched`), `dense` first
-                        by `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many
-                        as a default or a key says), or `stepped`, with a base a layer
+                        layer kinds: windows (arguments of `_windowed`) or `qwen_windows` (the default of
+                        max_window_layers); `first_dense` (the default of first_k_dense_replace), `mlp_types`
+                        (`mlp_layer_types`; by default as many first layers are dense as the number or key says)
+                        or `sparse_step` (`Config.qwen_sparse`); `layer_bases`: a rotary base per layer
     """
 
     remote: bool = False
@@ -72,23 +73,23 @@ class Decoder(Struct, frozen=True, kw_only=True):
     width_names: str = "head_dim"
     whole: bool | None = False
     bias: bool | Sequence[tuple[str, bool, str]] | None = None
-    always: str | bool = ""
+    fixed_bias: str | bool = ""
     qk_norm: str = ""
     qk_key: tuple[str, bool] | None = None
-    chunks: bool = False
+    chunked: bool = False
     latent: Sequence[Any] | None = None
     attention: Table = field(default_factory=dict)
-    square: str = ""
+    square_o: str = ""
     experts: Table | None = None
-    plain: str = ""
+    ungated: str = ""
     act: str = "silu"
     act_key: str | None = None
     d_ff: str = "intermediate_size"
-    times: int | None = None
+    d_ff_factor: int | None = None
     mlp: Table = field(default_factory=dict)
     mlp_bias: bool | None = None
     mlp_key: str = "mlp_bias"
-    mlp_always: bool = False
+    mlp_fixed_bias: bool = False
     norm: Table = field(default_factory=dict)
     theta: float = 10000.0
     theta_names: str = "rope_theta rotary_emb_base"
@@ -96,22 +97,22 @@ class Decoder(Struct, frozen=True, kw_only=True):
     kind: str = ""
     even: bool = False
     interleaved: bool = False
-    angles: Table | None = None
+    positions: Table | None = None
     learned: tuple[str, int, int] | None = None
     rotary_key: tuple[str, int] | None = None
-    scaled: bool = False
+    scaled_embedding: bool = False
     embedding: Table | None = None
     tied: bool = False
     head: Table = field(default_factory=dict)
-    only: Sequence[tuple[Any, str, str]] = ()
-    same: Sequence[tuple[str, str, str]] = ()
+    require: Sequence[tuple[Any, str, str]] = ()
+    derived: Sequence[tuple[str, str, str]] = ()
     ignore: str = ""
     mtp: bool = False
     window: Table | None = None
-    switched: int | None = None
-    dense: int | None = None
-    typed: int | tuple[str, int] | None = None
-    stepped: bool = False
+    qwen_windows: int | None = None
+    first_dense: int | None = None
+    mlp_types: int | tuple[str, int] | None = None
+    sparse_step: bool = False
     layer_bases: bool = False
 
     def read(self, c: Config) -> Raw:
@@ -122,17 +123,18 @@ class Decoder(Struct, frozen=True, kw_only=True):
         for name in self.tables.split():
             c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
-        parts: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
+        parts: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._mlp(c, raw)}
         parts |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
-        given = {key: _number_or_flag(c, *value) if isinstance(value, list) else value
-                 for key, value in self.head.items()}  # fmt: skip
-        embedding = {"scale": raw["d_model"] ** 0.5} if self.scaled else {**self.embedding} if self.embedding else None
-        raw = c.decoder(raw, attention, embedding=embedding, head=c.lm_head(self.tied, **given), **parts)
+        head = {key: _number_or_flag(c, *value) if isinstance(value, list) else value
+                for key, value in self.head.items()}  # fmt: skip
+        embedding = {**self.embedding} if self.embedding else None
+        embedding = {"scale": raw["d_model"] ** 0.5} if self.scaled_embedding else embedding
+        raw = c.decoder(raw, attention, embedding=embedding, head=c.lm_head(self.tied, **head), **parts)
         if self.latent:
             raw["latent"] = raw.pop("attention")
-        for value, keys, why in self.only:
+        for value, keys, why in self.require:
             c.require_value(value, *keys.split(), why=why)
-        for key, path, why in self.same:
+        for key, path, why in self.derived:
             c.require_value(reduce(getitem, path.split("."), raw), key, why=why)
         c.ignore(*self.ignore.split())
         if self.mtp:
@@ -150,16 +152,16 @@ class Decoder(Struct, frozen=True, kw_only=True):
             flags = [(c.flag(key, default=default), letters) for key, default, letters in self.bias]
             biased = [letter for on, letters in flags if on for letter in letters]
             table["bias"] = biased if any(letters for _, letters in flags) else flags[0][0]
-        elif self.always:
-            table["bias"] = self.always if self.always is True else [*self.always]
+        elif self.fixed_bias:
+            table["bias"] = self.fixed_bias if self.fixed_bias is True else [*self.fixed_bias]
         if self.qk_norm:
             on = self.qk_key is None or c.flag(self.qk_key[0], default=self.qk_key[1])
             table["qk_norm"] = self.qk_norm if on else "none"
-        if self.square and table["n_heads"] * table["d_head"] != raw["d_model"]:
-            c.fault("head_dim", table["d_head"], "hidden_size / num_attention_heads", self.square)
+        if self.square_o and table["n_heads"] * table["d_head"] != raw["d_model"]:
+            c.fault("head_dim", table["d_head"], "hidden_size / num_attention_heads", self.square_o)
         if "head_dim" not in self.width_names:
             c.require_value(table["d_head"], "head_dim", why="its class divides the width by the heads")
-        return {**table, **self.attention, **(c.chunked_window() if self.chunks else {})}
+        return {**table, **self.attention, **(c.chunked_window() if self.chunked else {})}
 
     def _latent(self, c: Config, raw: Raw) -> Raw:
         table: Raw = c.mla(*(self.latent or ()))
@@ -167,33 +169,32 @@ class Decoder(Struct, frozen=True, kw_only=True):
             c.divides(table["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
         return table
 
-    def _channel(self, c: Config, raw: Raw) -> Raw:
-        bias = self.mlp_always if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
-        default = REQUIRED if self.times is None else self.times * raw["d_model"]
+    def _mlp(self, c: Config, raw: Raw) -> Raw:
+        bias = self.mlp_fixed_bias if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
+        default = REQUIRED if self.d_ff_factor is None else self.d_ff_factor * raw["d_model"]
         width = c.size(*self.d_ff.split(), default=default, null=default) if self.d_ff else default
-        keys = (
-            ("hidden_act" if self.plain else "hidden_act hidden_activation") if self.act_key is None else self.act_key
-        )
-        activation = c.activation(*keys.split(), default=self.plain or self.act)
-        return {"d_ff": width, "gated": not self.plain, "activation": activation, "bias": bias, **self.mlp}
+        keys = "hidden_act" if self.ungated else "hidden_act hidden_activation"
+        keys = keys if self.act_key is None else self.act_key
+        activation = c.activation(*keys.split(), default=self.ungated or self.act)
+        return {"d_ff": width, "gated": not self.ungated, "activation": activation, "bias": bias, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
-        given = {key: value[2 if c.flag(value[0], default=value[1]) else 3] if isinstance(value, list) else value
-                 for key, value in self.norm.items()}  # fmt: skip
-        form, keys = given.pop("form", "rms"), given.pop("keys", "").split()
-        return (c.layer_norm if form == "layer" else c.rms)(*keys, **given)
+        norm = {key: value[2 if c.flag(value[0], default=value[1]) else 3] if isinstance(value, list) else value
+                for key, value in self.norm.items()}  # fmt: skip
+        form, keys = norm.pop("form", "rms"), norm.pop("keys", "").split()
+        return (c.layer_norm if form == "layer" else c.rms)(*keys, **norm)
 
     def _positions(self, c: Config, attention: Raw) -> Raw:
-        if self.angles is not None:
-            return {**self.angles}
+        if self.positions is not None:
+            return {**self.positions}
         if self.learned:
             keys, default, extra_rows = self.learned
             return {"form": "learned", "rows": c.size(*keys.split(), default=default) + extra_rows}
         if self.rotary_key:
             positions: Raw = {"form": "rotary", "rotary_dims": c.size(self.rotary_key[0], default=self.rotary_key[1])}
         elif self.latent:
-            near = c.flag("rope_interleave", default=True)
-            return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": near}
+            interleaved = c.flag("rope_interleave", default=True)
+            return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": interleaved}
         else:
             names = self.theta_names.split()
             positions = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even, names)
@@ -201,24 +202,25 @@ class Decoder(Struct, frozen=True, kw_only=True):
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:
         axes: list[Axis] = [] if self.window is None else [_windowed(c, raw, **self.window)]
-        if self.switched is not None:
-            axes.append(_switched(c, raw, self.switched))
-        if self.dense is not None:
-            axes.append(c.first_dense(raw, self.dense))
-        if self.typed is not None:
-            first = self.typed
-            if not isinstance(first, int):
-                first = 0 if c.data.get("mlp_layer_types") is not None else c.count(first[0], default=first[1])
-            axes.append(c.typed_layers(raw, first))
-        return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
+        if self.qwen_windows is not None:
+            axes.append(_qwen_windows(c, raw, self.qwen_windows))
+        if self.first_dense is not None:
+            axes.append(c.first_dense(raw, self.first_dense))
+        if self.mlp_types is not None:
+            dense = self.mlp_types
+            if not isinstance(dense, int):
+                dense = 0 if c.data.get("mlp_layer_types") is not None else c.count(dense[0], default=dense[1])
+            axes.append(c.typed_layers(raw, dense))
+        return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.sparse_step else axes
 
 
 class ExpertKeys(Struct, frozen=True, kw_only=True):
-    """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
+    """Keys of experts: `n`, `k` and `d_ff` are key names of their number, of experts per token and of their width;
+    `number` and `top` the defaults.
 
-    `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be
-    none; `shared_width` that of the width of one that every token passes, 0 where there is none; `fields` are further
-    keys of the table.
+    `shared` is the key of the number of shared experts, with its default; `shared_required`: 0 is refused.
+    `shared_width` is the key of the width of one shared expert, with its default (0: none); `fields` are further keys
+    of the table.
     """
 
     n: str = "num_experts num_local_experts"
@@ -227,7 +229,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
     number: Any = MUST
     top: Any = MUST
     shared: tuple[str, Any] | None = None
-    always: bool = False
+    shared_required: bool = False
     groups: tuple[int | None, int | None] = (None, None)
     shared_width: tuple[str, Any] | None = None
     fields: Table = field(default_factory=dict)
@@ -243,7 +245,7 @@ class ExpertKeys(Struct, frozen=True, kw_only=True):
         mixed |= {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **self.fields}
         if self.shared is None:
             return mixed
-        if self.always:
+        if self.shared_required:
             c.size(self.shared[0], default=self.shared[1])
         return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
 
@@ -261,36 +263,41 @@ def _windowed(
     raw: Raw,
     default: int | None = None,
     null: object = None,
-    near: str = "",
+    local: str = "",
     period: int | tuple[str, int] = 1,
     switch: bool = False,
-    listed: bool = False,
-    unrotated: bool = False,
+    list_overrides: bool = False,
+    nope_global: bool = False,
 ) -> Axis:
-    """The axis of a window: in every layer, or, with `near`, in those that `layer_types` names, and where it is absent
-    in all (where there is a window), in none, or but in the first or the last of each `period`, a number or a key with
-    its default, which is not looked at beside a list where that is `listed`. With a `switch` use_sliding_window says
-    whether there is one; `unrotated` layers without one know no positions."""
+    """The window layer kinds. Without `local` every layer has the window; with it, those that `layer_types` names.
+
+    `local` gives the default of `layer_types`: "all" (if there is a window), "none", or all layers "but first" or
+    "but last" of each `period`, which is a number, or a key with its default. `list_overrides`: that key is ignored
+    if the config has `layer_types`. `switch`: use_sliding_window enables the window. `nope_global`: layers without a
+    window have no positions.
+    """
     n, on = raw["n_layers"], not switch or c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=default, null=_default(null)) if on else None
     c.ignore("sliding_window")
-    if not near:
+    if not local:
         return c.same_window(raw, window)
-    if listed and (window is None or c.data.get("layer_types") is not None):
-        near = "none"
-    if listed:
+    if list_overrides and (window is None or c.data.get("layer_types") is not None):
+        local = "none"
+    if list_overrides:
         c.ignore("sliding_window_pattern")
-    step = period if isinstance(period, int) else 1 if near == "none" else c.size(period[0], default=period[1])
-    places = {"all": [window is not None] * n, "none": [False] * n}
-    places |= {"but last": [bool((i + 1) % step) for i in range(n)]} if near == "but last" else {}
-    places |= {"but first": [bool(i % step) for i in range(n)]} if near == "but first" else {}
-    types = c.layer_types(n, [LOCAL if windowed else GLOBAL for windowed in places[near]])
-    unknown: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
-    return c.windows(raw, window, types, unknown if unrotated and window is not None else None)
+    step = period if isinstance(period, int) else 1 if local == "none" else c.size(period[0], default=period[1])
+    if local in ("but first", "but last"):
+        shift = local == "but last"
+        windowed = [(i + shift) % step != 0 for i in range(n)]
+    else:
+        windowed = [local == "all" and window is not None] * n
+    types = c.layer_types(n, [LOCAL if on else GLOBAL for on in windowed])
+    nope: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
+    return c.windows(raw, window, types, nope if nope_global and window is not None else None)
 
 
-def _switched(c: Config, raw: Raw, start: int) -> Axis:
-    """Qwen's windows: off unless `use_sliding_window`, then from layer `max_window_layers` on."""
+def _qwen_windows(c: Config, raw: Raw, start: int) -> Axis:
+    """Qwen's windows: with `use_sliding_window`, in the layers from `max_window_layers` on."""
     n = raw["n_layers"]
     first = c.count("max_window_layers", default=None)
     window = c.size("sliding_window", default=4096 if c.data.get("use_sliding_window") else None, null=None)

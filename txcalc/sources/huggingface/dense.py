@@ -1,4 +1,4 @@
-"""Dense decoders in the lines of Llama and of GPT that a row of `decoders.json` cannot describe."""
+"""Dense decoders, descendants of Llama and GPT, that a row of `decoders.json` cannot describe."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def diffllama(c: Config) -> Raw:
         if attention[key] % 2:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")
     if c.real("attention_dropout", default=0.0) > 0:
-        c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
+        c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers' diffllama refuses it")
     raw = c.decoder(raw, attention)
     return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
 
 
 def apertus(c: Config) -> Raw:
-    """Two matrices, with an activation that learns its slopes."""
+    """An ungated feed-forward with xIELU, an activation with learned slopes."""
     raw = c.stack()
     attention = c.heads(raw, whole=None, attention_bias=False, qk_norm="head")
-    form = c.text("hidden_act", default="xielu")
-    named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
-    mlp = {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named}
+    activation = c.text("hidden_act", default="xielu")
+    if activation != "xielu":
+        activation = c.activation("hidden_act", default="xielu")
+    mlp = {"d_ff": c.size("intermediate_size"), "gated": False, "activation": activation}
     return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=12e6)
 
 
@@ -54,23 +55,23 @@ def smollm3(c: Config) -> Raw:
 
 
 def cohere_compass_text(c: Config) -> Raw:
-    """Windows only where `layer_types` says so; rotary parameters for each kind of layers, null for none."""
+    """Windows only in layers named by `layer_types`; rotary parameters per layer type, null for no positions."""
     raw = c.stack()
     attention = c.heads(raw, whole=None, attention_bias=False)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     types = c.layer_types(n, [GLOBAL] * n)
-    angles = c.data.get("rope_parameters")
-    given = angles if isinstance(angles, Mapping) else {}
+    rope = c.data.get("rope_parameters")
+    by_type = rope if isinstance(rope, Mapping) else {}
     tables: dict[str, Raw] = {}
     for kind in sorted(set(types)):
-        if kind not in given:
+        if kind not in by_type:
             c.fault(
-                "rope_parameters", angles, f"a table for each layer type, or null for no positions: {kind} is missing"
+                "rope_parameters", rope, f"a table for each layer type, or null for no positions: {kind} is missing"
             )
-        places = c.rotary(attention["d_head"], kind=kind) if given.get(kind) is not None else {"form": "none"}
-        tables[LAYER_NAMES[kind]] = {
-            "positions": places | {"interleaved": True} if places["form"] == "rotary" else places
-        }
+        positions: Raw = {"form": "none"}
+        if by_type.get(kind) is not None:
+            positions = c.rotary(attention["d_head"], kind=kind) | {"interleaved": True}
+        tables[LAYER_NAMES[kind]] = {"positions": positions}
     c.ignore("rope_parameters")
     raw |= {
         "attention": attention,
@@ -82,35 +83,31 @@ def cohere_compass_text(c: Config) -> Raw:
 
 
 def mllama_text_model(c: Config) -> Raw:
-    """Llama's layers, and between them layers that attend to a picture and to no word: without one they are held and
-    not run, as are eight rows of the table beyond the vocabulary."""
+    """Llama with layers of cross-attention to an image, which do not run without one; neither do eight rows of the
+    embedding beyond the vocabulary."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     listed = c.items("cross_attention_layers", of=number, length=None, default=[3, 8, 13, 18, 23, 28, 33, 38])
-    across = sorted({index for index in listed if index < n})
-    if len(across) == n:
-        c.fault("cross_attention_layers", across, "fewer layers than there are")
+    cross = sorted({index for index in listed if index < n})
+    if len(cross) == n:
+        c.fault("cross_attention_layers", cross, "fewer layers than num_hidden_layers")
         return raw
     c.require_value(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     attention = c.heads(raw, kv=8, width_names=())
-    raw = c.decoder(raw | {"n_layers": n - len(across)}, attention)
+    raw = c.decoder(raw | {"n_layers": n - len(cross)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
     layer += 3 * d * raw["feed_forward"]["d_ff"]
-    what = f"{len(across):,} of its {n:,} layers, which attend to a picture alone, and eight rows of its table"
-    so = "are held and not run over a text, whose FLOPs and cache these are"
-    return c.with_idle(raw, len(across) * layer + 8 * d, what, so)
+    what = f"{len(cross):,} of its {n:,} layers, which attend only to an image, and eight rows of its embedding"
+    status = "are counted but not run; FLOPs and cache are those of a text without images"
+    return c.with_idle(raw, len(cross) * layer + 8 * d, what, status)
 
 
 def doge(c: Config) -> Raw:
-    """Llama whose values say which keys are kept, and whose stream is scaled as branches are added."""
+    """Llama with attention to a subset of keys that its values select, and with scaled residuals."""
     raw = c.stack()
     attention = c.heads(raw, attention_bias=False, qk_norm="head")
-    if c.data.get("sliding_window") is not None:
-        c.fault(
-            "sliding_window", c.data["sliding_window"], "none", "a window beside the keys that are kept is not read"
-        )
-    c.ignore("sliding_window")
+    c.require_value(None, "sliding_window", why="a window is not supported together with keep_window_size")
     attention["keep"] = c.size("keep_window_size", default=2048)
     return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), norm=c.rms(residual_scale=True))
 
@@ -123,34 +120,32 @@ def gpt_bigcode(c: Config) -> Raw:
     raw = decoder(c, "gpt2")
     shared = c.flag("multi_query", default=True)
     attention = raw["attention"] | ({"n_kv_heads": 1} if shared else {})
-    c.require_value(attention["n_kv_heads"], "num_key_value_heads", why="multi_query says so")
+    c.require_value(attention["n_kv_heads"], "num_key_value_heads", why="multi_query determines it")
     return raw | {"attention": attention}
 
 
 def openai_gpt(c: Config) -> Raw:
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     activation = c.activation("afn", default="gelu_new")
-    activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
+    activation = "gelu_tanh" if activation == "gelu" else activation  # its "gelu" is the tanh approximation
     attention = c.mha(raw, names=GPT_HEADS, bias=True)
     mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
-    places = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)}
-    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(place="post"), positions=places, tied=True)
+    positions = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(place="post"), positions=positions, tied=True)
 
 
 def gpt_neo(c: Config) -> Raw:
     raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
-    n, inner = raw["n_layers"], 4 * raw["d_model"]
-    types = _neo_layers(c, n)
-    attention = c.mha(raw, names=("num_heads", "num_attention_heads"))
-    mlp = c.mlp("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
-    places = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
-    biased = attention | {"bias": ["o"]}
-    raw = c.decoder(raw, biased, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
+    types = _neo_layers(c, raw["n_layers"])
+    attention = c.mha(raw, names=("num_heads", "num_attention_heads"), bias=["o"])
+    mlp = c.mlp("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=4 * raw["d_model"])
+    positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
+    raw = c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=positions, tied=True)
     return layered(raw, c.windows(raw, c.size("window_size", default=256), types))
 
 
 def _neo_layers(c: Config, n: int) -> list[str]:
-    """GPT-Neo's `attention_types`, [[["global", "local"], 12]], one per layer."""
+    """The layer types in GPT-Neo's `attention_types`, [[["global", "local"], 12]]."""
     names = {"global": GLOBAL, "local": LOCAL}
     given = c.data.get("attention_types")
     c.ignore("attention_types", "attention_layers")
@@ -166,14 +161,14 @@ def _neo_layers(c: Config, n: int) -> list[str]:
     if len(types) != n:
         c.fault("attention_types", ABSENT if given is None else given, expected)
         return [GLOBAL] * n
-    short = {kind: name for name, kind in names.items()}
-    if "attention_layers" in c and c.data["attention_layers"] != [short[kind] for kind in types]:
-        c.fault("attention_layers", c.data["attention_layers"], "what attention_types says")
+    layers = c.data.get("attention_layers", [LAYER_NAMES[kind] for kind in types])
+    if layers != [LAYER_NAMES[kind] for kind in types]:
+        c.fault("attention_layers", layers, "the layers of attention_types")
     return types
 
 
 def gpt_neox_japanese(c: Config) -> Raw:
-    """Branches one after the other; no bias but that of the last layer's o."""
+    """GPT-NeoX with sequential branches; only the last layer's o has a bias."""
     raw = c.stack()
     n, attention = raw["n_layers"], c.mha(raw)
     width = raw["d_model"] * c.size("intermediate_multiple_size", default=4)
@@ -195,20 +190,19 @@ def falcon(c: Config) -> Raw:
         c.divides(groups, attention["n_heads"], c.spelling("num_kv_heads", "n_head_kv"), "num_attention_heads")
     else:
         groups = 1 if shared else attention["n_heads"]
-    side_by_side = c.flag("parallel_attn", default=True)
+    parallel_attn = c.flag("parallel_attn", default=True)
     norms = c.size("num_ln_in_parallel_attn", default=None)
-    if new and not side_by_side:
+    if new and not parallel_attn:
         c.fault("parallel_attn", False, "true", "the new decoder architecture is parallel")
-    two = norms == 2 or (norms is None and new)
-    parallel = ("separate" if two else "shared") if side_by_side or new else "no"
+    separate = norms == 2 or (norms is None and new)
+    parallel = ("separate" if separate else "shared") if parallel_attn or new else "no"
     inner = 4 * raw["d_model"]
     width = c.size("ffn_hidden_size", "ff_factor_hidden_size", default=inner, null=inner)
     activation = c.activation("activation", default="gelu")
-    alibi = c.flag("alibi", default=False)
+    positions = {"form": "alibi"} if c.flag("alibi", default=False) else None
     attention |= {"n_kv_heads": groups, "bias": bias}
     mlp = {"d_ff": width, "activation": activation, "bias": bias}
-    places = {"form": "alibi"} if alibi else None
-    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(parallel=parallel), positions=places, tied=True)
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(parallel=parallel), positions=positions, tied=True)
 
 
 def opt(c: Config) -> Raw:
@@ -220,12 +214,12 @@ def opt(c: Config) -> Raw:
     final = before and not c.flag("_remove_final_layer_norm", default=False)
     rows = c.size("max_position_embeddings", default=2048) + 2
     head = c.lm_head(tied=True)
-    first = None if rank == raw["d_model"] else {"rank": rank, "early": True}
-    if first and "form" in head:
-        why = "only logits are read of narrow tables"
+    embedding = None if rank == raw["d_model"] else {"rank": rank, "early": True}
+    if embedding and "form" in head:
+        why = "a factorised embedding is supported only with a language-model head"
         c.fault("word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", why)
     norm = c.layer_norm(place="pre" if before else "post", final=final)
     norm |= {} if weighted else {"weighted": False, "bias": False}
     attention = c.mha(raw, bias=bias)
-    mlp, places = c.mlp("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
-    return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=places, embedding=first, head=head)
+    mlp, positions = c.mlp("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
+    return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=positions, embedding=embedding, head=head)

@@ -90,7 +90,7 @@ def eagle3(c: Config) -> Raw:
     attention = _draft_heads(c, inner, raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     if c.flag("use_sliding_window", default=True):
-        c.require_value(None, "sliding_window", why="windows are not read in a draft")
+        c.require_value(None, "sliding_window", why="windows are not supported in a draft")
     return _first_reads(c, inner, raw, attention, features=features)
 
 
@@ -146,7 +146,7 @@ def dflash(c: Config) -> Raw:
     if c.class_ends(
         "QwenDFlareDraftModel"
     ):  # each layer weighs the features, and has keys and values of its own for them
-        inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not read")
+        inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not supported")
         reader, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
     correction = _correcting(c, settings if inner is c else c, raw)
     c.note(

@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.heads import WRITING
+from txcalc.sources.huggingface.heads import CAUSAL_LM
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import size
 
@@ -51,8 +51,8 @@ def bert_like(
     are keys that may say the model's width again.
     """
     causal = c.is_causal()
-    c.require_value({}, "pruned_heads", why="pruned heads are not read")
-    c.require_value("absolute", "position_embedding_type", why="learned positions are read")
+    c.require_value({}, "pruned_heads", why="pruned heads are not supported")
+    c.require_value("absolute", "position_embedding_type", why="only learned positions are supported")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
     c.ignore(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
@@ -64,7 +64,7 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
-    c.require_value(raw["d_model"], *twins, why="a table as wide as the model is read")
+    c.require_value(raw["d_model"], *twins, why="only a table as wide as the model is supported")
     if narrow:
         rank = c.size(narrow[0], default=narrow[1])
         table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}
@@ -90,7 +90,7 @@ def masked_lm(
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
     pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detecting else ()
-    form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.class_ends(*WRITING) else ()))
+    form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.class_ends(*CAUSAL_LM) else ()))
     form = "masked-lm" if form == "lm" else form
     if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detecting):
         c.ignore("tie_word_embeddings")
@@ -116,7 +116,7 @@ def encoder(c: Config) -> Raw:
     """A config by the row of its model type in `encoders.json`: arguments of `bert_like`, keys that must be false
     (`off`), and `shared_layers` if all layers have one set of weights."""
     row = {**metadata.table("encoders.json")[c.model_type]}
-    c.require_value(False, *row.pop("off", "").split(), why="the models that were published are read")
+    c.require_value(False, *row.pop("off", "").split(), why="the published models have this value")
     shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
     return bert_like(c, **row) | shared
 
@@ -124,7 +124,7 @@ def encoder(c: Config) -> Raw:
 def roc_bert(c: Config) -> Raw:
     """BERT that reads a character's shape and sound beside it, through one matrix."""
     if c.class_ends("ForPreTraining", "ForNextSentencePrediction"):
-        c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
+        c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not supported")
     raw = bert_like(c)
     d, around, width = raw["d_model"], [], raw["d_model"]
     for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
@@ -248,7 +248,7 @@ def xlm(c: Config) -> Raw:
         c.ignore("tie_word_embeddings")
         head = {"form": "none"} if form == "none" else c.classifier(form)
     if form == "sequence":
-        c.require_value(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
+        c.require_value(True, "summary_use_proj", "summary_proj_to_labels", why="only a linear classifier is supported")
         c.check_summary_type("first")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
     attention = c.mha(raw, names=("n_heads", "num_attention_heads"))
@@ -368,11 +368,11 @@ def _letters(terms: Sequence[str]) -> list[str]:
 
 def _disentangled(c: Config) -> Raw:
     raw = c.widths("encoder")
-    c.require_value(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
+    c.require_value(raw["d_model"], "embedding_size", why="only a table as wide as the model is supported")
     types = c.count("type_vocab_size", default=0)
     attention = c.mha(raw)
     c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
-    c.require_value(raw["d_model"], "pooler_hidden_size", why="a pooler as wide as the model is read")
+    c.require_value(raw["d_model"], "pooler_hidden_size", why="only a pooler as wide as the model is supported")
     pooled = c.activation("pooler_hidden_act", default="gelu")  # of the layer before a classifier of sequences
     raw |= {
         "attention": attention | {"bias": True},
@@ -387,7 +387,7 @@ def _disentangled(c: Config) -> Raw:
     reach = _positive(c, "max_relative_positions")
     if c.flag("relative_attention", default=False):
         if biased:
-            c.fault("position_biased_input", True, "false with relative_attention", "both tables are not read")
+            c.fault("position_biased_input", True, "false with relative_attention", "both tables are not supported")
         if not terms:
             c.fault("pos_att_type", c.data.get("pos_att_type", ABSENT), "'c2p', 'p2c' or both with relative_attention")
         reach = c.size("max_position_embeddings", default=512) if reach is None else reach

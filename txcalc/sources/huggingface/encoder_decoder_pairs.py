@@ -172,7 +172,7 @@ def _merged(c: Config, raw: Raw) -> Raw:
     """Layers whose keys and values are the encoder's too: k and v run over both, q once."""
     d, a = raw["d_model"], raw["attention"]
     if a["bias"]:
-        c.fault("attention_bias", True, "false", "a bias of keys that run twice is not read")
+        c.fault("attention_bias", True, "false", "a bias of keys that run twice is not supported")
     width, kinds = a["d_head"], ["local" if kind == LOCAL else "global" for kind in _types(c, raw)]
     queries, pairs = a["n_heads"] * width, a["n_kv_heads"] * width
     heads: Raw = {"groups": max(1, a["n_heads"] // a["n_kv_heads"])}

@@ -1,28 +1,24 @@
-"""Which reader reads a model type, and why some are not read: what `families.json` says.
+"""Which reader reads a model type, and why some are not read. The tables of `families.json`:
 
-readers        names of readers, by module; `recorded` those read by what transformers' classes were seen to run
-               (`traced_types.json`), `like` those read by the reader of another type, `called` those by a function of
-               another name
-by class       model types of which a file of another type is one by its class: code that people run under the name of
-               what it extends
-fingerprints   sets of keys that identify the type of files older than `model_type`: keys that the configuration class
-               of one type alone wrote; the first that fits
-standalone towers  types of towers that stand by themselves, by that of a whole which has them
-typical keys   keys by which a file without a model type looks like one of a type, the surest first: others may have
-               them too, so it is asked about, never read
-other files    by keys that they have: files of other kinds that may be called config.json, and what is read instead
-own text       multimodal types whose language model's type is the type's own; `other text`: the text model type, of a
-               config that does not name one, of the others; `text defaults` what a text_config gets from the whole's
-               class before its own is asked
-flat           those whose configs, or older ones, hold the text's keys beside vision_config, with the whole's own keys
-ties           whose `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
-wholes         where multimodal types of which transformers has no class have their language model (`remote_multimodal`)
-like llava     those whose code follows LLaVA's, by the type of their language model: a class of it with a tower, a
-               projector and a head without a bias; `hidden` are beginnings of keys of the whole, `absent` what the code
-               of a type that they follow did where a config lacks a key
-aliases        types whose published code has the layers of another (`aliases`)
-heads, activations  what a class has by the ending of its name, and transformers' names of activations
-refused        model types that are known and not read, by the reason
+readers        model types by module, whose readers have the type's name; `recorded`: types read from
+               `traced_types.json`; `like`: types with the reader of another type; `called`: other function names
+by class       model types identified by their class, in configs that name another `model_type`
+fingerprints   sets of keys that identify the type of configs older than `model_type`; the first match counts
+standalone towers  types of single towers, by the multimodal type that has them
+typical keys   sets of keys that make a type likely where a config names none; the error suggests it
+other files    sets of keys of other files called config.json, with a hint what to read instead
+own text       multimodal types whose language model has the type NAME_text; `other text`: the types of other language
+               models; `text defaults`: values that the multimodal class sets in text_config
+flat           multimodal types whose configs (also older ones) have the text's keys at the top level, with the keys
+               that are not the text's
+ties           which `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
+wholes         where multimodal types of remote code have their language model (`remote_multimodal`)
+like llava     those with LLaVA's code, by the type of their language model: they add a tower and a projector, and the
+               head has no bias; `hidden`: prefixes of keys that are not the language model's; `absent`: values for
+               absent keys
+aliases        types of remote code with the layers of another type (`aliases`)
+heads, activations  heads by the ending of the class name; transformers' names of activations
+refused        model types that are not read, by the reason
 """
 
 from __future__ import annotations
@@ -38,7 +34,7 @@ _TABLE = table("families.json")
 
 
 def by_name(groups: Mapping[str, str]) -> dict[str, str]:
-    """Each name with the key under which it stands."""
+    """The key of each name."""
     return {name: key for key, names in groups.items() for name in names.split()}
 
 
@@ -51,7 +47,7 @@ for _text, _rows in _LLAVA.items():
 STANDALONE_TOWERS = by_name(_TABLE["standalone towers"])
 ALIASES: dict[str, Raw] = _TABLE["aliases"]
 
-# model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
+# model_type: (module, function); `decoders.json` has types close to Llama, `encoders.json` those close to BERT.
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in by_name(_TABLE["readers"]).items()},
     **{
@@ -66,7 +62,7 @@ READERS: dict[str, tuple[str, str]] = {
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},
 }
 READERS |= {name: READERS[like] for name, like in by_name(_TABLE["like"]).items()}
-# Modules whose readers follow code that is published beside weights, not transformers'.
+# Modules whose readers follow remote code, not transformers'.
 PUBLISHED = {"aliases", "drafts", "flash_linear_attention"}
 PUBLISHED |= {module for module, _ in READERS.values() if module.startswith("remote_")}
 BY_CLASS = by_name(_TABLE["by class"])
@@ -75,7 +71,7 @@ TYPICAL_KEYS = {name: frozenset(keys.split()) for name, keys in _TABLE["typical 
 
 OTHER_FILES = {frozenset(keys.split()): what for keys, what in _TABLE["other files"].items()}
 
-# How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
+# Key names of the number of multi-token-prediction layers; the model types whose MTP layers are DeepSeek-V3's.
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
 PREDICTING = frozenset({"deepseek_v3", "glm4_moe", "glm_moe_dsa"})
 
@@ -87,7 +83,7 @@ REFUSED = by_name(_TABLE["refused"])
 
 
 def reader(model_type: str) -> Callable[[Any], Raw]:
-    """The function that reads a config of this model type, which is among `READERS`."""
+    """The function that reads a config of this model type, one of `READERS`."""
     module, function = READERS[model_type]
     read_config: Callable[[Any], Raw] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
     return read_config

@@ -18,13 +18,13 @@ def _stack(c: Config, sized: bool = True, usual: int = 2048, times: int = 4) -> 
     `intermediate_size` is the feed-forward's width; else it follows from `hidden_ratio`, whose default is `times`."""
     c.require_published_class()
     c.require_single_stack()
-    c.require_value(None, "attnres_block_size", why="residuals over layers are not read")
+    c.require_value(None, "attnres_block_size", why="residuals over layers are not supported")
     c.ignore(*KERNELS)
     options = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
     d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **options)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide) if sized else wide
-    c.require_value("swish", "hidden_act", why="its library makes a gated feed-forward with no other that is read")
+    c.require_value("swish", "hidden_act", why="its library has no other gated feed-forward that is supported")
     return {
         "kind": "decoder",
         "d_model": d,
@@ -65,7 +65,7 @@ def _on(c: Config, key: str, why: str) -> None:
 def transformer(c: Config) -> Raw:
     """Llama by other names."""
     raw = _stack(c)
-    _on(c, "elementwise_affine", "norms with weights are read")
+    _on(c, "elementwise_affine", "only norms with weights are supported")
     attention = c.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if c.flag("qkv_bias", default=False) else False
     attention["qk_norm"] = "head" if c.flag("qk_norm", default=False, null=False) else "none"
@@ -76,7 +76,7 @@ def transformer(c: Config) -> Raw:
 def gated_deltanet(c: Config) -> Raw:
     """The gated delta rule in every layer, without positions."""
     raw = _stack(c)
-    _on(c, "elementwise_affine", "norms with weights are read")
+    _on(c, "elementwise_affine", "only norms with weights are supported")
     keys = c.size("num_heads", default=6)
     values, width = c.size("num_v_heads", default=keys, null=keys), c.size("head_dim", default=256)
     c.divides(keys, values, "num_heads", "num_v_heads")
@@ -84,7 +84,7 @@ def gated_deltanet(c: Config) -> Raw:
     if wide != int(wide) or wide < 1 or c.data.get("expand_v", wide) is None:
         c.fault("expand_v", c.data["expand_v"], "so much that a head of values is a whole number wide")
     for key in ("use_gate", "use_short_conv"):
-        _on(c, key, "a gate and short convolutions are read")
+        _on(c, key, "only layers with a gate and short convolutions are supported")
     delta = {"n_heads": values, "n_key_heads": keys, "d_key": width, "d_value": max(1, int(wide)),
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False)}  # fmt: skip
     return _mixed(c, raw | {"delta": delta}, "delta")
@@ -111,7 +111,7 @@ def delta_net(c: Config) -> Raw:
     raw = _stack(c)
     heads, keys, values, _ = _expanded(c, raw["d_model"], key=1.0, several=16, grouped=False)
     for key in ("use_beta", "use_short_conv"):
-        _on(c, key, "rates and short convolutions are read")
+        _on(c, key, "only rates and short convolutions are supported")
     c.ignore("use_output_norm")  # its class reads it nowhere
     delta = {"n_heads": heads, "d_key": keys // heads, "d_value": values // heads, "decay": "none",
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False),
@@ -177,8 +177,8 @@ def _torchscale(c: Config) -> Raw:
     c.ignore("drop_path_rate", "forward_impl", "recurrent_chunk_size", "use_lm_decay", "z_loss_coeff", "subln")
     c.ignore("use_ffn_rms_norm", "output_retentions", "unk_token_id", "activation_dropout")
     c.require_value(True, "use_glu", why="a gated feed-forward is read, the class's default")
-    c.require_value(True, "decoder_normalize_before", why="norms before the parts are read")
-    c.require_value(False, "deepnorm", why="norms before the parts are read")
+    c.require_value(True, "decoder_normalize_before", why="only pre-norm is supported")
+    c.require_value(False, "deepnorm", why="only pre-norm is supported")
     d, heads = c.size("decoder_embed_dim"), c.size("decoder_retention_heads", default=3)
     values = c.size("decoder_value_embed_dim", default=1280)
     c.divides(heads, d, "decoder_retention_heads", "decoder_embed_dim")

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from txcalc.errors import ABSENT
 from txcalc.num import Num
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, check_stretch, layered, periodic
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, check_rope, layered, periodic
 from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf
 from txcalc.sources.spec import Wrong, size
 
@@ -71,7 +71,7 @@ def _places(c: Config, kind: str, theta: float, width: int, form: str = "default
     outer = c.table("rope_parameters")
     table = outer.table(kind) if outer and kind in outer else None
     if table:
-        check_stretch(table)
+        check_rope(table)
         form, share = table.data.get("rope_type", "default"), table.real("partial_rotary_factor", default=1.0)
         theta = table.real("rope_theta", default=theta)
     elif outer:
@@ -129,7 +129,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts, and of
     `tied` ones values are keys without the config's saying so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
-        c.require_value("vision", "use_bidirectional_attention", why="a causal model is read")
+        c.require_value("vision", "use_bidirectional_attention", why="only a causal model is supported")
     attention = c.heads(raw, kv=4, d_head=256, attention_bias=False, **NORMED)
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     d_ff, n = c.size("intermediate_size"), raw["n_layers"]

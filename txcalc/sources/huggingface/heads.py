@@ -1,4 +1,4 @@
-"""Heads of a model as a config.json names them: by the class that `architectures[0]` says."""
+"""The head of a model, by the class that `architectures[0]` names."""
 
 from __future__ import annotations
 
@@ -9,17 +9,15 @@ from txcalc.parts.options import Raw, Table
 from txcalc.sources.huggingface import transformers_metadata as metadata
 from txcalc.sources.huggingface.keys import Keys, bare
 
-# Heads by the ending of a class, the first that fits.
+# Heads by the ending of the class name; the first match counts.
 HEADS: dict[str, str] = metadata.table("families.json")["heads"]
 
-WRITING = ("ForCausalLM", "LMHeadModel")
-# Heads of classifiers: of sequences, of tokens, of the ends of an answer, of one out of several sequences.
+CAUSAL_LM = ("ForCausalLM", "LMHeadModel")
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
-# Endings of a decoder's classes with a classifier: all have the same layers.
-_DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
-# Model types that transformers lacks, whose published code has Llama's class that scores a sequence: one matrix.
+_CLASSIFIERS = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+# Model types of remote code with Llama's sequence classifier: one matrix.
 SCORING = frozenset({"deepseek", "internlm", "internlm2", "minicpm"})
-# Endings of a class's name after its model type's, in code that is published beside weights.
+# Endings of class names in remote code, after the model type.
 ENDINGS = (
     "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
     "lmheadmodel", "model",
@@ -27,7 +25,7 @@ ENDINGS = (
 
 
 def named_after(model_type: str) -> list[str]:
-    """Classes of a model type by its name, in small letters."""
+    """Possible class names of a model type, in lower case."""
     return [bare(model_type) + ending for ending in ENDINGS]
 
 
@@ -41,15 +39,15 @@ class HeadReader(Keys):
     """The keys of the table `head`."""
 
     def head_of(self, *known: str) -> str:
-        """The head of the class `architectures[0]`: a value of `HEADS`, "none" for hidden states; the first of `known`
-        if the config names no class."""
+        """The head of the class `architectures[0]`: a value of `HEADS`, "none" for a class that returns hidden states;
+        the first of `known` if the config names no class."""
         self.ignore("architectures")
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
             classes = metadata.classes(self.model_type)
             top_level = not self.path and self.parent is None
             if known[0] == "lm" and top_level and classes and all(cls.endswith("TextModel") for cls in classes):
-                self.note(f"a language model's head is counted, as the whole has: architectures {classes[0]} has none")
+                self.note(f"a language-model head is counted, as in the multimodal class: {classes[0]} has none")
             return known[0]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             self.fault("architectures", names, "a list of class names")
@@ -63,30 +61,33 @@ class HeadReader(Keys):
             ending = None  # another family's head
         if ending is None or HEADS[ending] not in known:
             expected = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
-            self.fault("architectures[0]", names[0], f"a class that ends in {expected}", "other heads are not read")
+            self.fault_class(f"a class that ends in {expected}", "other heads are not supported")
             return known[0]
         return HEADS[ending]
 
     def _is_class(self, cls: str, ending: str) -> bool:
         return bare(cls) == bare(self.model_type + ending) or cls in metadata.classes(self.model_type)
 
+    def fault_class(self, expected: str, fix: str = "other classes may have other layers") -> None:
+        self.fault("architectures[0]", class_of(self.data), expected, fix)
+
     def class_ends(self, *endings: str) -> bool:
-        """True where `architectures[0]` ends so."""
+        """Whether `architectures[0]` has one of these endings."""
         return (class_of(self.data) or "").endswith(endings)
 
     def is_causal(self) -> bool:
-        """Whether attention is causal: in the classes that write text, if `is_decoder` is true."""
-        self.require_value(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
-        if not self.class_ends(*WRITING):
-            self.require_value(False, "is_decoder", why="an encoder is read")
+        """Whether attention is causal: in causal language models, if `is_decoder` is true."""
+        self.require_value(False, "is_encoder_decoder", "add_cross_attention", why="only a single stack is supported")
+        if not self.class_ends(*CAUSAL_LM):
+            self.require_value(False, "is_decoder", why="only an encoder is supported")
             return False
         causal: bool = self.flag("is_decoder", default=False)
         if not causal:
-            self.note("is_decoder is not true: every position sees every other, as transformers runs it")
+            self.note("is_decoder is not true: attention is bidirectional, as transformers runs it")
         return causal
 
     def labels(self, default: int = 2) -> int:
-        """The number of a classifier's classes; `default` if the config has none."""
+        """The number of a classifier's classes; `default` if the config does not give it."""
         self.ignore("id2label", "label2id", "num_labels")
         given, number = self.data.get("id2label"), self.data.get("num_labels")
         if given is None:
@@ -99,84 +100,81 @@ class HeadReader(Keys):
         return len(given)
 
     def classifier(self, task: str, default: int = 2, **keys: object) -> Raw:
-        """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
+        """A matrix from hidden states to classes: at every position for tokens and answer spans, else at one."""
         labelled = "id2label" in self or "num_labels" in self
         classes = 1 if task == "choice" else 2 if task == "question" and not labelled else self.labels(default)
         if task == "question" and classes != 2:
-            self.fault("num_labels", classes, "2, for an answer has a start and an end")
+            self.fault("num_labels", classes, "2: the start and the end of an answer")
         return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **keys}
 
     def lm_head(self, tied: bool, **keys: object) -> Raw:
         """A language-model head; `tied` is the class's default."""
         classes = () if self.path else metadata.classes(self.model_type)
-        tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
+        tasks = [HEADS[ending] for ending in _CLASSIFIERS if any(cls.endswith(ending) for cls in classes)]
         tasks += ["sequence"] * (self.model_type in SCORING)
         form = self.head_of("lm", "none", *tasks)
         if form != "lm":
             self.ignore("tie_word_embeddings")
             labelled = any(self.data.get(key) is not None for key in ("id2label", "num_labels"))
             if form == "sequence" and self.model_type in SCORING and not labelled:
-                why = "changed copies of that class, whose classifiers are others, say nothing of them"
+                why = "modified copies of that class have other classifiers and no such key"
                 self.fault("num_labels", ABSENT, "a whole number above 0", why)
             return {"form": "none"} if form == "none" else self.decoder_classifier(form)
         return {"tied": self.flag("tie_word_embeddings", default=tied), **keys}
 
-    def summary_activation(self, act: str | None, through: bool = True) -> str | None:
-        """The activation of the layer between one position and the classifier, None without such a layer; `act` and
-        `through` are the class's defaults."""
+    def summary_activation(self, act: str | None, projects: bool = True) -> str | None:
+        """The activation of the layer between the pooled position and the classifier, None without such a layer; `act`
+        and `projects` are the class's defaults."""
         if not self.class_ends("ForMultipleChoice", "ForSequenceClassification"):
             self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
             return act
-        self.require_value(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
+        self.require_value(False, "summary_proj_to_labels", why="the layer must be as wide as the model")
         self.check_summary_type("last")
-        through = self.flag("summary_use_proj", default=through)
+        projects = self.flag("summary_use_proj", default=projects)
         self.ignore("summary_activation")
-        if not through:
+        if not projects:
             return None
         silent = self.data.get("summary_activation", act) in (None, "")
         return "none" if silent else self.activation("summary_activation", default=act or "tanh")
 
     def check_summary_type(self, default: str) -> None:
-        """A fault where the position that is read is a mean weighed by attention."""
+        """A fault for attention pooling."""
         if self.text("summary_type", default=default) == "attn":
             self.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
 
     def check_simple_answers(self, form: str) -> None:
-        """A fault for the class of XLM and XLNet that searches several answers to a question."""
+        """A fault for the beam-search question answering of XLM and XLNet."""
         if form == "question" and not self.class_ends("Simple"):
-            why = "its search of several answers is not read"
-            self.fault("architectures[0]", self.data["architectures"][0], "…ForQuestionAnsweringSimple", why)
+            self.fault_class("…ForQuestionAnsweringSimple", "beam search over answers is not supported")
 
     def decoder_classifier(self, task: str) -> Raw:
-        """A decoder's classifier, computed at every position; `score` has no bias."""
+        """A decoder's classifier, computed at every position; that of sequences has no bias."""
         if task == "token":
-            self.require_value(True, "token_classification_bias", why="a bias is read")
+            self.require_value(True, "token_classification_bias", why="only classifiers with a bias are supported")
         return self.classifier(task) | {"every": True, "bias": task != "sequence"}
 
-    def with_idle(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
-        """The description with parameters that nothing runs, and a note of `what` they are."""
+    def with_idle(self, raw: Raw, parameters: int, what: str, status: str = "are counted but not run") -> Raw:
+        """Add parameters that a forward pass does not use, and a note that says `what` they are."""
         if not parameters:
             return raw
-        self.note(f"{what} ({parameters:,} parameters) {so}")
+        self.note(f"{what} ({parameters:,} parameters) {status}")
         return raw | {"idle": raw.get("idle", 0) + parameters}
 
     def require_single_stack(self) -> None:
-        """A fault for an encoder beside the stack, or pruned heads."""
-        self.require_value(
-            False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read"
-        )
-        self.require_value({}, "pruned_heads", why="pruned heads are not read")
+        """A fault for an encoder–decoder, or pruned heads."""
+        keys = ("is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder")
+        self.require_value(False, *keys, why="only a single stack is supported")
+        self.require_value({}, "pruned_heads", why="pruned heads are not supported")
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
     def require_published_class(self, *prefixes: str, writes: bool = False, suffixes: Sequence[str] = ()) -> None:
-        """A fault unless `architectures[0]` is a class of the published code of this model type. `prefixes` begin its
-        classes' names, if not the type's own name; `suffixes` are further endings; with `writes` it has no
-        classifier."""
+        """A fault unless `architectures[0]` is a class of this type's remote code. Class names begin with one of
+        `prefixes`, by default with the model type; `suffixes` are further endings; with `writes` no classifier is
+        allowed."""
         cls = class_of(self.data)
         classes = [
             prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *suffixes)
         ]
         classes = [name for name in classes if not (writes and name.endswith("classification"))]
         if cls is not None and bare(cls) not in classes:
-            expected = f"a class of {self.model_type}, with a head of its own or none"
-            self.fault("architectures[0]", cls, expected, "other classes may have other layers")
+            self.fault_class(f"a class of {self.model_type}, with its head or without a head")

@@ -40,7 +40,7 @@ def falcon_h1(c: Config) -> Raw:
     bias = raw["mamba2"]["bias"]
     outward = c.flag("projectors_bias", default=False)
     if outward != bias:
-        c.fault("projectors_bias", outward, f"mamba_proj_bias = {bias}", "biases on one side alone are not read")
+        c.fault("projectors_bias", outward, f"mamba_proj_bias = {bias}", "both projections must agree")
     raw["mamba2"]["norm"] = c.flag("mamba_rms_norm", default=False)
     for key, length in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
         given = c.items(key, of=real, length=None, default=None)

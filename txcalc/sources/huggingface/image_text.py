@@ -120,7 +120,7 @@ def siglip2_vision_model(c: Config) -> Raw:
     c.head_of("none")
     rows = c.size("num_patches", default=256)
     if (side := isqrt(rows)) ** 2 != rows:
-        c.fault("num_patches", rows, "the patches of a square", "a table of another shape is not read")
+        c.fault("num_patches", rows, "the patches of a square", "a table of another shape is not supported")
     raw = _vision_model(c, towers.siglip2, 1e-6)
     raw["vision"]["image"] = side * raw["vision"]["patch"]
     c.assumptions.append(
@@ -167,7 +167,7 @@ def config_of(c: Config, key: str) -> Mapping[str, object]:
         return first
     for name, value in old.items():
         if first.get(name, value) != value:
-            c.fault(f"{key}_config.{name}", first[name], f"{quote(value)}, for {key}_config_dict says the same thing")
+            c.fault(f"{key}_config.{name}", first[name], f"{quote(value)}, the value of {key}_config_dict")
     return old
 
 

@@ -1,10 +1,9 @@
-"""The keys of a config.json: each one that a reader asks for is checked, each other one is accounted for.
+"""The keys of a config.json: the values that a reader asks for are checked, and unread keys are reported.
 
-A reader asks for a key by all its spellings, with the default of transformers' configuration class. Faults are
-collected, so that the user sees all of them at once: after a fault the reader goes on with a stand-in value, and
-`finish` raises. A later fault may come from the stand-in alone: `describe` therefore reads a faulty config a second
-time, with other stand-ins, and reports the faults of both readings. A key that no reader asked for is a fault, too,
-unless it is known to be neutral.
+A reader asks for a key by all its names, with the default of transformers' configuration class. All faults are
+reported at once: after a fault the reader continues with a stand-in value, and `finish` raises. Since a stand-in can
+cause further faults, `describe` reads a faulty config twice, with different stand-ins, and reports the faults that
+both readings have. A key that no reader asked for is a fault unless it is known to change no size.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ ACTIVATIONS: dict[str, str] = table("families.json")["activations"]
 class Keys:
     """One object of a config.json. `path` is its place in the file (`text_config.`); faults go to its parent's list.
 
-    A `partial` object has only what differs from its class's defaults: an absent size is the class's.
+    A `partial` object has only the keys that differ from its class's defaults: absent sizes are the class's.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class Keys:
         self.notes: list[str] = parent.notes if parent else []
         self.keys_read: set[str] = set()
         self.sizes_read: dict[str, int] = {}  # sizes that were read or assumed
-        self.listed: set[str] = set()  # those of them whose value is a list
+        self.listed: set[str] = set()  # keys that were read as lists
         self.faulty: set[str] = set()
         self.inner: list[Keys] = []
         if parent:
@@ -84,24 +83,22 @@ class Keys:
         return self._get(names, count, 0, default, null)
 
     def layers(self, *names: str) -> int:
-        """The number of layers."""
         number: int = self._get(names, layers, 1, REQUIRED, REQUIRED)
         return number
 
     def flag(self, *names: str, default: object = REQUIRED, null: object = REQUIRED) -> Any:
-        """True or false."""
         return self._get(names, flag, False, default, null)
 
     def text(self, *names: str, default: object, null: object = REQUIRED) -> Any:
-        """A text that decides about structure."""
+        """A text that selects the structure."""
         return self._get(names, text, "", default, null)
 
     def real(self, *names: str, default: object = None) -> Any:
-        """A number that changes what is computed, never a size: its default is no assumption worth a line."""
+        """A number that changes no size, so that its default is not listed among the assumptions."""
         return self._get(names, real, 1.0, default, default, assumed=False)
 
     def ratio(self, name: str, default: float, *widths: int) -> float:
-        """A number above 0 by which sizes are multiplied, each of `widths` to 1 or more."""
+        """A number above 0 that multiplies sizes; its product with each of `widths` must be at least 1."""
         value: float = self.real(name, default=default)
         if self.data.get(name, default) is None:
             self.fault(name, None, "a number")
@@ -110,21 +107,20 @@ class Keys:
             return default
         return value
 
-    def nested(self, name: str, model_type: str = "", usual: Table | None = None) -> Self:
-        """The config of a part, which takes its class's sizes for absent keys; `usual` stands for an absent config. Its
-        type is the one that it names, unless `model_type` is given."""
+    def nested(self, name: str, model_type: str = "", default: Table | None = None) -> Self:
+        """The config of a part; absent sizes are its class's, and `default` replaces an absent config. Its type is
+        `model_type`, or without it the one that the config names."""
         table = self.data.get(name)
         self.ignore(name)
         if not isinstance(table, Mapping):
-            if table is not None or usual is None:
+            if table is not None or default is None:
                 self.fault(name, ABSENT if table is None else table, "an object, the config of that part")
-            table = usual or {}
-        named = model_type or table.get("model_type", "")
-        fields = {**table, "architectures": None}
-        return type(self)(fields, named if isinstance(named, str) else "", f"{self.path}{name}.", self, partial=True)
+            table = default or {}
+        part_type = model_type or table.get("model_type", "")
+        part_type = part_type if isinstance(part_type, str) else ""
+        return type(self)({**table, "architectures": None}, part_type, f"{self.path}{name}.", self, partial=True)
 
     def activation(self, *names: str, default: str) -> str:
-        """An activation, by transformers' name for it."""
         name = self._get(names, text, "gelu", default, default, assumed=False)
         if not isinstance(name, str) or name not in ACTIVATIONS:
             self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
@@ -132,7 +128,7 @@ class Keys:
         return ACTIVATIONS[name]
 
     def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: object) -> Any:
-        """A list whose items pass `of`, one per layer where `length` is given."""
+        """A list whose items pass the check `of`, with one item per layer if `length` is given."""
 
         def check(value: object) -> list[Any]:
             if not isinstance(value, list) or len(value) > MAX_LAYERS:
@@ -145,7 +141,7 @@ class Keys:
         return self._get(names, check, default, default, default, assumed=False)
 
     def require_value(self, value: object, *names: str, why: str = "its class takes no other") -> None:
-        """A fault for a feature that this reader does not express: a key may be absent, or have this one value."""
+        """A fault unless a key is absent or has this value, the only one that this reader supports."""
         self.keys_read.update(names)
         for name in names:
             got = self.data.get(name)
@@ -153,12 +149,12 @@ class Keys:
                 self.fault(name, got, f"{_json(value)}", why)
 
     def require_size(self, name: str, value: int, default: int, why: str) -> None:
-        """A fault unless a size has this value; an absent key has the class's default."""
+        """A fault unless a size, `default` if absent, has this value."""
         if (got := self.size(name, default=default)) != value:
             self.fault(name, got, f"{value:,}", why)
 
     def ignore(self, *names: str) -> None:
-        """Keys that change no size in this family."""
+        """Mark keys as read: they change no size in this family."""
         self.keys_read.update(names)
 
     def assume(self, name: str, value: object) -> None:
@@ -171,25 +167,25 @@ class Keys:
         return names(self.model_type, name)
 
     def fill(self, defaults: Table) -> None:
-        """Take a code's own defaults where keys are absent; each is an assumption."""
+        """Set absent keys to the defaults of the published code, and list these among the assumptions."""
         absent = {name: value for name, value in defaults.items() if name not in self}
         for name, value in absent.items():
             self.assume(name, value)
         self.data = {**absent, **self.data}
 
     def override(self, **values: object) -> None:
-        """Read these values, whatever the file says."""
+        """Replace the file's values."""
         self.data = {**self.data, **values}
 
     def drop(self, *names: str) -> None:
-        """Read the file as if it had no such keys."""
+        """Remove keys before they are read."""
         self.data = without(self.data, *names)
 
     def note(self, line: str) -> None:
         self.notes.append(line)
 
     def spelling(self, *names: str) -> str:
-        """The spelling that this file uses."""
+        """The first of `names` that this file uses."""
         return next((name for name in names if self.data.get(name) is not None), names[0])
 
     def divides(self, part: object, whole: Any, name: str, whole_name: str) -> None:
@@ -202,23 +198,23 @@ class Keys:
             self.fault(name, value, f"a multiple of {of}")
 
     def report_unread_keys(self) -> None:
-        """A fault for every key that no reader asked for and that is not known to be neutral, and for every value of a
-        kind that transformers refuses; where no size depends on that value, a note. A key that the type's own code does
-        not name is passed over, with a note, if its value can be no size or repeats one that was read."""
+        """Add a fault for every unread key that may change a size, and for every value that transformers refuses; if no
+        size depends on that value, a note. A key that the type's code does not name is ignored, with a note, if its
+        value cannot be a size or repeats one that was read."""
         if len(self.data) > MAX_KEYS:
-            self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
+            self.faults.append(f"{self.path[:-1] or 'it'} has {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
         self.apply_ignored_keys()
-        passed: list[str] = []
+        ignored: list[str] = []
         self.check_kinds()
         unknown = 0
         for key, value in self.data.items():
             if key not in self.keys_read and not is_neutral(key, value):
                 if owner := elsewhere(self.model_type, key, self.data):
-                    self.note(f"passed over: {self.path}{printable(key)} = {quote(value, 30)}, {owner}")
+                    self.note(f"ignored: {self.path}{printable(key)} = {quote(value, 30)}, {owner}")
                     continue
                 if self._harmless(key, value):
-                    passed.append(f"{printable(key)} = {quote(value, 30)}")
+                    ignored.append(f"{printable(key)} = {quote(value, 30)}")
                     continue
                 unknown += 1
                 if unknown > MOST_UNKNOWN:
@@ -229,18 +225,18 @@ class Keys:
                     f"(--ignore {self.path}{printable(key)} if it does not)"
                 )
         if unknown > MOST_UNKNOWN:
-            unlisted = f"{unknown - MOST_UNKNOWN:,} further keys"
-            self.faults.append(f"{unlisted}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
-        if passed:
-            suffix = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
+            place = f" of {self.path[:-1]}" if self.path else ""
+            self.faults.append(f"{unknown - MOST_UNKNOWN:,} further keys{place} are not understood")
+        if ignored:
+            suffix = f" and {len(ignored) - 8:,} more" if len(ignored) > 8 else ""
             where = f" in {self.path.rstrip('.')}" if self.path else ""
-            unread = f"transformers' {self.model_type} never looks at them and " if knows(self.model_type) else ""
-            self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{suffix}")
+            unread = f"transformers' {self.model_type} does not read them and " if knows(self.model_type) else ""
+            self.note(f"ignored{where}, because {unread}they add no size: {', '.join(ignored[:8])}{suffix}")
         for inner in self.inner:
             inner.report_unread_keys()
 
     def check_kinds(self) -> None:
-        """A fault or a note for each value of a kind that transformers' class does not take."""
+        """Add a fault or a note for each value that transformers' class does not accept."""
         owner, refusals = self.owner_type(), list[str]()
         inner_paths = {inner.path for inner in self.inner}
         for key, value in self.data.items():
@@ -265,7 +261,7 @@ class Keys:
             self.note(f"transformers' {owner} refuses, though no size depends on it: {', '.join(refusals[:8])}{suffix}")
 
     def owner_type(self) -> str:
-        """The model type whose class has this object's keys; "" where that is not known."""
+        """The model type whose class defines this object's keys; "" if unknown."""
         if self.parent is None or self.parent.model_type != self.model_type or self.path == self.parent.path:
             return self.model_type
         name, key = self.data.get("model_type"), self.path[len(self.parent.path) : -1]
@@ -289,27 +285,27 @@ class Keys:
             self.sizes_read |= dict.fromkeys(names, value)
 
     def _harmless(self, key: str, value: object) -> bool:
-        """True for a key that transformers' code of this type never names, if its value is no size, is a number of
-        training, or repeats a key that was read: the same number under a name that shares a word."""
-        twin = type(value) is int and self._twin(key, value)
+        """Whether a key that transformers' code of this type never names adds no size: its value cannot be a size, is a
+        number of training, or repeats a key that was read."""
         known = knows(self.model_type)
-        unread = type(value) is int and key in TRAINING_NUMBERS
-        passes = twin or (known and (unread or _no_size(value)))
-        return passes and (not known or unnamed(self.model_type, key))
+        if known and not unnamed(self.model_type, key):
+            return False
+        training = type(value) is int and key in TRAINING_NUMBERS
+        return (type(value) is int and self._repeats(key, value)) or (known and (training or _no_size(value)))
 
-    def _twin(self, key: str, value: int) -> bool:
-        """True where a key that was read has this value and shares a word of this name; all words, for a type that the
-        tables do not know."""
+    def _repeats(self, key: str, value: int) -> bool:
+        """Whether a key that was read has this value and a word of this name; all words, for a type that the tables do
+        not know."""
         words = set(key.split("_")) - COMMON_WORDS
         fits = words.intersection if knows(self.model_type) else words.issubset
         return any(number == value and words and fits(name.split("_")) for name, number in self.sizes_read.items())
 
     def finish(self, where: str, second: Keys | None = None) -> None:
-        """Raise all faults, if there are any: those that the `second` reading, with other stand-ins, has too."""
+        """Raise the faults that the `second` reading, with different stand-ins, has too."""
         if self.faults:
             messages = dict.fromkeys(map(str, self.faults))
-            both = {str(fault) for fault in second.faults} if second else messages.keys()
-            raise InputError(where, [fault for fault in messages if fault in both] or messages)
+            repeated = {str(fault) for fault in second.faults} if second else messages.keys()
+            raise InputError(where, [fault for fault in messages if fault in repeated] or messages)
 
     def _get(
         self,
@@ -337,9 +333,9 @@ class Keys:
                 self.assume(next(iter(given), names[0]), value)
             return value
         first, value = next(iter(values.items()))
-        for spelling, twin in values.items():
-            if type(twin) is not type(value) or (twin != value and twin == twin):
-                self.fault(spelling, twin, f"{quote(value)}, for {first} says the same thing")
+        for alias, duplicate in values.items():
+            if type(duplicate) is not type(value) or (duplicate != value and duplicate == duplicate):
+                self.fault(alias, duplicate, f"{quote(value)}, the value of {first}", "both keys mean the same")
         self._take((first,), value)
         try:
             return check(value)
@@ -349,11 +345,10 @@ class Keys:
 
 
 def without(table: Mapping[str, object], *names: str) -> Raw:
-    """A table without some of its keys."""
     return {name: value for name, value in table.items() if name not in names}
 
 
-# Kinds of layers by the names that older files have for them.
+# Layer types by their names in older configs.
 RENAMED = {
     "mamba": "linear_attention",
     "attention": "full_attention",
@@ -363,7 +358,7 @@ RENAMED = {
 
 
 def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[object]:
-    """Kinds of layers by their present names, unless the class knows the older name."""
+    """Layer types by their present names, except where the class uses the older name."""
     known = []
     for item in value:
         try:
@@ -383,12 +378,12 @@ def _second_stand_in(stand_in: object, check: Callable[[Any], Any]) -> object:
     return 2.0 if isinstance(stand_in, float) else stand_in
 
 
-# Words in names of keys that do not tell sizes apart.
+# Words that names of different sizes share.
 COMMON_WORDS = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
 
 
 def _no_size(value: object) -> bool:
-    """True for a value that cannot be a size: a flag, a number below 1 or with a point, a text, an empty list."""
+    """Whether a value cannot be a size: a flag, a number below 1, a float, a text, an empty list."""
     if isinstance(value, bool | str | float) or value is None:
         return True
     if isinstance(value, int):
@@ -399,7 +394,7 @@ def _no_size(value: object) -> bool:
 
 
 def _expected(check: Callable[[Any], Any]) -> str:
-    """What a check expects, as its error words it."""
+    """The expectation that a check's error states."""
     try:
         check(None)
     except Wrong as wrong:
@@ -420,7 +415,7 @@ KINDS: dict[str, tuple[type, str]] = {
 
 
 def _misfits(model_type: str, key: str, value: object) -> bool:
-    """True for a value that transformers' class of a model type does not take: of another kind, or another word."""
+    """Whether transformers' class of a model type refuses a value: a wrong type, or a word that it does not know."""
     kinds, words = kinds_of(model_type, key), words_of(model_type, key)
     misspelled = isinstance(value, str) and words and value not in words
     return bool((kinds and _kind(value) not in kinds) or misspelled) or (value is None and needs_value(model_type, key))
@@ -447,12 +442,12 @@ def printable(key: str) -> str:
 
 
 def bare(name: str) -> str:
-    """A name's letters and digits, in small letters."""
+    """The letters and digits of a name, in lower case."""
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
 def any_of(*choices: object) -> Callable[[Any], Any]:
-    """A check that a list's item is one of `choices`, by type and by value."""
+    """A check that an item of a list is one of `choices`, compared with its type."""
 
     def check(value: object) -> Any:
         if not any(type(value) is type(choice) and value == choice for choice in choices):
@@ -463,7 +458,7 @@ def any_of(*choices: object) -> Callable[[Any], Any]:
 
 
 def number(value: object) -> int:
-    """A check that a list's item is a whole number from 0."""
+    """Check that an item of a list is a whole number from 0."""
     if type(value) is not int or value < 0:
         raise Wrong("a list of whole numbers")
     return value

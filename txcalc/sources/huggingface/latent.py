@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, check_stretch, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, check_rope, layered
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaf_list import leaf, matrix
 
@@ -157,7 +157,7 @@ def mistral_large4_text(c: Config) -> Raw:
     sources = c.data.get("kv_source_layers")
     c.ignore("kv_source_layers")
     if sources is not None and sources != list(range(n)):
-        c.fault("kv_source_layers", sources, "every layer's own", "latents that layers share are not read")
+        c.fault("kv_source_layers", sources, "every layer's own", "latents that layers share are not supported")
     interval = c.size("no_rope_layer_interval", default=4)
     c.ignore("no_rope_layer_interval")
     flags = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=None)
@@ -315,7 +315,7 @@ def deepseek_v4(c: Config) -> Raw:
     for name in ("rope_scaling", "rope_parameters"):
         if table := c.table(name):
             table.keys_read.update(table.data)
-            check_stretch(table)
+            check_rope(table)
     groups = c.size("o_groups", default=8)
     c.divides(groups, heads, "o_groups", "num_attention_heads")
     mixed = c.experts(ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")

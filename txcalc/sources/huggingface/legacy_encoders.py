@@ -61,7 +61,9 @@ def mobilebert(c: Config) -> Raw:
     t = c.size("intra_bottleneck_size", default=128) if narrow else d
     c.require_value(t, "true_hidden_size", why="it is what the class derives")
     if narrow:
-        c.require_value(True, "key_query_shared_bottleneck", why="queries and keys of the model's width are not read")
+        c.require_value(
+            True, "key_query_shared_bottleneck", why="only queries and keys of the bottleneck are supported"
+        )
     heads, act = c.size("num_attention_heads", default=4), c.activation("hidden_act", default="relu")
     c.divides(heads, t, "num_attention_heads", "the narrow width")
     form = c.text("normalization_type", default="no_norm")

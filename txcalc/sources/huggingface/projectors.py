@@ -289,7 +289,7 @@ def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     queries, rows = c.size("num_query_tokens", default=32), p.size("max_position_embeddings", default=512)
     words = p.size("vocab_size", default=30522)
     if c.has_key("use_qformer_text_input"):
-        p.require_value(False, "use_qformer_text_input", why="a Q-Former without words is read")
+        p.require_value(False, "use_qformer_text_input", why="only a Q-Former without words is supported")
         rows = 0
     else:
         c.assumptions.append(f"its Q-Former reads the prompt: all tokens but its own {queries:,}, at most {rows:,}")

@@ -211,7 +211,7 @@ def nemotron_h(c: Config) -> Raw:
             c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
         mixed = c.experts(("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
-        c.require_value(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
+        c.require_value(1, "n_shared_experts", why="only one feed-forward beside the routed ones is supported")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
     c.note_mtp_layers()

@@ -34,8 +34,8 @@ def nomic_bert_own(c: Config) -> Raw:
     raw = bert_like(c, theta=10000.0, **named, act=form, act_names=(), pooler=False)
     c.model_type = declared_type
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
-    c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
-    c.require_value(False, "add_pooling_layer", why="a pooler is not read")
+    c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not supported")
+    c.require_value(False, "add_pooling_layer", why="a pooler is not supported")
     if c.real("rotary_emb_fraction", default=0.0) != 1:
         c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
@@ -51,14 +51,16 @@ def nomic_bert_own(c: Config) -> Raw:
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
     period = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
-    c.require_value(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
-    c.require_value(1, "ffn_div", why="experts of the whole width are read")
+    c.require_value(
+        False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model has neither"
+    )
+    c.require_value(1, "ffn_div", why="only experts of the full width are supported")
     if not period:
         c.ignore("num_experts", "moe_top_k", "num_shared_experts")
         return raw
-    c.require_value(0, "num_shared_experts", why="experts that every token passes are not read")
+    c.require_value(0, "num_shared_experts", why="shared experts are not supported")
     if act != "gelu":
-        c.fault("activation_function", act, "'gelu'", "gated experts are not read")
+        c.fault("activation_function", act, "'gelu'", "gated experts are not supported")
     mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
     raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
     return layered(raw, c.mixture(raw, [i % period == 1 for i in range(n)]))
@@ -83,7 +85,7 @@ def safety_checker(c: Config) -> Raw:
 def new(c: Config) -> Raw:
     """GTE 1.5 and mGTE before transformers had them."""
     c.require_published_class()
-    c.require_value("rope", "position_embedding_type", why="rotary positions are read")
+    c.require_value("rope", "position_embedding_type", why="only rotary positions are supported")
     stretch = c.data.get("rope_scaling")
     if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
         c.drop("rope_scaling")
@@ -98,7 +100,7 @@ def jina_bert(c: Config) -> Raw:
     if "jina-bert-implementation" not in code:
         c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
     c.require_published_class()
-    c.require_value("alibi", "position_embedding_type", why="ALiBi is read")
+    c.require_value("alibi", "position_embedding_type", why="only ALiBi is supported")
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
         c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
@@ -198,10 +200,10 @@ def nomic_vision(c: Config) -> Raw:
     if c.text("activation_function", default="gelu_new") != "swiglu":
         c.fault("activation_function", c.data.get("activation_function", ABSENT), "'swiglu'")
     if not c.flag("prenorm", default=False):
-        c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "norms before the parts are read")
+        c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "only pre-norm is supported")
     without = ["causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class"]
     without += ["parallel_block", "sinusoidal_pos_embedding", "use_rms_norm"]
-    c.require_value(False, *without, why="the published model is read")
+    c.require_value(False, *without, why="the published model has this value")
     c.ignore("architectures", "vocab_size")
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
     c.divides(heads, d, "n_head", "n_embd")
@@ -209,7 +211,7 @@ def nomic_vision(c: Config) -> Raw:
     wide = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
     if first != last or not c.flag("patch_embed_bias", default=True):
-        c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")
+        c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not supported")
     bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
     query: Raw = {"at": [0, 1, 1]}
     pooled = [leaf("pool_query", "held", d, kind="attention")]

@@ -1,4 +1,4 @@
-"""Decoders with experts whose code is published beside weights."""
+"""Decoders with experts whose code is published with the weights."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf, of_kin
 
 
 def hunyuan(c: Config) -> Raw:
-    """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none;
-    and Hunyuan-A13B by its own code, which says some sizes once for each layer."""
+    """Hunyuan-Large: groups of layers share keys and values (cross-layer attention), and there is one shared expert or
+    none; and Hunyuan-A13B by its published code, whose configs give some sizes as a list with one item per layer."""
     c.require_published_class("hunyuan", "hunyuanmoev1")
     raw = c.stack()
     for name in ("moe_topk", "num_shared_expert", *WIDTH):
@@ -20,13 +20,12 @@ def hunyuan(c: Config) -> Raw:
             c.data = {**c.data, name: sizes[0]}
     c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
     attention = c.heads(raw, width_names=(), attention_bias=False)
-    c.require_value(
-        attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads"
-    )
-    normed = c.flag("use_qk_norm", default=False)
+    why = "the published code computes hidden_size / num_attention_heads"
+    c.require_value(attention["d_head"], "attention_head_dim", why=why)
+    qk_norm = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
     raw |= {
-        "attention": attention | {"qk_norm": "head" if normed else "none"},
+        "attention": attention | {"qk_norm": "head" if qk_norm else "none"},
         "norm": c.rms(eps=1e-5),
         "positions": c.rotary(attention["d_head"]),
         "head": c.lm_head(tied=False),
@@ -37,29 +36,26 @@ def hunyuan(c: Config) -> Raw:
         mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if has_width else ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
         raw["experts"] = mixed | ({"n_shared": shared} if shared else {})
-        kinds = ["attention", "experts"]
+        parts = ["attention", "experts"]
     else:
         c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
         raw["feed_forward"] = c.gated_mlp()
-        kinds = ["attention", "feed_forward"]
-    owned = [i % factor == 0 for i in range(raw["n_layers"])]
-    if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
-        raw["idle"] = owned.count(False) * attention["d_head"]
-    borrowing = {"parts": kinds, "attention": {"kv_from": "owner"}}
-    return layered(raw, (["owner" if is_owner else "borrower" for is_owner in owned],
-                          {"owner": {"parts": kinds}, "borrower": borrowing}))  # fmt: skip
+        parts = ["attention", "feed_forward"]
+    kinds = ["borrower" if i % factor else "owner" for i in range(raw["n_layers"])]
+    if qk_norm and "borrower" in kinds:  # borrowers also have a norm of K, which they do not run
+        raw["idle"] = kinds.count("borrower") * attention["d_head"]
+    borrower = {"parts": parts, "attention": {"kv_from": "owner"}}
+    return layered(raw, (kinds, {"owner": {"parts": parts}, "borrower": borrower}))
 
 
 def arctic(c: Config) -> Raw:
-    """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
+    """A dense feed-forward, as wide as the model, in parallel with the experts; other layers have one feed-forward."""
     c.require_published_class()
     raw = c.stack()
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
     period = c.size("moe_layer_frequency", default=2)
-    c.ignore("sliding_window")
-    if c.data.get("sliding_window") is not None:
-        c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
+    c.require_value(None, "sliding_window", why="windows are not supported")
     parallel = c.flag("parallel_attn_mlp_res", default=False)
     sparse = [(i + 1) % period == 0 for i in range(n)]
     raw["feed_forward"] = {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]}
@@ -67,14 +63,14 @@ def arctic(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed, norm=c.rms(eps=1e-5))
     if not parallel:
         return layered(raw, c.mixture(raw, sparse))
-    c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")
+    c.note("the experts read the layer's input, not the output of attention; this changes no FLOPs")
     both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
     return layered(raw, (["both" if has_experts else "dense" for has_experts in sparse],
                          {"both": both, "dense": {"parts": ["attention", "feed_forward"]}}))  # fmt: skip
 
 
 def grok_1(c: Config) -> Raw:
-    """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two per token."""
+    """Experts gated by GELU, norms before and after every branch, capped scores; by default two of eight experts."""
     c.require_published_class("grok1model", "grok1")
     raw = c.stack()
     attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
@@ -88,13 +84,13 @@ def grok_1(c: Config) -> Raw:
 def deepseek(c: Config) -> Raw:
     """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
     c.require_published_class()
-    return _deepseek(c, c.stack(), heads_only=True)
+    return _deepseek(c, c.stack(), mla=False)
 
 
-def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
-    """DeepSeek's own code of its first two models: attention with heads of its own, or latent; experts where
-    `n_routed_experts` says so. A correction of the choice is a parameter."""
-    if heads_only:
+def _deepseek(c: Config, raw: Raw, mla: bool) -> Raw:
+    """DeepSeek's published code of its first two models: multi-head or latent attention, experts if the config has
+    `n_routed_experts`. The router's correction bias is a parameter."""
+    if not mla:
         attention = c.heads(raw, width_names=(), attention_bias=False)
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
         raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
@@ -122,7 +118,7 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
 
 
 def deepseek_vl_v2(c: Config) -> Raw:
-    """The language model of DeepSeek-VL2 and DeepSeek-OCR: its own code, with or without latent attention."""
+    """The language model of DeepSeek-VL2 and DeepSeek-OCR, with or without latent attention."""
     from txcalc.sources.huggingface.remote_multimodal import inside
 
     return inside(c, "language_config", _deepseek_text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
@@ -133,18 +129,20 @@ def _deepseek_text(inner: Config) -> Raw:
                 "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
     inner.fill(defaults)
     inner.require_published_class("deepseekv2", "deepseekocr")
-    heads_only = not inner.flag("use_mla", default=True)
-    if heads_only and inner.data.get("kv_lora_rank", 0) is None:  # which the class of another library would need
+    mla = inner.flag("use_mla", default=True)
+    if not mla and inner.data.get("kv_lora_rank", 0) is None:  # transformers' class would need it
         inner.drop("kv_lora_rank")
-    return _deepseek(inner, inner.stack(), heads_only=heads_only)
+    return _deepseek(inner, inner.stack(), mla)
 
 
 def unlimited_ocr(c: Config) -> Raw:
-    """DeepSeek-OCR's with a window that counts from the end of the prompt, all of which is seen and kept."""
+    """DeepSeek-OCR's with a window over the answer; attention to the whole prompt, which stays in the cache."""
     from txcalc.sources.huggingface.remote_multimodal import inside
 
     window = c.size("sliding_window", "sliding_window_size", default=128)
-    c.note(f"texts are taken as prompts: of what it writes itself the last {window:,} tokens are seen and kept")
+    c.note(
+        f"the context counts as the prompt; of the answer, only the last {window:,} tokens are attended to and cached"
+    )
 
     def text(inner: Config) -> Raw:
         inner.ignore("sliding_window", "sliding_window_size")
@@ -154,17 +152,17 @@ def unlimited_ocr(c: Config) -> Raw:
 
 
 def step3_text(c: Config) -> Raw:
-    """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
+    """Low-rank queries with a norm, one key/value head, routed experts and a shared one."""
     c.require_published_class("step3text")
     raw = c.stack()
-    d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
-    narrow = c.size("share_q_dim", default=2048)
+    d, n_heads, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
+    rank = c.size("share_q_dim", default=2048)
     attention = [
-        matrix("q_a", d, narrow), norm_leaf("q", narrow, "rms_norm"),
-        matrix("q_b", narrow, several * width), matrix("k", d, width),
-        matrix("v", d, width), leaf("rotary", "rotary", several + 1, width),
-        leaf("core", "causal", several, width, width, groups=several, bias=False),
-        matrix("o", several * width, d), leaf("attention_sum", "sum", d),
+        matrix("q_a", d, rank), norm_leaf("q", rank, "rms_norm"),
+        matrix("q_b", rank, n_heads * width), matrix("k", d, width),
+        matrix("v", d, width), leaf("rotary", "rotary", n_heads + 1, width),
+        leaf("core", "causal", n_heads, width, width, groups=n_heads, bias=False),
+        matrix("o", n_heads * width, d), leaf("attention_sum", "sum", d),
     ]  # fmt: skip
     leaves = of_kind("attention", attention)
     mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
@@ -172,14 +170,13 @@ def step3_text(c: Config) -> Raw:
     numbers = [str(i) for i in range(raw["n_layers"])]
     listed = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
     c.ignore("moe_layers_enum")
-    mixing = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else [listed]
-    chosen = {item.strip() if isinstance(listed, str) else str(item) for item in mixing}
-    if not isinstance(listed, str | list) or not chosen <= {*numbers}:
-        c.fault("moe_layers_enum", listed, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
-    sparse = [i in chosen for i in numbers]
+    items = listed.split(",") if isinstance(listed, str) else listed if isinstance(listed, list) else [listed]
+    sparse = {item.strip() if isinstance(listed, str) else str(item) for item in items}
+    if not isinstance(listed, str | list) or not sparse <= {*numbers}:
+        c.fault("moe_layers_enum", listed, f"indexes of layers from 0 to {len(numbers) - 1}, separated by commas")
     raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated_mlp()}
     raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
-    kinds = ["sparse" if item else "dense" for item in sparse]
+    kinds = ["sparse" if i in sparse else "dense" for i in numbers]
     tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
     return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
 
@@ -192,20 +189,16 @@ def step3_vl(c: Config) -> Raw:
 
 
 def minimax_text_01(c: Config) -> Raw:
-    """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
+    """MiniMax-Text-01 and M1 before transformers had them: `attn_type_list` names the layers of linear attention."""
     c.require_published_class("minimaxtext01", "minimaxm1")
     given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
         c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one per layer")
     shared = c.data.get("shared_intermediate_size", 0)
     if shared not in (0, [0]):
-        c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned share is not read")
-    c.ignore(
-        "attn_type_list",
-        "shared_intermediate_size",
-        "shared_moe_mode",
-        *(key for key in c.data if key.startswith("layernorm_")),
-    )
+        c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned coefficient is not supported")
+    c.ignore("attn_type_list", "shared_intermediate_size", "shared_moe_mode")
+    c.ignore(*(key for key in c.data if key.startswith("layernorm_")))
     types = [GLOBAL if kind else LINEAR for kind in given or []]
     dims = c.size("rotary_dim", default=None)
     c.override(layer_types=types or None)

@@ -1,4 +1,4 @@
-"""Dense decoders in the lines of GPT, Falcon and Phi whose code is published beside weights."""
+"""Dense decoders, descendants of GPT, Falcon and Phi, whose code is published with the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcalc.sources.spec import real, size
 
 
 def phi3small(c: Config) -> Raw:
-    """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every n-th of all."""
+    """LayerNorms and biases; all but every n-th layer have block-sparse attention, local and strided."""
     c.require_published_class()
     raw = c.stack()
     attention = c.heads(raw, width_names=(), bias=True)
@@ -22,80 +22,81 @@ def phi3small(c: Config) -> Raw:
     c.ignore(*blocks)
     period = c.count("dense_attention_every_n_layers", default=0, null=0)
     if period != 1:
-        c.note("its blocks of keys are a mask that is not read: masked FLOPs are those of all keys before a query")
-    width = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
-    return c.decoder(raw, attention, mlp=width, norm=c.layer_norm(), positions={"form": "rotary"}, tied=True)
+        c.note("its block-sparse mask is not supported: masked FLOPs count all keys before a query")
+    mlp = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions={"form": "rotary"}, tied=True)
 
 
 def openelm(c: Config) -> Raw:
-    """Heads and widths of each layer's own."""
+    """Its own numbers of heads and feed-forward width in each layer."""
     c.require_published_class(writes=True)
     raw = c.stack(("model_dim",), ("num_transformer_layers",))
     n, width = raw["n_layers"], c.size("head_dim", default=128)
     queries = c.items("num_query_heads", of=size, length=n, default=None)
     groups = c.items("num_kv_heads", of=size, length=n, default=None)
-    shares = c.items("ffn_multipliers", of=real, length=n, default=None)
-    for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", shares)):
+    factors = c.items("ffn_multipliers", of=real, length=n, default=None)
+    for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", factors)):
         if given is None:
             c.fault(name, c.data.get(name, ABSENT), "a list, one per layer")
     divisor = c.size("ffn_dim_divisor", default=256)
-    normed = c.flag("normalize_qk_projections", default=False)
+    qk_norm = "head" if c.flag("normalize_qk_projections", default=False) else "none"
     tied = c.flag("share_input_output_layers", default=False)
-    c.require_value(tied, "tie_word_embeddings", why="share_input_output_layers says so")
-    attention = {"d_head": width, "qk_norm": "head" if normed else "none"}
-    activation = c.activation("activation_fn_name", default="silu")
+    c.require_value(tied, "tie_word_embeddings", why="it repeats share_input_output_layers")
+    attention = {"n_heads": 1, "d_head": width, "qk_norm": qk_norm}
+    mlp = {"d_ff": 1, "gated": True, "activation": c.activation("activation_fn_name", default="silu")}
     raw["context"] = c.size("max_context_length", default=2048)
-    attention["n_heads"], mlp = 1, {"d_ff": 1, "gated": True, "activation": activation}
     raw = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
     if c.faults:
         return raw
     kinds, tables = [], dict[str, Raw]()
-    for heads_, shared, share in zip(queries, groups, shares, strict=True):
-        c.divides(shared, heads_, "num_kv_heads", "num_query_heads")
-        d_ff = divisible(share * raw["d_model"], divisor)
-        kinds.append(f"heads{heads_}over{shared}wide{d_ff}")
-        tables[kinds[-1]] = {"attention": {"n_heads": heads_, "n_kv_heads": shared}, "feed_forward": {"d_ff": d_ff}}
+    for n_heads, n_kv_heads, factor in zip(queries, groups, factors, strict=True):
+        c.divides(n_kv_heads, n_heads, "num_kv_heads", "num_query_heads")
+        d_ff = divisible(factor * raw["d_model"], divisor)
+        kinds.append(f"heads{n_heads}over{n_kv_heads}wide{d_ff}")
+        heads = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}
+        tables[kinds[-1]] = {"attention": heads, "feed_forward": {"d_ff": d_ff}}
     return raw if c.faults else layered(raw, (kinds, tables))
 
 
 def divisible(width: float, by: int) -> int:
-    """A width rounded to a multiple, up where rounding takes more than a tenth (MobileNet's rule)."""
-    near = max(by, int(width + by / 2) // by * by)
-    return near + by * (10 * near < 9 * width)
+    """A width rounded to a multiple of `by`, but up if it would lose more than a tenth (MobileNet's rule)."""
+    rounded = max(by, int(width + by / 2) // by * by)
+    return rounded + by * (10 * rounded < 9 * width)
 
 
 def jais(c: Config) -> Raw:
-    """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
+    """GPT-2 with ALiBi or learned positions, and with SwiGLU or an ungated feed-forward."""
     c.require_published_class()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     form = c.text("activation_function", default="gelu")
     inner = c.size("n_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    wide: Raw = {"d_ff": inner, "bias": True, "gated": form == "swiglu", "activation": "silu"}
+    mlp: Raw = {"d_ff": inner, "bias": True, "gated": form == "swiglu", "activation": "silu"}
     if form != "swiglu":
-        wide["activation"] = c.activation("activation_function", default="gelu")
-    places = c.text("position_embedding_type", default="learned")
-    if places not in ("alibi", "learned"):
-        c.fault("position_embedding_type", places, "'alibi' or 'learned'")
+        mlp["activation"] = c.activation("activation_function", default="gelu")
+    position_type = c.text("position_embedding_type", default="learned")
+    if position_type not in ("alibi", "learned"):
+        c.fault("position_embedding_type", position_type, "'alibi' or 'learned'")
     rows = c.size("n_positions", "max_position_embeddings", default=1024)
     attention = c.mha(raw, names=("n_head", "num_attention_heads"), bias=True)
-    positions = {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows}
-    return c.decoder(raw, attention, mlp=wide, norm=c.layer_norm(), positions=positions, tied=True)
+    positions = {"form": "alibi"} if position_type == "alibi" else {"form": "learned", "rows": rows}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=positions, tied=True)
 
 
 def plamo(c: Config) -> Raw:
-    """Llama with attention and feed-forward side by side after one norm; `n_shared_head` query heads share a key."""
+    """Llama with parallel branches after one norm; `n_shared_head` query heads share a key/value head."""
     c.require_published_class()
     raw = c.stack()
     shared = c.size("n_shared_head", default=8)
     attention = c.mha(raw)
-    c.require_value(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
+    c.require_value(attention["n_heads"], "num_key_value_heads", why="the published code reads n_shared_head")
     c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
     return c.decoder(raw, attention, norm=c.rms(parallel="shared"))
 
 
 def qwen2_reward(c: Config) -> Raw:
-    """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
+    """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and one score (RM) or one per label (PRM) at every
+    position."""
     process = c.class_ends("ProcessRewardModel")
     c.drop("architectures", "tie_word_embeddings")
     c.model_type = "qwen2"
@@ -107,96 +108,96 @@ def qwen2_reward(c: Config) -> Raw:
 
 
 def refinedwebmodel(c: Config) -> Raw:
-    """Falcon-7B before it was transformers'."""
+    """Falcon-7B before transformers had it."""
     c.require_published_class("rw", "falcon")
     return falcon(c)
 
 
 def refinedweb(c: Config) -> Raw:
-    """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
+    """Falcon-40B before transformers had it: two norms, and grouped-query attention."""
     c.require_published_class("rw", "falcon")
     c.override(new_decoder_architecture=True)
     return falcon(c)
 
 
 def mpt_grouped(c: Config) -> Raw:
-    """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them. Its class has biases and
-    a table of positions unless a config says otherwise."""
+    """llm-foundry's MPT with grouped-query or multi-query attention. By default its class has biases and learned
+    positions, which are not supported."""
     c.require_published_class("mpt")
     table = c.data.get("attn_config")
     table = table if isinstance(table, Mapping) else {}
-    shared = 1 if table.get("attn_type") == "multiquery_attention" else table.get("kv_n_heads")
-    if type(shared) is not int or shared < 1:
-        c.fault("attn_config.kv_n_heads", ABSENT if shared is None else shared, "a whole number above 0")
-        shared = 1
+    n_kv_heads = 1 if table.get("attn_type") == "multiquery_attention" else table.get("kv_n_heads")
+    if type(n_kv_heads) is not int or n_kv_heads < 1:
+        c.fault("attn_config.kv_n_heads", ABSENT if n_kv_heads is None else n_kv_heads, "a whole number above 0")
+        n_kv_heads = 1
     for name, given in (("no_bias", c.data), ("attn_config.alibi", table)):
         if given.get(name.rpartition(".")[2]) is None:
-            c.fault(name, ABSENT, "true", "its class has it false, which is not read")
+            c.fault(name, ABSENT, "true", "the default of its class, false, is not supported")
     fields = without(table, "attn_type", "kv_n_heads")
-    c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
-    c.require_value("torch", "fc_type", why="plain matrices are read")
+    c.require_value({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="only two matrices are supported")
+    c.require_value("torch", "fc_type", why="only plain matrices are supported")
     c.ignore("use_pad_tok_in_ffn")
     c.drop("architectures")
     c.override(attn_config=fields)
     declared_type, c.model_type = c.model_type, "mpt"
     raw = decoder(c, "mpt")
-    for config in (c, *c.inner):  # what transformers' class does not read may say more of its own
+    for config in (c, *c.inner):  # unread keys are checked for llm-foundry's code, not for transformers' class
         config.model_type = declared_type
-    c.divides(shared, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
-    return raw | {"attention": raw["attention"] | {"n_kv_heads": shared}}
+    c.divides(n_kv_heads, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
+    return raw | {"attention": raw["attention"] | {"n_kv_heads": n_kv_heads}}
 
 
 def phi_msft(c: Config) -> Raw:
-    """Phi-1, 1.5 and 2 before they were transformers': GPT-J's layers under GPT-2's names."""
+    """Phi-1, 1.5 and 2 before transformers had them: GPT-J's layers with GPT-2's key names."""
     c.require_published_class("phi", "mixformersequential")
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
     blocks = c.table("architecture") or Config({}, c.model_type, parent=c)
-    blocks.require_value("parallel", "block_cls", why="attention beside the feed-forward is read")
-    blocks.require_value({}, "mixer", why="attention is read")
-    if (channel := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
-        blocks.fault("mlp", channel, "'mlp' or, the same in one kernel, 'fused_mlp', as mlp_cls")
+    blocks.require_value("parallel", "block_cls", why="only parallel branches are supported")
+    blocks.require_value({}, "mixer", why="only attention is supported")
+    if (given := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
+        blocks.fault("mlp", given, "mlp_cls = 'mlp' or 'fused_mlp' (the same in one kernel)")
     blocks.ignore("mlp")
     dims = c.size("rotary_dim", default=32)
-    places: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})
+    positions: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})
     mlp = c.mlp("n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"])
     norm, head = c.layer_norm(parallel="shared"), c.lm_head(tied=False, bias=True)
-    return c.decoder(raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=places, head=head)
+    return c.decoder(raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=positions, head=head)
 
 
 def hf_olmo(c: Config) -> Raw:
-    """OLMo and OLMo 1.7 before they were transformers': every choice of its trainer's is a key."""
+    """OLMo and OLMo 1.7 before transformers had them: every option of the trainer is a key."""
     c.require_published_class("olmo")
     raw = c.stack(("d_model",), ("n_layers",))
     d = raw["d_model"]
     context = c.size("max_sequence_length", default=1024)
-    several = c.flag("multi_query_attention", default=None, null=None)
-    attention = c.heads(raw, kv=1 if several else None, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
+    mqa = c.flag("multi_query_attention", default=None, null=None)
+    attention = c.heads(raw, kv=1 if mqa else None, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
     bias = c.flag("include_bias", default=True)
     attention |= {"bias": bias, "qk_norm": "width" if c.flag("attention_layer_norm", default=False) else "none"}
     if attention["qk_norm"] == "width":
-        c.require_value(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
-    ratio = c.size("mlp_ratio", default=4)
-    wide = c.size("mlp_hidden_size", default=ratio * d, null=ratio * d)
+        c.require_value(True, "attention_layer_norm_with_affine", why="norms of Q and K must have weights")
+    inner = c.size("mlp_ratio", default=4) * d
+    inner = c.size("mlp_hidden_size", default=inner, null=inner)
     form = c.text("activation_type", default="swiglu")
     if form not in ("swiglu", "gelu", "relu"):
         c.fault("activation_type", form, "'swiglu', 'gelu' or 'relu'")
     rope, alibi = c.flag("rope", default=False), c.flag("alibi", default=False)
-    places = c.rotary(attention["d_head"]) if rope else {"form": "learned", "rows": context}
+    positions = c.rotary(attention["d_head"]) if rope else {"form": "learned", "rows": context}
     raw |= {"context": context, "vocab_size": c.size("embedding_size", default=50304, null=raw["vocab_size"])}
-    mlp = _halved(c, wide, bias) if form == "swiglu" else {"d_ff": wide, "activation": form, "bias": bias}
+    mlp = _fused_swiglu(c, inner, bias) if form == "swiglu" else {"d_ff": inner, "activation": form, "bias": bias}
     head = c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)}
-    positions = {"form": "alibi"} if alibi else places
+    positions = {"form": "alibi"} if alibi else positions
     return c.decoder(raw, attention, mlp=mlp, norm=_norm_of_olmo(c, bias), positions=positions, head=head)
 
 
 def llada(c: Config) -> Raw:
-    """OLMo's code with Llama's layers, whose positions see one another: what is masked is written."""
+    """OLMo's code with Llama's layers and bidirectional attention: a masked diffusion model."""
     if not c.class_ends("LLaDAModelLM"):
         c.require_published_class(writes=True)
     raw = c.stack(("d_model",), ("n_layers",))
     off = "alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm", "scale_logits"
-    c.require_value(False, *off, why="it is not read")
+    c.require_value(False, *off, why="it is not supported")
     attention = c.heads(raw, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("include_qkv_bias", default=False) else []
     return raw | {
@@ -220,20 +221,20 @@ def _norm_of_olmo(c: Config, bias: bool) -> Raw:
     weighted = c.flag("layer_norm_with_affine", default=True)
     biased = c.flag("bias_for_layer_norm", default=bias, null=bias)
     if form == "rms" and biased:
-        c.fault("bias_for_layer_norm", biased, "false", "an RMSNorm with a bias is not read")
+        c.fault("bias_for_layer_norm", biased, "false", "an RMSNorm with a bias is not supported")
     kind = {"form": "rms"} if form == "rms" else {"form": "layer", "bias": biased and weighted}
     return kind | {"eps": c.real("layer_norm_eps", default=1e-5), "place": place, "weighted": weighted}
 
 
-def _halved(c: Config, both: int, bias: bool) -> Raw:
-    """SwiGLU whose two gates are as wide together as is said."""
-    if both % 2:
-        c.fault("mlp_hidden_size", both, "an even number: the width of both gates")
-    return {"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias}
+def _fused_swiglu(c: Config, gate_up: int, bias: bool) -> Raw:
+    """SwiGLU with the width of gate and up together."""
+    if gate_up % 2:
+        c.fault("mlp_hidden_size", gate_up, "an even number: gate and up have half each")
+    return {"d_ff": max(1, gate_up // 2), "gated": True, "activation": "silu", "bias": bias}
 
 
 def molmo(c: Config) -> Raw:
-    """Molmo's: OLMo's code under Llama's names, with 128 further rows of the token table."""
+    """OLMo's code with Llama's key names, and 128 further rows of the embedding."""
     c.require_published_class(writes=True)
     raw = c.stack()
     attention = c.heads(raw, width_names=())
@@ -243,7 +244,7 @@ def molmo(c: Config) -> Raw:
         "vocab_size": c.size("embedding_size", default=raw["vocab_size"], null=raw["vocab_size"]),
         "embedding": {"extra": 128},
         "attention": attention,
-        "feed_forward": _halved(c, c.size("intermediate_size"), bias=False),
+        "feed_forward": _fused_swiglu(c, c.size("intermediate_size"), bias=False),
         "norm": _norm_of_olmo(c, bias=False),
         "positions": c.rotary(attention["d_head"]),
         "head": {"tied": False},
@@ -252,7 +253,7 @@ def molmo(c: Config) -> Raw:
 
 
 def codeshell(c: Config) -> Raw:
-    """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
+    """GPT-2 with grouped-query attention, and rotary or learned positions."""
     c.require_published_class()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.mha(raw, names=("n_head", "num_attention_heads"), bias=True)
@@ -265,5 +266,5 @@ def codeshell(c: Config) -> Raw:
         c.fault("position_embedding_type", form, "'learned_absolute' or 'rope'")
     learned = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=8192)}
     mlp = c.mlp("n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"])
-    places = None if form == "rope" else learned
-    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
+    positions = None if form == "rope" else learned
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=positions, tied=True)

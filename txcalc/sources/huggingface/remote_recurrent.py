@@ -1,4 +1,4 @@
-"""Recurrent models and hybrids whose code is published beside weights: RWKV, Hyena, PLaMo 2."""
+"""Recurrent models and hybrids whose code is published with the weights: RWKV, Hyena, PLaMo 2."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from txcalc.sources.spec import count
 
 
 def hyenadna(c: Config) -> Raw:
-    """HyenaDNA: long convolutions in place of attention, whose filters a network of the position makes.
+    """HyenaDNA: instead of attention long convolutions, whose filters are computed by an MLP of the position.
 
-    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers keep PyTorch's epsilon
+    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers have PyTorch's epsilon
     """
     c.require_published_class("hyenadna")
     raw = c.stack(("d_model",), ("n_layer",))
-    several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
+    multiple, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
     if features % 2 == 0 or features < 3:
         c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")
-    long = {"taps": c.size("short_filter_order", default=3), "features": features,
-            "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
+    hyena = {"taps": c.size("short_filter_order", default=3), "features": features,
+             "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
     form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
-    learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
-    wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
+    positions = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # of the filters, one table per layer
+    inner = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
     raw |= {
-        "vocab_size": -(-raw["vocab_size"] // several) * several,
-        "around": [leaf("filter_positions", "held", learned, kind="recurrent")],
-        "hyena": long,
-        "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
+        "vocab_size": -(-raw["vocab_size"] // multiple) * multiple,
+        "around": [leaf("filter_positions", "held", positions, kind="recurrent")],
+        "hyena": hyena,
+        "feed_forward": {"d_ff": inner, "activation": "gelu", "bias": True},
         "norm": c.layer_norm("layer_norm_epsilon"),
         "positions": {"form": "none"},
         "head": c.decoder_classifier(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
@@ -35,7 +35,7 @@ def hyenadna(c: Config) -> Raw:
 
 
 def stripedhyena(c: Config) -> Raw:
-    """StripedHyena, whose code Evo has: convolutions with modal filters, and attention in some layers.
+    """StripedHyena, also used by Evo: convolutions with modal filters, and attention in some layers.
 
     Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
     """
@@ -44,14 +44,14 @@ def stripedhyena(c: Config) -> Raw:
     n = raw["n_layers"]
     c.ignore("hyena_layer_idxs", "attn_layer_idxs")
     bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
-    attention, shared = c.mha(raw), c.size("proj_groups", default=4)
-    c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")
-    attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
+    attention, groups = c.mha(raw), c.size("proj_groups", default=4)
+    c.divides(groups, attention["n_heads"], "proj_groups", "num_attention_heads")
+    attention["n_kv_heads"] = max(1, attention["n_heads"] // groups)
     attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
-    mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    hyena = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if not isinstance(mixing, list) or len(hyena) + len(mixing) != n or c.data.get("hyena_layer_idxs") != hyena:
-        c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
+    listed, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
+    hyena = [i for i in range(n) if not isinstance(listed, list) or i not in listed]
+    if not isinstance(listed, list) or len(hyena) + len(listed) != n or c.data.get("hyena_layer_idxs") != hyena:
+        c.fault("attn_layer_idxs", listed, "indexes of layers; hyena_layer_idxs must have all others")
     raw |= {
         "attention": attention,
         "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
@@ -65,8 +65,8 @@ def stripedhyena(c: Config) -> Raw:
 
 
 def rwkv7(c: Config) -> Raw:
-    """RWKV-7 as flash-linear-attention has it: matrices whose decay, rate and gate are of low rank, and feed-forwards
-    that read a mix with the position before.
+    """flash-linear-attention's RWKV-7: matrix states with low-rank decay, rate and gate, and feed-forwards that read a
+    mix of the current and the previous position.
 
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4
     """
@@ -75,9 +75,9 @@ def rwkv7(c: Config) -> Raw:
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
     if "head_dim" in c and c.data["head_dim"] is None:
-        several = c.size("num_heads")
-        c.divides(several, d, "num_heads", "hidden_size")
-        w = c.size("head_dim", null=max(1, d // several))
+        n_heads = c.size("num_heads")
+        c.divides(n_heads, d, "num_heads", "hidden_size")
+        w = c.size("head_dim", null=max(1, d // n_heads))
     else:
         w = c.size("head_dim", default=64)
         c.divides(w, d, "head_dim", "hidden_size")
@@ -104,7 +104,7 @@ def rwkv7(c: Config) -> Raw:
         mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
         return [norms[0], *mixer, norms[1], *channels]
 
-    c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
+    c.note("FLOPs do not count the recurrence, its decay and the normalisation of its keys")
     raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
     raw["around"] = [norm_leaf("first", d, bias=bias)]
     return leaf_stack(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
@@ -115,11 +115,11 @@ def rwkv5(c: Config) -> Raw:
 
 
 def rwkv6(c: Config, by_token: bool = True) -> Raw:
-    """RWKV-5 and RWKV-6 as their published classes have them. In the sixth what is mixed with the position before, and
-    the decay, depend on the token (`by_token`) through matrices of low rank: twice the rank at a width of 4,096.
+    """RWKV-5 and RWKV-6 by their published classes. In RWKV-6 the mix with the previous position and the decay depend
+    on the token (`by_token`) through low-rank matrices, of twice the rank at a width of 4,096.
 
     Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters,
-             and of the fifth 13·D²·L + D·(14·L + 4) + 2·D·V
+             for RWKV-5 13·D²·L + D·(14·L + 4) + 2·D·V
     """
     c.require_published_class(c.model_type)
     raw = c.stack()
@@ -132,7 +132,7 @@ def rwkv6(c: Config, by_token: bool = True) -> Raw:
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
     mixer = [matrix(name, d, d) for name in ("r", "k", "v", "gate", "o")]
     mixer.append(leaf("gate_silu", "silu", d))
-    mixer += _of_the_token(d) if by_token else [leaf("mixes", "held", 4 * d)]
+    mixer += _token_mixes(d) if by_token else [leaf("mixes", "held", 4 * d)]
     mixer += [leaf("decay_and_first", "held", 2 * d), leaf("scale", "scale", d), leaf("shift", "shift", d)]
     mixer += [leaf("state", "state", d * w + d), leaf("sum", "sum", d)]
     channels = [leaf("mix", "held", 2 * d), matrix("up", d, wide), leaf("squared", "relu2", wide)]
@@ -140,14 +140,14 @@ def rwkv6(c: Config, by_token: bool = True) -> Raw:
     channels += [leaf("receptance_sigmoid", "sigmoid", d), leaf("fed_sum", "sum", d), leaf("last", "state", d)]
     norms = [norm_leaf(name, d) for name in ("mixing", "feeding")]
     mixer, channels = (of_kind(kind, some) for kind, some in (("recurrent", mixer), ("feed_forward", channels)))
-    c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
+    c.note("FLOPs do not count the recurrence and the norm of its heads")
     ends = [norm_leaf(name, d) for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
     return leaf_stack(raw | {"around": ends, "head": head}, {"layer": [norms[0], *mixer, norms[1], *channels]}, [])
 
 
-def _of_the_token(d: int) -> list[Raw]:
-    """What RWKV-6 mixes with the position before, and its decay."""
+def _token_mixes(d: int) -> list[Raw]:
+    """RWKV-6's token-dependent mixes with the previous position, and its decay."""
     mix, decay = (64, 128) if d == 4096 else (32, 64)
     leaves = [matrix("mix_down", d, 5 * mix), leaf("mix_tanh", "tanh", 5 * mix)]
     leaves.append(leaf("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
@@ -156,8 +156,8 @@ def _of_the_token(d: int) -> list[Raw]:
 
 
 def plamo2(c: Config) -> Raw:
-    """Mamba whose step, B and C are made of what its convolution gives, with a decay for each head, in turn with
-    attention in windows; a norm before and after each branch."""
+    """Mamba layers, with a decay per head and with step, B and C computed from the convolution's output, alternate with
+    window attention; a norm before and after each branch."""
     c.require_published_class("plamo2", "plamo")
     raw = c.stack()
     d, n, w = raw["d_model"], raw["n_layers"], c.size("hidden_size_per_head", default=128)
@@ -168,44 +168,42 @@ def plamo2(c: Config) -> Raw:
     if step < 2:
         c.fault("mamba_step", step, "at least 2")
     full = c.items("full_attention_idx", of=count, length=None, default=None) or []
-    mixes, middle = c.flag("mamba_enabled", default=True), step // 2
-    scans = [mixes and (i != n - 1 if n <= middle else i % step != middle) for i in range(n)]
+    enabled, middle = c.flag("mamba_enabled", default=True), step // 2
+    scans = [enabled and (i != n - 1 if n <= middle else i % step != middle) for i in range(n)]
     order = ["scanning" if scans[i] else "whole" if i in full else "window" for i in range(n)]
     if any(scans):
-        c.note("the scan itself is not among the FLOPs")
+        c.note("FLOPs do not count the scan")
 
     core = {"whole": leaf("core", "causal", heads, w, w, groups=groups, bias=False)}
     core["window"] = leaf("core", "window", heads, w, w, window, groups=groups, bias=False)
     mixers = {"scanning": _scanning(c, d, w)}
     for form, core_leaf in core.items():
-        leaves = [matrix(name, d, several * w) for name, several in (("q", heads), ("k", kv), ("v", kv))]
+        leaves = [matrix(name, d, number * w) for name, number in (("q", heads), ("k", kv), ("v", kv))]
         leaves += [leaf("qk_norm", "held", (heads + kv) * w), leaf("rotary", "rotary", heads + kv, w), core_leaf]
         mixers[form] = [*leaves, matrix("o", heads * w, d)]
-    wide, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
-    channels = [matrix("gate_and_up", d, 2 * wide), leaf("activation", act, wide)]
-    channels.append(matrix("down", wide, d))
+    inner, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
+    channels = [matrix("gate_and_up", d, 2 * inner), leaf("activation", act, inner), matrix("down", inner, d)]
     kinds = {}
     for name in sorted({*order}):
         kind = "recurrent" if name == "scanning" else "attention"
-        kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, channels, "feed_forward")]
+        kinds[name] = [*_sandwiched("mixer", d, mixers[name], kind), *_sandwiched("mlp", d, channels, "feed_forward")]
     head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, norm_leaf("last", d, "rms_norm")
     return leaf_stack(raw | {"around": [last], "head": head}, kinds, order)
 
 
 def _scanning(c: Config, d: int, w: int) -> list[Raw]:
-    several, states, taps = (c.size(f"mamba_{key}", default=usual)
-                             for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
-    inner, rank = several * w, max(64, d // 16)
+    n_heads, states, taps = (c.size(f"mamba_{key}", default=default)
+                             for key, default in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
+    inner, rank = n_heads * w, max(64, d // 16)
     leaves = [matrix("in", d, 2 * inner)]
     leaves.append(leaf("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
     leaves += [leaf("conv_silu", "silu", inner), matrix("b_c_step", inner, rank + 2 * states)]
     leaves += [leaf(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
-    leaves += [matrix("step", rank, several), leaf("decays", "held", 3 * several)]
+    leaves += [matrix("step", rank, n_heads), leaf("decays", "held", 3 * n_heads)]
     leaves += [leaf("state", "state", inner * states + (taps - 1) * inner), leaf("gate_silu", "silu", inner)]
     return [*leaves, matrix("out_proj", inner, d)]
 
 
-def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
-    """A branch between two norms."""
+def _sandwiched(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     norms = [norm_leaf(f"{where}_{name}", d, "rms_norm") for where in ("pre", "post")]
     return [norms[0], *of_kind(kind, branch), norms[1], leaf(f"{name}_sum", "sum", d, kind=kind)]

@@ -66,7 +66,7 @@ def esm(c: Config) -> Raw:
     Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
     """
     if "add_bias_fnn" in c:
-        c.fault("add_bias_fnn", c.data["add_bias_fnn"], "no such key", "gated feed-forwards of other code are not read")
+        c.fault("add_bias_fnn", c.data["add_bias_fnn"], "no such key", "other code with gated feed-forwards has it")
     raw = c.widths("encoder") | {"contacts": True}
     attention = c.mha(raw, bias=True)
     form = c.text("position_embedding_type", default="absolute")

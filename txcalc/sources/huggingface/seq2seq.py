@@ -11,17 +11,17 @@ from txcalc.sources.huggingface.keys import ACTIVATIONS, without
 def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
     """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it. `crossing` is
     what a class that asks for `add_cross_attention` must find."""
+    why = "only an encoder–decoder is supported"
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
     else:
         if c.class_ends("ForCausalLM"):
-            c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
-                    f"not read in a config of {c.model_type}")  # fmt: skip
-        c.require_value(True, "is_encoder_decoder", why="an encoder and a decoder are read")
-        c.require_value(crossing, "add_cross_attention", why="an encoder and a decoder are read")
-        c.require_value(False, "is_decoder", why="an encoder and a decoder are read")
-    c.require_value(False, "tie_encoder_decoder", why="an encoder and a decoder are read")
-    c.require_value({}, "pruned_heads", why="pruned heads are not read")
+            c.fault_class("an encoder–decoder class", f"a single decoder of {c.model_type} is not supported")
+        c.require_value(True, "is_encoder_decoder", why=why)
+        c.require_value(crossing, "add_cross_attention", why=why)
+        c.require_value(False, "is_decoder", why=why)
+    c.require_value(False, "tie_encoder_decoder", why=why)
+    c.require_value({}, "pruned_heads", why="pruned heads are not supported")
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
 
@@ -29,7 +29,7 @@ def joined_head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
     """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
     form = c.head_of("lm", "none", *(("sequence", "question") if deciding else ()))
     if not may_untie:
-        c.require_value(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
+        c.require_value(True, "tie_word_embeddings", why="untied, encoder and decoder would not share an embedding")
     if form == "none":
         c.ignore("tie_word_embeddings")
         return {"form": "none"}
@@ -136,7 +136,7 @@ def bart_like(
         place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class"
     )
     norms = "a norm" if embedded_norm else "no norm"
-    c.require_value(embedded_norm, "normalize_embedding", why=f"{norms} after the embedding is read")
+    c.require_value(embedded_norm, "normalize_embedding", why=f"only {norms} after the embedding is supported")
     raw: Raw = {
         "kind": "encoder-decoder",
         "d_model": c.size("d_model", "hidden_size"),
@@ -189,9 +189,7 @@ def bigbird_pegasus(c: Config) -> Raw:
     raw = bart_like(c, "pre", 4096, 0, False, deciding=2)
     bias, sparse = c.flag("use_bias", default=False), c.sparse_blocks()
     if raw["kind"] == "decoder":
-        c.fault(
-            "architectures[0]", c.data["architectures"][0], "a class of both halves", "its decoder alone is not read"
-        )
+        c.fault_class("an encoder–decoder class", "a single decoder is not supported")
         return raw
     for half in ("encoder", "decoder"):
         raw[half]["attention"]["bias"] = bias
@@ -202,7 +200,7 @@ def bigbird_pegasus(c: Config) -> Raw:
 def marian(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
     raw = bart_like(c, "post", 1024, 0, False)
-    c.require_value(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
+    c.require_value(raw["vocab_size"], "decoder_vocab_size", why="only a shared embedding is supported")
     return raw
 
 

@@ -47,7 +47,7 @@ def uncounted(c: Config) -> None:
 def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128, qk_norm="width")
-    c.require_value([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
+    c.require_value([1] * raw["n_layers"], "attn_type_list", why="only full attention in every layer is supported")
     uncounted(c)
     return c.decoder(raw, attention, mixed=c.experts(NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
@@ -60,7 +60,7 @@ def ernie4_5_moe(c: Config) -> Raw:
     mixed = c.with_shared(mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
     raw = c.decoder(raw, c.heads(raw, kv=4, bias=bias), mixed=mixed, tied=True, theta=5e5)
     if bias:
-        c.fault("use_bias", True, "false", "biases of the shared experts, not of the routed ones, are not read")
+        c.fault("use_bias", True, "false", "biases of the shared experts alone are not supported")
     c.ignore("moe_layer_end_index")
     first, period = c.count("moe_layer_start_index", default=1), c.size("moe_layer_interval", default=1)
     last = c.data.get("moe_layer_end_index", -1)

@@ -351,7 +351,7 @@ def _encoder(c: Config, **usual: int) -> Config:
     inner = c.nested("encoder_config", "parakeet_encoder", {})
     inner.data = {**usual, **inner.data}
     if inner.data.get("model_type", inner.model_type) != inner.model_type:
-        inner.fault("model_type", inner.data["model_type"], f"{inner.model_type!r}", "other encoders are not read")
+        inner.fault("model_type", inner.data["model_type"], f"{inner.model_type!r}", "other encoders are not supported")
     return inner
 
 

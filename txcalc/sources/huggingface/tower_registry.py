@@ -18,7 +18,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.projectors import projector, steps_of
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw, check_stretch
+from txcalc.sources.huggingface.config import Config, Raw, check_rope
 from txcalc.sources.huggingface.families import STANDALONE_TOWERS
 from txcalc.sources.huggingface.projectors import by_row
 from txcalc.sources.huggingface.tower_types import Projection, Tower
@@ -164,7 +164,7 @@ def standalone_tower(c: Config) -> Raw:
     c.require_single_stack()
     _refuse_learned_activations(c)
     if table := c.table("rope_parameters"):
-        check_stretch(table)
+        check_rope(table)
         table.ignore(*table.data)
     whole = STANDALONE_TOWERS[c.model_type]
     plans = TOWER_PLANS[whole]

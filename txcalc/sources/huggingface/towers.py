@@ -227,7 +227,7 @@ def _qwen(v: Config, patch: int, width: int, heads: int, depth: int, frames: int
     v.divides(h, d, "num_heads", "the width")
     v.require_value(3, "in_chans", why="in_channels is what the class reads")
     pixels = v.size("patch_size", default=patch)
-    v.require_value(pixels, "spatial_patch_size", why="patch_size says the same thing")
+    v.require_value(pixels, "spatial_patch_size", why="it repeats patch_size")
     v.ignore("model_type", "tokens_per_second")
     channels = v.size("in_channels", default=3)
     channels *= v.size("temporal_patch_size", default=2) if frames > 1 else 1

@@ -29,7 +29,7 @@ def recorded(c: Config) -> Raw:
     c.ignore("architectures", "stage_names", "out_features", "out_indices")
     cls = names[0] if isinstance(names, list) and names else next(iter(classes))
     if not isinstance(cls, str) or cls not in classes:
-        c.fault("architectures[0]", cls, f"one of {', '.join(classes)}", "other classes are not read")
+        c.fault("architectures[0]", cls, f"one of {', '.join(classes)}", "other classes are not supported")
         cls = next(iter(classes))
     row = classes[cls]
     if row.get("named") and not names:

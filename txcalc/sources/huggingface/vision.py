@@ -38,7 +38,7 @@ def vit(c: Config, pooler: bool = True) -> Raw:
     form = c.head_of("classifier", "none")
     head: Raw = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none"}
     if form == "none" and pooler:
-        c.require_value(raw["d_model"], "pooler_output_size", why="a pooler as wide as the model is read")
+        c.require_value(raw["d_model"], "pooler_output_size", why="only a pooler as wide as the model is supported")
         head["pooler"] = True
     c.ignore("pooler_output_size")
     return raw | {
@@ -60,7 +60,7 @@ def ijepa(c: Config) -> Raw:
     """ViT without a class token and a pooler."""
     raw = vit(c, pooler=False)
     if raw["head"]["form"] == "classifier":  # so it is where no class is named, too
-        c.fault("architectures", c.data.get("architectures"), '["IJepaModel"]', "a mean of all patches is not read")
+        c.fault("architectures", c.data.get("architectures"), '["IJepaModel"]', "mean pooling is not supported")
     return raw | {"vision": raw["vision"] | {"class_token": False}}
 
 

@@ -243,14 +243,14 @@ def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, 
     """The architecture, one of these, and the table that says what of it is otherwise, by some of these arguments."""
     name = v.text("architecture", default="resnet50")
     if name not in known:
-        v.fault("architecture", name, f"one of {', '.join(known)}", "no other of timm's towers is read")
+        v.fault("architecture", name, f"one of {', '.join(known)}", "no other tower of timm is supported")
         name = next(iter(known))
     v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
     args = v.table("model_args")
     given = {key: value for key, value in args.data.items() if value is not None} if args else {}  # null is left out
     (args or v).ignore(*(args.data if args else ()))
     for key in given.keys() - set(changes):
-        (args or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument of timm's class is read")
+        (args or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument is supported")
     return name, Config({key: given[key] for key in changes if key in given}, v.model_type, f"{v.path}model_args.", v)
 
 
@@ -270,7 +270,7 @@ def perception(v: Config) -> Tower:
     args.multiple("embed_dim", d, 4 * heads)
     pool = args.data.get("global_pool", "map" if PERCEPTION[name][7] else "")
     if pool != "":
-        args.fault("global_pool", pool, '""', "its pool is not read")
+        args.fault("global_pool", pool, '""', "its pooling is not supported")
     args.ignore("global_pool", "init_values", "ref_feat_shape")
     if (grid := side_of(args, "img_size", side) // patch) < 1:
         args.fault("img_size", args.data.get("img_size"), f"at least {patch}, a patch's side")

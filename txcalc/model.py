@@ -310,6 +310,12 @@ class Model(Struct, frozen=True, dict=True):
         rows = self.description.last.positions.get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
 
+    def reaches(self, tokens: Num) -> bool:
+        """Whether it takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
+        positions = self.description.last.positions
+        rows = positions.get("rows") if positions.form in ("learned", "relative") else None
+        return not self.fixed_length and (rows is None or tokens <= rows)
+
     @called
     def workload(
         self,

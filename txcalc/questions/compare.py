@@ -274,13 +274,6 @@ def default_contexts(models: Sequence[Model]) -> list[int]:
     return sorted({*(length for length in USUAL_CONTEXTS if length <= longest), *([min(known)] if known else [])})
 
 
-def reaches(model: Model, tokens: int) -> bool:
-    """Whether a model takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
-    positions = model.description.last.positions
-    rows = positions.get("rows") if positions.form in ("learned", "relative") else None
-    return not model.fixed_length and (rows is None or tokens <= rows)
-
-
 def quantities(models: Sequence[Model], contexts: Sequence[int], conventions: Conventions) -> list[QuantityValues]:
     """Every quantity, in the order in which it is shown; what no model has is left out."""
     flops = conventions.flops
@@ -288,7 +281,7 @@ def quantities(models: Sequence[Model], contexts: Sequence[int], conventions: Co
     images = [ledger if model.fixed_length else None for model, ledger in zip(models, single, strict=True)]
     prefills: list[tuple[int | None, Ledgers]] = [(None, images)]
     for tokens in contexts:
-        reached = [conventions.ledger(model, tokens) if reaches(model, tokens) else None for model in models]
+        reached = [conventions.ledger(model, tokens) if model.reaches(tokens) else None for model in models]
         prefills.append((tokens, reached))
     rows = [
         QuantityValues("params", None, [ledger.total("params") for ledger in single]),
@@ -390,7 +383,7 @@ def notes(models: Sequence[Model], contexts: Sequence[int]) -> list[str]:
     lines = []
     for model in models:
         lines += [f"{model.name}: {note}" for note in model.all_notes]
-        if any(not reaches(model, tokens) for tokens in contexts) and not model.fixed_length:
+        if any(not model.reaches(tokens) for tokens in contexts) and not model.fixed_length:
             lines.append(f"{model.name}: lengths beyond its position table are left out")
         elif model.context and max(contexts, default=0) > model.context:
             lines.append(f"{model.name}: includes lengths beyond its context of {model.context:,}")

@@ -101,7 +101,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
 
 def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     """The engine and version that runs the plan. Errors: `InputError` for a plan that does not fit, of another engine,
-    or in formats that the engine does not have on the accelerator, or only as .gguf files."""
+    longer than the model's table of positions, or in formats that the engine lacks on the accelerator."""
     config, style = plan.planner.engine, ENGINES[engine]
     planned = config.memory.profile if config.memory else None
     runs = profile(style.runs or engine)
@@ -113,8 +113,12 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         expected = f"{runs.rules.title}, which --emit {engine} starts"
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
     chosen = planned or runs
-    if lacking := unsupported(chosen, plan.planner.model, config.weights, plan.planner.accelerator, config.kv):
+    model = plan.planner.model
+    if lacking := unsupported(chosen, model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
+    if not model.reaches(plan.context):
+        most = model.context
+        raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])
     return chosen

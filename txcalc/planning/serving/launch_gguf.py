@@ -116,7 +116,8 @@ def slots(plan: Plan, name: str) -> int:
     """Sequences at once of a copy. Errors: `InputError` for a layout that llama.cpp does not have."""
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
-        raise InputError("--emit", [f"{name} splits a model by layers, and the plan's layout is {layout} (--tp 1)"])
+        mend = "--tp 1" if plan.planner.engine.memory else "--engine llama.cpp"
+        raise InputError("--emit", [f"{name} splits a model by layers, the plan's layout is {layout} ({mend})"])
     engine = profile("llama.cpp")
     assert engine is not None
     most = int(engine.numbers["most_sequences"])

@@ -46,7 +46,7 @@ pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txca
 from txcalc import reference  # noqa: E402
 from txcalc.questions.calibrate import Calibrate  # noqa: E402
 from txcalc.verification import device, verify, workloads  # noqa: E402
-from txcalc.verification.calibrate import MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
+from txcalc.verification.calibrate import ADAMW_MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
 from txcalc.verification.measure import (  # noqa: E402
     Clock,
     measure_allocation,
@@ -350,7 +350,7 @@ def test_a_short_kernel_is_repeated_between_two_events(monkeypatch: pytest.Monke
         def wait(self) -> None:
             pass
 
-        def between(self, start: int, end: int) -> float:
+        def seconds(self, start: int, end: int) -> float:
             return (end - start) * 10e-6 + 300e-6
 
     monkeypatch.setattr("txcalc.verification.measure.Clock", lambda device: Events())
@@ -417,7 +417,7 @@ def test_what_adamw_moves_is_what_train_counts() -> None:
     timer = StepTimer(model, recipe, Machine.of(card))
     states = (rank.state for rank in memory(model, recipe).ranks)
     moved = timer.exchange.optimizer(states, timer.bounds) * card.bandwidth
-    assert moved == pytest.approx(MOVED * 2 * model.params)  # a quotient of floats
+    assert moved == pytest.approx(ADAMW_MOVED * 2 * model.params)  # a quotient of floats
 
 
 def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> None:
@@ -634,7 +634,7 @@ def test_a_suite_cuts_to_what_fits_and_refuses_what_does_not(monkeypatch: pytest
     assert results["items"]["plain"]["layers"] == 1
     monkeypatch.setattr(device, "free_bytes", lambda _: 0)
     results = suite(None).run()
-    assert all("not one of its layers fits" in item["refused"] for item in results["items"].values())
+    assert all("no layer fits" in item["refused"] for item in results["items"].values())
 
 
 def test_memory_that_does_not_suffice_ends_a_step_and_not_the_suite(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -715,7 +715,7 @@ def test_a_file_that_is_no_whole_one_is_not_gone_on_with(tmp_path: Path) -> None
         with pytest.raises(InputError, match="not a file of measurements"):
             suite(path)
     path.write_text(json.dumps(results))
-    with pytest.raises(InputError, match="was begun without --gpu: continue the same way"):
+    with pytest.raises(InputError, match="was begun without --gpu: do the same"):
         suite(path, like=hardware.load("l4"))
 
 

@@ -71,8 +71,8 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        ("muon", "muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone"),
-        ("lion", "lion: its state is mode"),
+        ("muon", "muon of stacked experts and convolutions is modelled: PyTorch's takes only matrices"),
+        ("lion", "lion: only modelled"),
     ],
 )
 def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: str) -> None:
@@ -89,7 +89,7 @@ def test_experts_of_attention_are_not_run_over_ep() -> None:
     from txcalc.verification.layouts import verify_layout
 
     with pytest.raises(
-        NoParallel, match=r"^layers.0.attention: experts of attention over the ranks of ep are modelled"
+        NoParallel, match=r"^layers.0.attention: attention experts over the ranks of ep are only modelled"
     ):
         verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
 
@@ -169,7 +169,7 @@ def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
 def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
     from txcalc.verification.layouts import verify_layout
 
-    with pytest.raises(InputError, match="tp = 2 of two stacks is modelled"):
+    with pytest.raises(InputError, match="tp = 2 of two stacks is only modelled"):
         verify_layout(load("t5-small"), Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32))
 
 
@@ -178,9 +178,9 @@ def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
     from txcalc.verification.layouts import verify_layout
 
     recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
-    with pytest.raises(InputError, match="sp = 2: patches of a picture, or sound, are embedded at all positions"):
+    with pytest.raises(InputError, match="sp = 2: an embedding of images or audio reads all positions"):
         verify_layout(build(TINY["beit"], "beit"), recipe)
-    with pytest.raises(InputError, match="sp = 2: the head reads all positions at once, which is modelled: sp=1"):
+    with pytest.raises(InputError, match="sp = 2: the head reads all positions at once, which is only modelled: sp=1"):
         verify_layout(load(LLAMA, {"head.form": "classifier", "head.classes": 4}), recipe)
 
 
@@ -398,12 +398,12 @@ def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
     from txcalc.verification.layouts import verify_layout
 
     tuned = load(LLAMA, TUNED)
-    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are only modelled"):
         verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, frozen="nf4-dq"))
-    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are only modelled"):
         verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, frozen="nf4-dq"))
     for name, dtype in (("adapter", "fp8"), ("adapter", "fp64"), ("parameter", "fp8"), ("reduce", "fp8")):
-        with pytest.raises(InputError, match=f"{name}={dtype}: .* other than 16 or 32 bits are modelled"):
+        with pytest.raises(InputError, match=f"{name}={dtype}: .* not of 16 or 32 bits are only modelled"):
             verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, **{name: dtype}))  # type: ignore[arg-type]
     apart: list[dict[str, Any]] = [
         {"parameter": "bf16", "adapter": "fp32"},

@@ -22,7 +22,7 @@ from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
 from txcalc.verification.parallel import start_processes
-from txcalc.verification.real import RankResult, compared_rows, verify_real, whole_name
+from txcalc.verification.real import RankResult, compared_rows, full_name, verify_real
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to eight processes
 
@@ -107,7 +107,7 @@ def test_a_sequence_over_ranks_is_not_recomputed() -> None:
 
 
 def test_a_pooler_beside_a_head_is_not_run() -> None:
-    with pytest.raises(InputError, match="a pooler, of which the loss of the head takes nothing"):
+    with pytest.raises(InputError, match="a pooler has no gradient"):
         verify_real(build(TINY["big-bird"], "big-bird"), parse_recipe("tokens=16", parse_layout("fsdp=2")), 2)
 
 
@@ -119,7 +119,7 @@ def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Pool) 
 
 def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
-    with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
+    with pytest.raises(NoParallel, match="has 510 rows, no multiple of its 4 ranks of tp and fsdp"):
         _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
 
 
@@ -173,5 +173,5 @@ def test_a_wrong_value_is_seen() -> None:
 
 
 def test_names_of_a_piece() -> None:
-    assert whole_name("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
-    assert whole_name("head.projection.weight", "12") == "head.projection.weight"
+    assert full_name("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
+    assert full_name("head.projection.weight", "12") == "head.projection.weight"

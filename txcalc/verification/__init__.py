@@ -30,13 +30,13 @@ from txcalc.verification.subject import Lengths, Subject
 from txcalc.verification.symbolic import NotForAll
 from txcalc.verification.verdict import CheckedRow, Verdict
 
-# They use no device.
-ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
+# Oracles that trace fake tensors, on any device.
+FAKE_ORACLES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """The model cut to the first `layers` layers of each stack, as its `layers_kept` says. Errors: `InputError`."""
+    """The model with only the first `layers` layers of each stack, noted in `layers_kept`. Errors: `InputError`."""
     layer_count = devices.n_layers(model)
     if not 1 <= layers <= layer_count:
         raise InputError(
@@ -56,15 +56,15 @@ def verify(
     device: str = "meta",
     dtype: torch.dtype = torch.float32,
 ) -> Verdict:
-    """The oracles' verdict on a model; `shortened` gives one with fewer layers.
+    """The oracles' verdict on a model (`shortened` makes one with fewer layers).
 
-    On meta nothing is computed and any size fits. On a device the modules are real, and measured at points.
+    On meta nothing is computed, so any size fits. On a device, modules have real weights and run at a few sizes.
     Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;
     `Refuted`, with the number of layers that would fit, where the device's memory does not suffice.
     """
     names = oracles_of(oracles, ORACLES)
     devices.check(device)
-    if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(names):
+    if lengths == "symbolic" and device != "meta" and not FAKE_ORACLES.issuperset(names):
         raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
     devices.check_room(model, device, dtype)
     subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
@@ -72,12 +72,12 @@ def verify(
     try:
         for name in names:
             module, function, _ = ORACLES[name]
-            chosen = fake if name in ON_FAKES else subject
-            verdict.rows += getattr(import_module(f"txcalc.verification.{module}"), function)(chosen)
+            oracle = getattr(import_module(f"txcalc.verification.{module}"), function)
+            verdict.rows += oracle(fake if name in FAKE_ORACLES else subject)
     except RuntimeError as error:
         if not devices.ran_out(error):
             raise
-        del subject, fake, chosen
+        del subject, fake
         raise devices.out_of_memory(error, model, device, dtype) from None
     verdict.notes += [*subject.notes, *fake.notes]
     return verdict

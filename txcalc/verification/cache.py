@@ -30,18 +30,18 @@ class Pass(NamedTuple):
 
 
 def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[Pass]:
-    """A prompt of `prompt` tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
+    """Runs a prompt of `prompt` tokens, then the other tokens one by one; `inputs` begins with ids (B, all tokens)."""
     ids, *source = inputs
     cache = CacheTensors()
     for past, end in [(0, prompt), *((end - 1, end) for end in range(prompt + 1, ids.shape[1] + 1))]:
         with torch.no_grad():
             cost = count(net, partial(net, ids[:, past:end], *source, cache=cache))
         yield Pass(past, end - past, cache.elements(), cost)
-        source = []  # what later tokens need from it is cached
+        source = []  # the cache has what later tokens read of it
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
-    """After a prompt and three more tokens, also across the end of every window; latent attention in both forms."""
+    """Rows after a prompt and after three more tokens, also across the end of every window; MLA in both forms."""
     if not subject.model.decodes:
         subject.notes.append(NO_CACHE)
         return

@@ -1,8 +1,8 @@
 """Calibration: measures this machine's peak rates and the efficiency of a model's kernels.
 
-Every kernel and every step of a small reference model is timed once a round. On a CPU the fastest of all rounds counts:
-on a machine that others use as well, what is compared was measured in the same seconds. On CUDA the median does, at a
-warm clock. The shares come from kernels alone; the reference model's steps at the end only show what they are worth.
+Each round times every kernel and every step of a small reference model once, so that other load on the machine affects
+all of them alike. On a CPU the fastest round counts, on CUDA the median, after a warm-up. Efficiencies come from the
+kernels alone; the steps of the reference model only test them.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ TINY_STEP = Load("decode", 1, 1, 8)
 ROUNDS, SECONDS = 9, 90.0
 NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
 # Elements per parameter that AdamW moves, as `train` counts: the gradient read, weight and moments read and written.
-MOVED = 7
+ADAMW_MOVED = 7
 
 
 class MeasuredSizes(NamedTuple):
-    """What is measured on a kind of device, and in which dtypes.
+    """The sizes and dtypes of the kernels measured on a kind of device.
 
     products    rows, inputs and outputs of a linear layer
     unaligned   the same in 16-bit dtypes with rows that are multiples of 4 bytes but not of 16 (key 4), or of 2 bytes
                 but not of 4 (key 2)
-    moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
-    heads       number and width of attention's
-    prompts     lengths of a causal attention, forward and backward
-    updated     sides of a square matrix, and how many of them AdamW updates
+    moved       bytes of a copy; a matrix of the largest size is also multiplied by a few rows (`NARROW`)
+    heads       number and width of attention heads
+    prompts     lengths of causal attention, forward and backward
+    updated     side of a square matrix, and the number of such matrices that AdamW updates
     contexts    keys and values that a batch of 8 single queries reads
-    model       the reference model whose steps are predicted
+    model       the reference model
     steps       its steps; none has a size of the kernels above
     """
 
@@ -105,7 +105,7 @@ class Kernel(NamedTuple):
 
 
 class Calibration(NamedTuple):
-    """An accelerator with what was measured of it, all that was measured, and what it predicts."""
+    """The calibrated accelerator, every measured rate, and predicted against measured steps of the reference model."""
 
     accelerator: Accelerator
     rates: list[Rate]
@@ -116,7 +116,7 @@ class Calibration(NamedTuple):
     clocks: list[dict[str, str]]
 
     def described(self) -> dict[str, Any]:
-        """All of it, ready to be written as JSON; the accelerator as `hardware.parse` reads it."""
+        """The calibration as JSON values; the accelerator as `hardware.parse` reads it."""
         return {
             "accelerator": hardware.describe(self.accelerator),
             "rates": to_builtins(self.rates),
@@ -138,11 +138,11 @@ def calibrate(
     limit: float = SECONDS,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Calibration:
-    """Measures a device: `rounds` rounds, or until `limit` seconds are over (at least two rounds).
+    """Measures a device for `rounds` rounds, or for `limit` seconds (at least two rounds).
 
-    `like` has the datasheet that shares refer to; without it they refer to the best that was measured. `progress` is
-    called with the share that is done.
-    Errors: `InputError` and `NoDevice` for a device that is not there; `Refuted` where its memory does not suffice.
+    Efficiencies are shares of the datasheet of `like`; without it, of the highest measured rates. `progress` is called
+    with the share of the work done.
+    Errors: `InputError` and `NoDevice` for a device that does not exist; `Refuted` if its memory is too small.
     """
     devices.check(device)
     try:
@@ -151,7 +151,7 @@ def calibrate(
         if not devices.ran_out(error):
             raise
         free = f"{device} has {iec(devices.free_bytes(device))} free"
-        raise Refuted(f"{free}, too little for the products and the model that are measured") from None
+        raise Refuted(f"{free}, too little for the products and the model to measure") from None
 
 
 def _run_rounds(
@@ -164,22 +164,22 @@ def _run_rounds(
     progress: Callable[[float], None],
 ) -> Calibration:
     sizes = sizes or (CUDA if devices.is_cuda(device) else CPU)
-    start = time.monotonic()
-    attempts = [(kernel, _why_refused(kernel)) for kernel in kernels_to_measure(device, sizes)]
+    begin = time.monotonic()
+    attempts = [(kernel, _refusal(kernel)) for kernel in kernels_to_measure(device, sizes)]
     kernels = [kernel for kernel, reason in attempts if not reason]
     absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in attempts if reason}
-    wide = "bf16" if devices.is_cuda(device) else "fp32"
-    subject, tiny = (DeviceModel(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
+    model_dtype = "bf16" if devices.is_cuda(device) else "fp32"
+    subject, tiny = (DeviceModel(load(text), device, TORCH[model_dtype]) for text in (sizes.model, TINY))
     works = [kernel.make() for kernel in kernels]
     steps = [*((subject, step) for step in sizes.steps), (tiny, TINY_STEP)]
-    fresh = [owner.stepping(step) for owner, step in steps]
+    step_makers = [owner.stepping(step) for owner, step in steps]
     timings: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
     done, clocks = 0, [devices.clocks(device)]
     devices.warm(device, 1.0)
     for done in range(1, rounds + 1):
-        for i, work in enumerate([*works, *(make() for make in fresh)]):
+        for i, work in enumerate([*works, *(make() for make in step_makers)]):
             timings[i].append(time_once(work, device, repeat=i < len(works)))
-        spent = time.monotonic() - start
+        spent = time.monotonic() - begin
         progress(max(done / rounds, spent / limit))
         if done > 1 and spent * (done + 1) / done > limit:
             break
@@ -188,33 +188,33 @@ def _run_rounds(
     rates = [Rate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
     *step_seconds, tiny_seconds = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
-    starts = _starts(tiny, plain)
-    start, host = tiny_seconds / starts, 0.0
+    n_launches = _launch_count(tiny, plain)
+    launch_s, host_s = tiny_seconds / n_launches, 0.0
     if devices.is_cuda(device):
         try:
-            start, host = median(time_captured(fresh[-1], device)) / starts, start
+            launch_s, host_s = median(time_captured(step_makers[-1], device)) / n_launches, launch_s
         except RuntimeError as error:
-            absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
+            absent.add(f"launch_s includes the host's time: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
     known = like.efficiency.without(PYTORCH) if like else None
-    calibrated = replace(plain, calibration=_efficiency(plain, rates, start, host, wide, known), notes=notes)
-    uncalibrated = replace(plain, calibration=known)
+    efficiency = _efficiency(plain, rates, launch_s, host_s, model_dtype, known)
+    calibrated, uncalibrated = replace(plain, calibration=efficiency, notes=notes), replace(plain, calibration=known)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, calibrated) for step in sizes.steps]
     checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, step_seconds, strict=True)]
-    return Calibration(calibrated, rates, subject.model, wide, checks, done, [c for c in clocks if c])
+    return Calibration(calibrated, rates, subject.model, model_dtype, checks, done, [c for c in clocks if c])
 
 
 def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
-    """Achievable seconds."""
+    """Achievable seconds of a step."""
     return rank_time(subject, accelerator).cost(workload(subject.model, step)).achievable
 
 
 def kernels_to_measure(device: str, sizes: MeasuredSizes) -> list[Kernel]:
-    """The kernels of a kind of device, with their FLOPs, or bytes where the memory's bandwidth is measured."""
-    wide = "bf16" if devices.is_cuda(device) else "fp32"
-    width, channels = TORCH[wide].itemsize, sizes.heads[0] * sizes.heads[1]
-    attention = partial(_attention, device, wide, sizes.heads)
+    """The kernels to measure on a kind of device, with their FLOPs, or bytes if memory bandwidth is measured."""
+    model_dtype = "bf16" if devices.is_cuda(device) else "fp32"
+    width, channels = TORCH[model_dtype].itemsize, sizes.heads[0] * sizes.heads[1]
+    attention = partial(_attention, device, model_dtype, sizes.heads)
 
     def product(kind: str, dtype: str, rows: int, d_in: int, d_out: int) -> Kernel:
         amount = width * d_in * d_out if kind == READING else 2 * rows * d_in * d_out
@@ -228,25 +228,27 @@ def kernels_to_measure(device: str, sizes: MeasuredSizes) -> list[Kernel]:
             kernels += [product(UNALIGNED.format(row), dtype, *shape) for shape in shapes]
     kernels += [Kernel("copy", "", f"{size:,} B", 2.0 * size, partial(_copy, device, size)) for size in sizes.moved]
     side = int((sizes.moved[-1] / width) ** 0.5) // 128 * 128
-    kernels += [product(READING, wide, rows, side, side) for rows in NARROW]
+    kernels += [product(READING, model_dtype, rows, side, side) for rows in NARROW]
     for tokens in sizes.prompts:
         flops, size = 2.0 * channels * tokens * (tokens + 1), f"{tokens} tokens"
-        kernels.append(Kernel("attention, prefill", wide, size, flops, partial(attention, 1, tokens, tokens)))
+        kernels.append(Kernel("attention, prefill", model_dtype, size, flops, partial(attention, 1, tokens, tokens)))
         back = Curve().backward * flops, partial(attention, 1, tokens, tokens, backward=True)
-        kernels.append(Kernel("attention, backward", wide, size, *back))
+        kernels.append(Kernel("attention, backward", model_dtype, size, *back))
     for keys in sizes.contexts:
         moved = 2.0 * 8 * keys * channels * width
-        kernels.append(Kernel("attention, decode", wide, f"8 × {keys} keys", moved, partial(attention, 8, 1, keys)))
+        kernels.append(
+            Kernel("attention, decode", model_dtype, f"8 × {keys} keys", moved, partial(attention, 8, 1, keys))
+        )
     side, number = sizes.updated
     for dtype in ("fp32", "bf16"):
-        moved = float(MOVED * TORCH[dtype].itemsize * number * side**2)
+        moved = float(ADAMW_MOVED * TORCH[dtype].itemsize * number * side**2)
         make = partial(_update, device, dtype, side, number)
         kernels.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
     return kernels
 
 
-def _why_refused(kernel: Kernel) -> str:
-    """Why the device has it not, or "": not each multiplies every dtype."""
+def _refusal(kernel: Kernel) -> str:
+    """Why the device cannot run a kernel, or "": some devices lack products in some dtypes."""
     try:
         kernel.make()()
     except (RuntimeError, NotImplementedError) as error:
@@ -261,8 +263,8 @@ def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Work:
     if dtype == "fp8":
         scale = torch.ones((), device=device)
         a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
-        form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
-        return lambda: form(a, b, scale_a=scale, scale_b=scale)
+        multiply = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
+        return lambda: multiply(a, b, scale_a=scale, scale_b=scale)
     return partial(F.linear, x.to(TORCH[dtype]), weight.to(TORCH[dtype]))
 
 
@@ -278,10 +280,10 @@ def _attention(
     number, width = heads
     q = torch.randn(batch, number, tokens, width, **like)
     k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))
-    form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
+    forward = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
     if not backward:
-        return form
-    out = form()
+        return forward
+    out = forward()
     return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
 
 
@@ -296,7 +298,7 @@ def _update(device: str, dtype: str, side: int, number: int) -> Work:
 
 
 def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[Rate]) -> Accelerator:
-    """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
+    """The accelerator without efficiencies: `like` with this machine's memory, or the highest measured rates."""
     facts = devices.describe(device)
     source = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
     memory = int(str(facts["memory_bytes"]))
@@ -309,35 +311,41 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
             peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
     moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode", "AdamW")]
     sources = dict.fromkeys(("memory.visible", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), source)
-    notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
+    notes = ("peaks and bandwidth are the highest measured rates, some of them in caches: no datasheet is known",)
     title = str(facts["name"])
     return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
 
 
-def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
-    """Launch times, from a tiny model's step."""
+def _launch_count(tiny: DeviceModel, accelerator: Accelerator) -> float:
+    """The number of kernel launches in a step of the tiny model."""
     unit_launch = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
     timer = rank_time(tiny, replace(accelerator, calibration=unit_launch))
     return timer.cost(workload(tiny.model, TINY_STEP)).launch / unit_launch.launch_s
 
 
 def _efficiency(
-    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: Efficiency | None
+    accelerator: Accelerator,
+    rates: list[Rate],
+    launch_s: float,
+    host_s: float,
+    model_dtype: str,
+    known: Efficiency | None,
 ) -> Efficiency:
-    """Shares of the datasheet: of products the median over sizes, of reads that of the largest; of attention also the
-    ratio of backward to forward, at the median length. Where servers' kernels are `known`, these are added as
-    PyTorch's."""
-    by = _by_kind(rates)
+    """Measured rates as shares of the datasheet, each the median over sizes; also attention's ratio of backward to
+    forward, the median over lengths. If kernels of servers are `known`, the measured ones are added as PyTorch's."""
+    by_kind: dict[tuple[str, str], list[float]] = {}
+    for rate in rates:
+        by_kind.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
     source = accelerator.sources["memory.visible"]
-    dtypes = [dtype for dtype in accelerator.peaks if ("matmul", dtype) in by]
-    products = {f"matmul.{dtype}": median(by["matmul", dtype]) / accelerator.peak(dtype) for dtype in dtypes}
+    dtypes = [dtype for dtype in accelerator.peaks if ("matmul", dtype) in by_kind]
+    products = {f"matmul.{dtype}": median(by_kind["matmul", dtype]) / accelerator.peak(dtype) for dtype in dtypes}
     shares = {
-        "attention_prefill": median(by["attention, prefill", wide]) / accelerator.peak(wide),
-        "attention_decode": median(by["attention, decode", wide]) / accelerator.bandwidth,
-        "memory": median(by[READING, wide]) / accelerator.bandwidth,
+        "attention_prefill": median(by_kind["attention, prefill", model_dtype]) / accelerator.peak(model_dtype),
+        "attention_decode": median(by_kind["attention, decode", model_dtype]) / accelerator.bandwidth,
+        "memory": median(by_kind[READING, model_dtype]) / accelerator.bandwidth,
     }
-    flat = {key: min(1.0, share) for key, share in {**shares, **products}.items()} | {"launch_s": start}
-    flat |= {"host_s": host} if host else {}
+    flat = {key: min(1.0, share) for key, share in {**shares, **products}.items()} | {"launch_s": launch_s}
+    flat |= {"host_s": host_s} if host_s else {}
     cited, owner = dict.fromkeys(flat, source), f"{PYTORCH}." if known else ""
     efficiency = (
         known.with_kernels(PYTORCH, flat, cited)
@@ -347,24 +355,19 @@ def _efficiency(
     curves = dict(efficiency.curves)
     for dtype in dtypes:
         for row in (2, 4):
-            if reached := by.get((UNALIGNED.format(row), dtype)):
-                key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
+            if unaligned := by_kind.get((UNALIGNED.format(row), dtype)):
+                key, share = f"{owner}matmul.{dtype}", min(1.0, median(unaligned) / accelerator.peak(dtype))
                 curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
-    pairs = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
-    slower = median(Curve().backward * forward / back for forward, back in pairs)
+    same_lengths = zip(
+        by_kind["attention, prefill", model_dtype], by_kind["attention, backward", model_dtype], strict=True
+    )
+    backward_ratio = median(Curve().backward * forward / back for forward, back in same_lengths)
     for key in (f"{owner}attention.prefill", f"{owner}attention.latent_prefill"):
         if key in curves:
-            curves[key] = curves[key]._replace(backward=slower)
+            curves[key] = curves[key]._replace(backward=backward_ratio)
     updates = {
         f"{owner}optimizer.{dtype}": Curve(memory=min(1.0, rate / accelerator.bandwidth))
-        for (kind, dtype), (rate, *_) in by.items()
+        for (kind, dtype), (rate, *_) in by_kind.items()
         if kind == "AdamW"
     }
     return replace(efficiency, curves=curves | updates, cited={**efficiency.cited, **dict.fromkeys(updates, source)})
-
-
-def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:
-    by_kind: dict[tuple[str, str], list[float]] = {}
-    for rate in rates:
-        by_kind.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
-    return by_kind

@@ -23,8 +23,8 @@ from txcalc.reference.run import CacheTensors
 
 
 class RankCache(CacheTensors):
-    """A cache in which the shares of earlier ranks precede this rank's share of a sequence; with `gather`, it also
-    gathers their keys and values (B, T, …)."""
+    """A cache that places this rank's tokens after those of earlier ranks of a sequence; with `gather`, it also gathers
+    their keys and values (B, T, …)."""
 
     def __init__(self, turn: int, tokens: int, group: Any, gather: bool) -> None:
         super().__init__()
@@ -65,15 +65,15 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, triangle: bool) -> tu
 def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, group: object) -> Tensor:
     y, sums = _attend(q, k, v, scale, True)
     width = k.shape[-1]
-    both = torch.cat((k, v), -1)
+    kv = torch.cat((k, v), -1)
     for step in range(1, ways):
-        both = _swap(both, [turn + 1, turn - 1], ways, group)
+        kv = _swap(kv, [turn + 1, turn - 1], ways, group)
         if step <= turn:
-            block, block_sums = _attend(q, both[..., :width], both[..., width:], scale, False)
+            block, block_sums = _attend(q, kv[..., :width], kv[..., width:], scale, False)
             joined = torch.logaddexp(sums, block_sums)
             y, sums = y * (sums - joined).exp() + block * (block_sums - joined).exp(), joined
         else:  # later tokens are masked, but every rank's backward takes part in the ring
-            y = y + 0 * both.sum()
+            y = y + 0 * kv.sum()
     return y
 
 
@@ -85,14 +85,14 @@ def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int
 
 
 def _swap(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> Tensor:
-    """Sends all of `x` to the first of two neighbours and receives from the second; or an equal share of its rows to
-    every rank."""
+    """Sends `x` to the first of two neighbours and receives from the second; without neighbours, sends an equal share
+    of its rows to every rank."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
-    to = come = [x.shape[0] // ways] * ways
+    sent = received = [x.shape[0] // ways] * ways
     if neighbours:
-        to, come = ([x.shape[0] * (rank == n % ways) for rank in range(ways)] for n in neighbours)
-    return all_to_all_single_autograd(x.contiguous(), come, to, group)
+        sent, received = ([x.shape[0] * (rank == n % ways) for rank in range(ways)] for n in neighbours)
+    return all_to_all_single_autograd(x.contiguous(), received, sent, group)
 
 
 def exchanged_bytes(piece: StagePiece, recipe: Recipe) -> Counter[str]:
@@ -102,11 +102,11 @@ def exchanged_bytes(piece: StagePiece, recipe: Recipe) -> Counter[str]:
         attended = leaf.entry.leaf.attended
         if recipe.context == "allgather" or attended is None or leaf.entry.kind != "attention_core":
             continue
-        both, rows, around = 2 * len(leaf.layers), piece.work.positions, recipe.layout.cp - 1
+        passes, rows, hops = 2 * len(leaf.layers), piece.work.positions, recipe.layout.cp - 1
         ring = recipe.context == "ring"
-        keys = rows * attended.groups * (attended.d_qk + attended.d_v)
-        counts["all_to_all"] += both * (around if ring else 4)
-        counts["all_to_all bytes"] += both * recipe.compute_bytes * (around * keys if ring else attended.crossing(rows))
+        kv = rows * attended.groups * (attended.d_qk + attended.d_v)
+        counts["all_to_all"] += passes * (hops if ring else 4)
+        counts["all_to_all bytes"] += passes * recipe.compute_bytes * (hops * kv if ring else attended.crossing(rows))
     return counts
 
 
@@ -114,15 +114,15 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     """Why a model's sequences cannot be split over processes."""
     layout = recipe.layout
     if layout.gpus > layout.fsdp * layout.cp:
-        yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2 or cp=4"
+        yield "cp is run alone or with fsdp, and no other axis: cp=4 or fsdp=2,cp=2"
     cores: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
     if not all(leaf.exchanges and leaf.breakpoints == () for leaf in cores):
-        yield "cp is run with attention of a softmax over all keys"
+        yield "cp is run only for softmax attention over all keys"
     elif recipe.context != "allgather" and not all(
         leaf.plain and leaf.masked and leaf.span.causal and leaf.span.cache_kind == "tokens" for leaf in cores
     ):
-        yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
+        yield f"cp with context={recipe.context} is run only for causal attention: context=allgather runs others"
     if any(entry.kind == "recurrent" for entry in model.ledger()):
         yield "cp is run without recurrent mixers"
     if recipe.recompute != "none":
-        yield "cp is run without recomputation, which would exchange again"
+        yield "cp is run without recomputation, which would exchange keys again"

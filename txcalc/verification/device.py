@@ -1,4 +1,4 @@
-"""Real devices: whether one exists, and how much of a model it holds."""
+"""Real devices: whether one exists, and how many layers of a model fit in its memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ class NoDevice(TxcalcError):
 
 
 def is_cuda(device: str) -> bool:
-    """Whether it is a CUDA device."""
     return torch.device(device).type == "cuda"
 
 
@@ -42,13 +41,11 @@ def check(device: str) -> None:
     if kind == "cuda" and not torch.cuda.is_available():
         raise NoDevice("--device cuda needs a CUDA device, and PyTorch finds none (--device meta needs no device)")
     if kind == "cuda" and (torch.device(device).index or 0) >= torch.cuda.device_count():
-        raise NoDevice(
-            f"--device {device} is not there, PyTorch finds {torch.cuda.device_count()} (cuda:0 is the first)"
-        )
+        raise NoDevice(f"--device {device}: PyTorch finds {torch.cuda.device_count()} devices (cuda:0 is the first)")
 
 
 def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
-    """Errors: `Refuted`, with the number of layers that would fit, where the weights do not."""
+    """Errors: `Refuted`, with the number of layers that would fit, if the weights do not."""
     if device != "meta":
         free, needed = free_bytes(device), _weights(model, dtype)
         if needed + SPARE > free:
@@ -56,13 +53,13 @@ def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
 
 
 def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working: bool = False) -> Refuted:
-    """The refusal for a model whose weights do not fit in `free` bytes; `working`: they fit but left no memory to
-    compute, so twice their size is required."""
-    fitting, most, room = 0, n_layers(model), free // 2 if working else free
-    while fitting < most and _weights(truncate(model, fitting + 1), dtype) + SPARE <= room:
+    """The refusal for a model whose weights do not fit in `free` bytes; with `working`, they fit but left too little
+    memory to compute, so twice their size is required."""
+    fitting, layer_count, room = 0, n_layers(model), free // 2 if working else free
+    while fitting < layer_count and _weights(truncate(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
-    fits = f"its first {fitting} layers of {most} fit (--layers {fitting})" if fitting else "not one of its layers fits"
-    room_note = ", half of that to work in" if working else ""
+    fits = f"its first {fitting} layers of {layer_count} fit (--layers {fitting})" if fitting else "no layer fits"
+    room_note = ", of which half must be left to compute" if working else ""
     takes = f"its weights take {iec(_weights(model, dtype))}, {device} has {iec(free)} free{room_note}"
     return Refuted(f"{model.name}: {takes}: {fits}")
 
@@ -86,12 +83,11 @@ def free_bytes(device: str) -> int:
 
 def ran_out(error: BaseException) -> bool:
     """Whether an error of PyTorch means out of memory (the CPU's allocator has no exception class)."""
-    words = ("allocate memory", "out of memory", "ALLOC_FAILED")  # the CPU's, a kernel's launch, cuBLAS's and cuDNN's
+    words = ("allocate memory", "out of memory", "ALLOC_FAILED")  # CPU; CUDA kernel launch; cuBLAS and cuDNN
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
 
 def tidy(device: str) -> None:
-    """Frees unused memory."""
     gc.collect()
     if is_cuda(device):
         torch.cuda.empty_cache()
@@ -112,12 +108,12 @@ def describe(device: str) -> dict[str, str | int | None]:
     return {**facts, "name": name, "memory_bytes": size, "instructions": instructions, "threads": threads}
 
 
-# Facts that are equal on every host of one kind, so that measurements can continue on another host.
+# Keys of `describe` that must be equal for measurements to continue on another host.
 KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
 
 
 def nvidia_settings(device: str) -> dict[str, str | int | None]:
-    """The driver's and PyTorch's settings that decide an NVIDIA device's speed."""
+    """Settings of the driver and of PyTorch that affect an NVIDIA device's speed."""
     values = _query_nvidia_smi(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
     names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")
     kernels = {
@@ -141,7 +137,7 @@ def clocks(device: str) -> dict[str, str]:
 
 
 def _query_nvidia_smi(device: str, keys: str) -> list[str]:
-    """Output of nvidia-smi; [] if it fails."""
+    """One device's values from nvidia-smi; [] if it fails."""
     index = torch.device(device).index or 0
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
     chosen = "".join(number) or str(index)

@@ -1,4 +1,4 @@
-"""Experts under torch's own sharding: those of a layer are one parameter per projection, and ranks of ep share them."""
+"""Experts under torch's own sharding: one stacked parameter per projection of a layer, distributed over ranks of ep."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from txcalc.verification.branches import NoParallel, distribute, owners, stacked
 
 
 def stack_experts(net: nn.Module) -> None:
-    """Makes one parameter of each matrix or vector of all experts of a module (experts, …), as torchtitan
-    (models/common/moe.py, GroupedExperts) and transformers 5 (integrations/moe.py) have them. The owner of the experts
-    holds it; while the owner runs, each expert has its slice."""
+    """Stacks each matrix or vector of all experts of a module into one parameter (experts, …), as torchtitan
+    (models/common/moe.py, GroupedExperts) and transformers 5 (integrations/moe.py) do. The owner of the experts has
+    it; while the owner runs, each expert has its slice."""
     modules: list[Any] = [module for module in net.modules() if hasattr(module, "routed")]
     for owner in modules:
         owner.stacked = {stacked_name(name): name for name, _ in owner.routed[0].named_parameters()}
         for parameter, name in owner.stacked.items():
             weights = [expert.get_parameter(name) for expert in owner.routed]
-            together = torch.stack([weight.detach() for weight in weights])
-            owner._parameters[parameter] = nn.Parameter(together, requires_grad=weights[0].requires_grad)
+            stack = torch.stack([weight.detach() for weight in weights])
+            owner._parameters[parameter] = nn.Parameter(stack, requires_grad=weights[0].requires_grad)
         _assign_slices(owner, None)
         owner.forward = _with_slices(owner)
 
@@ -33,10 +33,10 @@ def stack_experts(net: nn.Module) -> None:
 def _with_slices(owner: Any) -> Any:
     forward = owner.forward
 
-    def sliced(*given: object, **named: object) -> object:
+    def sliced(*args: object, **kwargs: object) -> object:
         try:
             _assign_slices(owner, owner._parameters)
-            return forward(*given, **named)
+            return forward(*args, **kwargs)
         finally:
             _assign_slices(owner, None)
 
@@ -44,7 +44,7 @@ def _with_slices(owner: Any) -> Any:
 
 
 def _assign_slices(owner: Any, stacks: Mapping[str, Any] | None) -> None:
-    """Gives each expert its slices of `stacks`; None: takes them away."""
+    """Sets each expert's weights to its slices of `stacks`; None removes them."""
     for parameter, name in owner.stacked.items():
         path, _, last = name.rpartition(".")
         experts = list(owner.routed.children())
@@ -54,15 +54,15 @@ def _assign_slices(owner: Any, stacks: Mapping[str, Any] | None) -> None:
 
 
 def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> None:
-    """Distributes experts over the ranks of ep, each expert whole or sharded over those of etp: each routed token is
-    sent to a rank of its expert and the result is sent back (all-to-all, as in torchtitan); where the ranks of tp hold
-    all experts, each computes the tokens routed to its own."""
+    """Distributes experts over the ranks of ep, each expert whole or sharded over etp. Each routed token is sent to a
+    rank of its expert and the result is sent back (all-to-all, as in torchtitan); if experts are distributed over tp
+    alone, each rank computes the tokens routed to its own experts."""
     ep, etp = meshes["ep"], meshes["etp"]
     experts = [leaf for leaf in piece.leaves if leaf.entry.routed]
     for path, dispatched in dict.fromkeys((path, leaf.dispatched) for leaf in experts for path in owners(leaf)):
         module: Any = net.get_submodule(path)
         if not hasattr(module, "run_experts"):
-            raise NoParallel(f"{path}: experts of attention over the ranks of ep are modelled, and not run")
+            raise NoParallel(f"{path}: attention experts over the ranks of ep are only modelled")
         per_rank = len(module.routed) // ep.size()
         first = per_rank * ep.get_local_rank()
         module.routed = nn.ModuleDict({str(i): module.routed[i] for i in range(first, first + per_rank)})
@@ -80,7 +80,7 @@ def distribute_experts(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, A
 
 
 def _run_local(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.run_experts` of the local experts; the others add nothing."""
+    """`Experts.run_experts` of this rank's experts; rows of other ranks' experts are 0."""
     numbers = [int(name) for name in self.routed]
     before = sum(counts[: numbers[0]])
     local_counts = [counts[number] for number in numbers]
@@ -90,8 +90,8 @@ def _run_local(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tens
 
 
 def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.run_experts` for rows (N, D), `counts` of them for each expert; if experts choose tokens in turn, every
-    rank sends equally many."""
+    """`Experts.run_experts` with all-to-alls, for rows (N, D), `counts` of them for each expert; in the mode `even`
+    every rank sends equally many."""
     import torch.distributed as dist
     from torch.distributed._functional_collectives import (
         all_gather_tensor_autograd,
@@ -107,13 +107,13 @@ def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> 
         received_counts = torch.empty_like(sent_counts)
         dist.all_to_all_single(received_counts, sent_counts, group=group)
         counts_by_rank = received_counts.unflatten(0, (ranks, per_rank)).tolist()
-    going = [sum(counts[i : i + per_rank]) for i in range(0, len(counts), per_rank)]
-    coming = [*map(sum, counts_by_rank)]
-    arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
-    if self.etp.size() > 1:  # all ranks of an expert need what one of them received
-        arrived = all_gather_tensor_autograd(arrived, 0, self.etp.get_group())
+    sent_rows = [sum(counts[i : i + per_rank]) for i in range(0, len(counts), per_rank)]
+    received_rows = [*map(sum, counts_by_rank)]
+    received = all_to_all_single_autograd(rows, received_rows, sent_rows, group) if ranks > 1 else rows
+    if self.etp.size() > 1:  # every rank of an expert needs the rows that any of them received
+        received = all_gather_tensor_autograd(received, 0, self.etp.get_group())
         counts_by_rank = counts_by_rank * self.etp.size()
-    pieces = arrived.split([count for rank_counts in counts_by_rank for count in rank_counts])
+    pieces = received.split([count for rank_counts in counts_by_rank for count in rank_counts])
     outputs = []
     for i, expert in enumerate(self.routed.values()):
         share = torch.cat(pieces[i::per_rank])
@@ -121,5 +121,5 @@ def _run_exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> 
     back = torch.cat([of_expert[rank] for rank in range(len(counts_by_rank)) for of_expert in outputs])
     if self.etp.size() > 1:
         back = reduce_scatter_tensor_autograd(back, "sum", 0, self.etp.get_group())
-    result: Tensor = all_to_all_single_autograd(back, going, coming, group) if ranks > 1 else back
+    result: Tensor = all_to_all_single_autograd(back, sent_rows, received_rows, group) if ranks > 1 else back
     return result

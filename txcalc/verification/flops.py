@@ -35,7 +35,8 @@ GROUPED = {torch.ops.aten._grouped_mm: _grouped}  # PyTorch's counter knows no g
 
 
 class Count(FlopCounterMode):
-    """`FlopCounterMode` by innermost module; operators without a count: the `free` ones, and all others by module."""
+    """`FlopCounterMode` by innermost module, with the operators that it does not count: `free` ones, and others by
+    module."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__(display=False, custom_mapping=GROUPED)
@@ -47,8 +48,8 @@ class Count(FlopCounterMode):
     def _count_flops(self, func_packet: object, out: object, args: object, kwargs: object) -> object:
         if func_packet not in self.flop_registry:
             name = str(func_packet).replace(".", "::", 1)
-            ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
-            ran[name] += 1
+            calls = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
+            calls[name] += 1
         return super()._count_flops(func_packet, out, args, kwargs)
 
     @property
@@ -84,8 +85,8 @@ def forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     """Inputs of a training step: hidden states get a gradient, data does not."""
-    first = getattr(net, "embedding", None) is None and not hasattr(net, "encoder")
-    return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
+    takes_states = getattr(net, "embedding", None) is None and not hasattr(net, "encoder")
+    return tuple(x.detach().requires_grad_() if takes_states and x.is_floating_point() else x for x in inputs)
 
 
 def output_sum(result: object) -> Any:
@@ -95,14 +96,14 @@ def output_sum(result: object) -> Any:
 
 def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """A training step without its optimizer."""
-    # Early stop of a recomputation would skip each block's last product.
+    # With early stop, recomputation would skip each block's last product.
     with set_checkpoint_early_stop(False):
         output_sum(net(*learning(net, inputs))).backward()
     net.zero_grad(set_to_none=True)
 
 
 def _rows(subject: Subject, quantity: str, figure: object, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
-    """For all sizes where the trace allows it, else at points."""
+    """Rows for all sizes if the module can be traced with symbols, else at points."""
     if subject.lengths != "points":
         try:
             yield from _symbolic(subject, quantity, figure, work, checkpoint)

@@ -1,4 +1,4 @@
-"""Kernels of one pass: matrix products and attention in PyTorch's profiler and in the ledger; on CUDA also by name."""
+"""Kernels of one pass: matrix products and attention, by PyTorch's profiler and by the ledger; on CUDA also by name."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from txcalc.verification import device as devices
 from txcalc.verification.measure import Work
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
-FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
-MOST = 12  # the slowest kernels, which are named
+FUSED = "_scaled_dot_product_"  # prefix of PyTorch's attention operators
+LISTED_KERNELS = 12  # the slowest
 
 
 class PassKernels(NamedTuple):
-    """Operators of a pass that launch products and attention, with their counts, and on CUDA the slowest kernels: name,
-    count, microseconds."""
+    """Calls of the operators of a pass that launch products and attention; on CUDA also the slowest kernels (name,
+    count, microseconds)."""
 
     products: Counter[str]
     attention: Counter[str]
@@ -35,7 +35,7 @@ class PassKernels(NamedTuple):
 
 
 def profile_kernels(work: Work, device: str) -> PassKernels:
-    """What one piece of work ran; it must have run once before, so that set-up is not recorded."""
+    """The kernels of `work`, which must have run before, so that set-up is not recorded."""
     cuda = devices.is_cuda(device)
     activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
@@ -55,23 +55,30 @@ def profile_kernels(work: Work, device: str) -> PassKernels:
             waiting += event.children
     kernels: list[tuple[str, int, float]] = []
     if cuda:
-        of_device = (event for event in profile.key_averages() if event.device_type.name == "CUDA")
-        timings = [(event.key, event.count, event.self_device_time_total) for event in of_device]
-        kernels = sorted(timings, key=lambda kernel: -kernel[2])[:MOST]
+        cuda_events = (event for event in profile.key_averages() if event.device_type.name == "CUDA")
+        timings = [(event.key, event.count, event.self_device_time_total) for event in cuda_events]
+        kernels = sorted(timings, key=lambda kernel: -kernel[2])[:LISTED_KERNELS]
     return PassKernels(products, attention, kernels)
 
 
 def figures(ledger: Ledger, load: str, training: bool, kernels: PassKernels) -> Iterator[Figure]:
-    """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
+    """Predicted and measured launches of matrix products and of attention; each module's product or core is one."""
     products = attention = 0
     for entry in ledger:
         if entry.kind == "attention_core":
             attention += int(entry.runs) * (1 + (training and entry.gradient != "none"))
         elif any(isinstance(op, MatMul) for op in entry.operations):
             products += int(entry.times) * (passes(entry) if training else 1)
-    for part, counted, runs in (("products", products, kernels.products), ("attention", attention, kernels.attention)):
-        by_name = {name: float(number) for name, number in runs.items()}
-        ran = sum(runs.values())
+    for part, predicted, calls in (
+        ("products", products, kernels.products),
+        ("attention", attention, kernels.attention),
+    ):
         yield Figure(
-            quantity="kernels", load=load, part=part, unit="launches", predicted=counted, measured=ran, beside=by_name
+            quantity="kernels",
+            load=load,
+            part=part,
+            unit="launches",
+            predicted=predicted,
+            measured=sum(calls.values()),
+            beside={name: float(number) for name, number in calls.items()},
         )

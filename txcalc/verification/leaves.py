@@ -1,7 +1,7 @@
-"""Theorems of listed leaves: each is traced alone, for any number of positions.
+"""Theorems of listed leaves: each is traced separately, for any number of positions.
 
-The list also gives each leaf's number of positions as a formula of the text length; it is evaluated here
-independently, and both must be equal as formulas.
+The list also gives each leaf's number of positions as a formula in the text length. It is evaluated here a second time;
+both results must be equal formulas.
 """
 
 from __future__ import annotations
@@ -45,14 +45,15 @@ def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
         result += leaf_rows
         conditions |= dict.fromkeys(symbols.conditions())
         if not ones:
-            there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
-            costs = {root.pieces[0]["name"]: simplify(there)}
-            result += compare(_ledger(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
+            flops_there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _positions(root.pieces[0]))
+            costs = {root.pieces[0]["name"]: simplify(flops_there)}
+            ledger = _ledger(root, B, T, T_SRC)
+            result += compare(ledger, _cost, costs, "flops", LIST, "at its positions", for_all=True)
     return result, list(conditions)
 
 
 def _trace_leaf(piece: Table, symbols: SizeSymbols, where: str) -> tuple[list[CheckedRow], Any]:
-    """Rows of a leaf at the positions asked for, and its FLOPs there."""
+    """Rows of a leaf at these lengths, and its FLOPs."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
     if piece["form"] == "windows":  # attention within each window
         plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
@@ -85,7 +86,7 @@ def _cost(entry: Any) -> Any:
 
 
 def _positions(piece: Table) -> list[dict[Any, Any]]:
-    """A leaf's B, T and T_src, from those of the text; with windows, those of the full windows and of the last one."""
+    """A leaf's B, T and T_src, as formulas in the text's; with windows, those of the full windows and of the last."""
     batch, tokens, source = B, T, T_SRC
     at, keys = piece["at"], piece["keys"]
     if keys == "batch":
@@ -108,5 +109,5 @@ def _positions(piece: Table) -> list[dict[Any, Any]]:
 def _length(at: Any) -> Any:
     """m·⌈(a·T + b)/c⌉, where a·T + b ≥ 0."""
     a, b, c, m = (*at, 1)[:4]
-    reached = a * T + b
-    return sympy.ceiling((reached - sympy.Min(0, reached)) / c) * m
+    numerator = a * T + b
+    return sympy.ceiling((numerator - sympy.Min(0, numerator)) / c) * m

@@ -17,20 +17,19 @@ from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, compare, uncounted
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that is not used here
+    warnings.simplefilter("ignore", DeprecationWarning)  # fvcore scripts a loss that is not used here
     from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS
     from fvcore.nn.jit_analysis import JitModelAnalysis
 
 ORACLE = "fvcore"
 FLOPS_PER_MAC = 2
 
-# Its estimates for norms (4 or 5 per element) are removed, since only FLOPs of matrix products are counted; so is its
-# handle for einsum, which returns a rounded float.
+# fvcore's handles without norms, which are no matrix products, and without einsum's, which returns a rounded float.
 HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
 
 
 class _InnermostAnalysis(JitModelAnalysis):  # type: ignore[misc]
-    """Charges an operator to the innermost module alone; only operators on our list are free."""
+    """Charges an operator to the innermost module only; only operators in `zero_cost.json` are free."""
 
     def __init__(self, net: nn.Module, inputs: tuple[object, ...]) -> None:
         super().__init__(net, inputs)

@@ -24,7 +24,7 @@ from txcalc.verification.verdict import NO_MASK, CheckedRow, compare, module_pat
 ORACLE = "the mask's sum"
 QUANTITY = "masked flops"
 BATCH = 2
-WHOLE = 1024  # for windows up to this length, also a longer prompt
+LONGEST_PROMPT_WINDOW = 1024  # windows up to this length are also filled by a prompt
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
@@ -61,7 +61,7 @@ def visible_flops(cores: Cores, masked: Ledger) -> dict[str, int]:
 
 
 def running_cores(ledger: Ledger) -> Ledger:
-    """The attention cores that run; other products of an attention, as ConvBERT's convolution, have no pairs."""
+    """The attention cores that run; other products of attention, such as ConvBERT's convolution, have no pairs."""
     return ledger.where(lambda entry: entry.leaf.mask_span is not None and entry.work is not None)
 
 
@@ -78,11 +78,8 @@ def _sides(entry: Entry | None) -> tuple[int, int]:
     """Queries and keys of one sequence, without a mask."""
     if entry is None or entry.work is None:
         return 0, 0
-    work = entry.work
-    return (
-        work.tokens,
-        work.source if entry.leaf.mask_span and entry.leaf.mask_span.cache_kind == "source" else work.keys,
-    )
+    reads_source = entry.leaf.mask_span and entry.leaf.mask_span.cache_kind == "source"
+    return entry.work.tokens, entry.work.source if reads_source else entry.work.keys
 
 
 def _pairs(core: Core, entry: Entry | None) -> int:
@@ -96,19 +93,17 @@ def _pairs(core: Core, entry: Entry | None) -> int:
 
 def windows_of(leaves: Iterable[Leaf]) -> set[int]:
     """The window lengths of the leaves."""
-    limits = {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span}
-    return {limit for limit in limits if limit is not None}
+    spans = [leaf.mask_span for leaf in leaves if leaf.mask_span]
+    return {span.cache_limit for span in spans if span.cache_limit is not None}
 
 
 def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
     """New and past tokens: small numbers, and those that put each window's end before, within and after the new
     tokens."""
-    longest = subject.longest
-    windows = windows_of(leaves)
-    caches = subject.model.decodes
+    longest, windows, caches = subject.longest, windows_of(leaves), subject.model.decodes
     sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
     sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()
     for window in windows:
-        sizes |= {(window + offset, 0) for offset in (-1, 0, 2)} if window <= WHOLE else set()
+        sizes |= {(window + offset, 0) for offset in (-1, 0, 2)} if window <= LONGEST_PROMPT_WINDOW else set()
         sizes |= {(3, max(window - 2, 0)), (3, window + 5), (1, window - 1), (1, 2 * window + 1)} if caches else set()
     return sorted(size for size in sizes if size[0] > 0 and (longest is None or sum(size) <= longest))

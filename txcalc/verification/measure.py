@@ -27,17 +27,17 @@ from torch.utils._pytree import tree_leaves
 from txcalc.verification import device as devices
 
 CUDA_BLOCK = 512  # bytes to which CUDA's allocator rounds every block: kMinBlockSize of c10/cuda/CUDACachingAllocator
-# What only hands out memory for the operator above it.
+# Operators that only allocate memory for the operator that calls them.
 HELPERS = frozenset(
     {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "resize_", "resize_as_", "zero_"}
 )
 OUTSIDE = "outside operators"
 aten = torch.ops.aten
 PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
-SMALL = 16**3  # multiplications for which oneDNN is not asked
+SMALL = 16**3  # multiplications up to which PyTorch does not call oneDNN
 MARK = "txcalc: measured"
 
-os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells stderr when it starts and stops
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler logs its start and stop to stderr
 
 Work = Callable[[], Any]
 Result = TypeVar("Result")
@@ -45,11 +45,10 @@ Result = TypeVar("Result")
 
 @dataclass
 class Peak:
-    """Bytes live before the work (`resident`) and at most (`peak`); at the peak also by operator, and those that the
-    work itself had added (`added`), where it was traced.
+    """Bytes live before the work (`resident`) and at the peak (`peak`, `by_operator`); `added`: of a traced peak, those
+    that the work itself allocated.
 
-    On CUDA `peak` is what the allocator gave, `requested` what it was asked for, and `reserved` what it took from the
-    device.
+    On CUDA `peak` counts allocated bytes, `requested` requested ones, and `reserved` those taken from the device.
     """
 
     resident: int
@@ -61,12 +60,12 @@ class Peak:
 
 
 class Tally(TorchDispatchMode):
-    """Live storages of one kind of device, by the operator that made them; `start` forgets the peak so far."""
+    """Live storages of one kind of device, by the operator that created them; `start` resets the peak."""
 
     def __init__(self, device: str) -> None:
         super().__init__()
         self.kind = torch.device(device).type
-        self.block = CUDA_BLOCK if devices.is_cuda(device) else 1  # by operator bytes are whole blocks, as measured
+        self.block = CUDA_BLOCK if devices.is_cuda(device) else 1  # bytes by operator are whole blocks, as measured
         self.live: Counter[str] = Counter()
         self.total = self.most = self.resident = 0
         self.at_most: dict[str, int] = {}
@@ -89,7 +88,7 @@ class Tally(TorchDispatchMode):
             if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
                 name = func._schema.name.partition("::")[2]
                 self._add(tensor.untyped_storage(), OUTSIDE if name in HELPERS else name)
-        self._reach(_scratch(func, args), "clone" if func in PRODUCTS else "eq")
+        self._update_peak(_workspace(func, args), "clone" if func in PRODUCTS else "eq")
         return result
 
     def _add(self, storage: Any, name: str) -> None:
@@ -97,28 +96,28 @@ class Tally(TorchDispatchMode):
         if address in self._seen or not size:
             return
         self._seen.add(address)
-        given = -(-size // self.block) * self.block
-        weakref.finalize(storage, self._drop, address, name, size, given)
-        self.live[name] += given
+        allocated = -(-size // self.block) * self.block
+        weakref.finalize(storage, self._drop, address, name, size, allocated)
+        self.live[name] += allocated
         self.total += size
-        self._reach()
+        self._update_peak()
 
-    def _reach(self, scratch: int = 0, name: str = "") -> None:
-        if self.total + scratch > self.most:
-            self.most, self.at_most = self.total + scratch, {**self.live, name: self.live[name] + scratch}
+    def _update_peak(self, workspace: int = 0, name: str = "") -> None:
+        if self.total + workspace > self.most:
+            self.most, self.at_most = self.total + workspace, {**self.live, name: self.live[name] + workspace}
 
-    def _drop(self, address: int, name: str, size: int, given: int) -> None:
+    def _drop(self, address: int, name: str, size: int, allocated: int) -> None:
         self._seen.discard(address)
-        self.live[name] -= given
+        self.live[name] -= allocated
         self.total -= size
 
 
-def _scratch(func: object, args: Any) -> int:
+def _workspace(func: object, args: Any) -> int:
     """Temporary workspace of an operator in bytes, for kernels where it is known.
 
-    A product copies operands that its library does not take as they lie (`prepare_matrix_for_cublas`; the CPU's
-    `addmm_impl_cpu_`, and, in bf16 unless it is small, `mkldnn_matmul`, which wants them packed). The softmax of plain
-    attention marks what is −∞, and the rows that are so throughout (`_safe_softmax`).
+    A product copies operands whose strides its library does not accept (`prepare_matrix_for_cublas`; on the CPU
+    `addmm_impl_cpu_` and, in bf16 unless it is small, `mkldnn_matmul`, which needs packed operands). The softmax of
+    plain attention stores masks of −∞ elements and of rows with no others (`_safe_softmax`).
     """
     if func is aten._safe_softmax.default:
         return int(args[0].numel() + args[0].numel() // args[0].shape[-1] + 4)
@@ -129,20 +128,20 @@ def _scratch(func: object, args: Any) -> int:
     if packed and torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return sum(t.nbytes for t in (x, y) if not (t.is_contiguous() or t.mT.is_contiguous()))
     if func is aten.bmm.default:
-        return 0  # where one matrix of the batch begins is told apart
-    return sum(t.nbytes for t in (x, y) if not (_in_lines(t) or _in_lines(t.mT)))
+        return 0  # batched products take any stride between matrices
+    return sum(t.nbytes for t in (x, y) if not (_contiguous_rows(t) or _contiguous_rows(t.mT)))
 
 
-def _in_lines(matrix: Tensor) -> bool:
+def _contiguous_rows(matrix: Tensor) -> bool:
     """Whether the elements of each row are contiguous, and rows do not overlap."""
     return matrix.stride(-1) == 1 and matrix.stride(-2) >= max(1, matrix.shape[-1])
 
 
 def trace_peak(prepare: Callable[[str], Work], device: str) -> Peak:
-    """The peak of `prepare(device)()` on fake tensors: nothing is computed or allocated (a PyTorch that was built with
-    the device's library is needed all the same).
+    """The peak of `prepare(device)()` on fake tensors: nothing is computed or allocated (PyTorch must still be built
+    for the device).
 
-    `prepare` makes what is there before and returns the work; it runs once before it counts, as it does when measured.
+    `prepare` makes modules and data and returns the work. The work runs once before it counts, as in `measure_peak`.
     """
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -159,8 +158,8 @@ def trace_peak(prepare: Callable[[str], Work], device: str) -> Peak:
 def measure_peak(prepare: Callable[[str], Work], device: str) -> Peak:
     """The peak of the same work on the device, by its allocator, after it has run once.
 
-    On CUDA it runs once more before anything counts: the workspaces that libraries take at their first call, for each
-    thread and for good, are no part of it.
+    On CUDA it runs once more before: workspaces that libraries allocate per thread at their first call, and never free,
+    are not counted.
     """
     cuda = devices.is_cuda(device)
     if cuda:
@@ -182,15 +181,15 @@ def measure_peak(prepare: Callable[[str], Work], device: str) -> Peak:
         peak.resident = before["allocated_bytes.all.current"] - allocated
         peak.peak = after["allocated_bytes.all.peak"] - allocated
         peak.requested = after["requested_bytes.all.peak"] - requested
-        # Less what others hold, not what was reserved for them: a segment with room in it is this work's to fill.
+        # Minus other tensors' bytes, not their reserved segments: this work may fill the free space of a segment.
         peak.reserved = after["reserved_bytes.all.peak"] - allocated
     return peak
 
 
 def measure_allocation(make: Callable[[], Result], device: str) -> tuple[Result, int, int]:
-    """What `make` returns, and what the allocator holds for it afterwards: bytes requested, bytes allocated.
+    """The result of `make`, and the bytes requested and allocated for it.
 
-    It is made twice, and the first dropped: a library's workspace of its first call is no part of it.
+    `make` runs twice, so that workspaces that libraries allocate at their first call are not counted.
     """
     make()
     devices.tidy(device)
@@ -211,14 +210,14 @@ def measure_allocation(make: Callable[[], Result], device: str) -> tuple[Result,
 
 
 def _profile() -> Any:
-    """Operators and what they allocate: CUDA's allocator reports to the profiler of the CPU's operators as well."""
+    """A profiler of operators and their allocations, on CUDA too: its allocator reports to the CPU's profiler."""
     return torch.profiler.profile(
         activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
     )
 
 
 def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
-    """The allocator's statistics, once all launched work is done."""
+    """The allocator's statistics after all launched work has finished."""
     torch.cuda.synchronize(device)
     if reset:
         torch.cuda.reset_peak_memory_stats(device)
@@ -226,17 +225,17 @@ def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
 
 
 class Allocation(NamedTuple):
-    """Memory handed out (size above 0) or taken back, when, by which operator, and where it lies."""
+    """Memory allocated (size above 0) or freed: time in ns, bytes, address, operator."""
 
     when: int
     size: int
     address: int
     operator: str
-    counts: bool  # the peak is counted from the mark on
+    counts: bool  # whether it happened after `MARK`
 
 
 def _blocks(profile: Any, device: str) -> list[Allocation]:
-    """What the profiler saw of one kind of device's allocator, in the order of time."""
+    """The allocations on one kind of device that the profiler recorded, in the order of time."""
     kind, allocations, start = torch.device(device).type, list[Allocation](), 0
     waiting = [(event, "") for event in profile.profiler.kineto_results.experimental_event_tree()]
     while waiting:
@@ -257,7 +256,7 @@ def _blocks(profile: Any, device: str) -> list[Allocation]:
 
 
 def _replay(blocks: list[Allocation]) -> Peak:
-    """The most that was live from the mark on, and who had it."""
+    """The peak of live bytes after `MARK`, by operator."""
     owner: dict[int, str] = {}
     live: Counter[str] = Counter()
     total = 0
@@ -278,8 +277,8 @@ def _replay(blocks: list[Allocation]) -> Peak:
 
 
 class Clock:
-    """Moments on a device: events in its stream on CUDA; on the CPU the time of day, or, where one thread computes, the
-    time for which that thread had a processor: what others do on the same machine is then no part of it."""
+    """A device's clock: events in its stream on CUDA. On the CPU wall-clock time, or, if a single thread computes, that
+    thread's CPU time, which other load on the machine does not change."""
 
     def __init__(self, device: str) -> None:
         self.device, self.cuda = device, devices.is_cuda(device)
@@ -292,7 +291,7 @@ class Clock:
         return "time of the one thread on a processor" if self._time is time.thread_time else "time of day"
 
     def now(self) -> Any:
-        """A moment; on CUDA the one at which the device gets here."""
+        """The time; on CUDA an event that records when the device gets here."""
         if not self.cuda:
             return self._time()
         event = torch.cuda.Event(enable_timing=True)
@@ -300,22 +299,23 @@ class Clock:
         return event
 
     def wait(self) -> None:
-        """Waits until the device has done all launched work."""
+        """Waits until the device has finished all launched work."""
         if self.cuda:
             torch.cuda.synchronize(self.device)
 
-    def between(self, start: Any, end: object) -> float:
+    def seconds(self, start: Any, end: object) -> float:
         """Seconds; after `wait`."""
         return float(start.elapsed_time(end)) / 1e3 if self.cuda else float(end - start)
 
 
-SPAN = 20e-3  # seconds: what is shorter is repeated for about as long between two events. An H200 took 0.30 ms for a
-# product of 0.10 ms done once: the host starts it after the first event
+# Shorter work is repeated for about as many seconds between two events: an H200 took 0.30 ms for a single product of
+# 0.10 ms, since the host launches it after the first event.
+SPAN = 20e-3
 
 
 def time_once(work: Work, device: str, repeat: bool = False) -> float:
-    """Seconds of a piece of work. `repeat`: it may be repeated; short work on CUDA is repeated between two events, so
-    that these are no part of the time (the host still is, where it is slower than the device)."""
+    """Seconds of `work`. With `repeat`, short work on CUDA is repeated between two events, so that their overhead does
+    not count (the host's time still does if it is slower than the device)."""
     clock = Clock(device)
 
     def timed(number: int) -> float:
@@ -325,7 +325,7 @@ def time_once(work: Work, device: str, repeat: bool = False) -> float:
             work()
         end = clock.now()
         clock.wait()
-        return clock.between(start, end) / number
+        return clock.seconds(start, end) / number
 
     number, elapsed = 1, timed(1)
     while repeat and clock.cuda and elapsed * number < SPAN / 2:
@@ -337,8 +337,8 @@ def time_once(work: Work, device: str, repeat: bool = False) -> float:
 
 
 def time_fresh(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
-    """How long the work takes, each time on fresh data, made by `fresh` outside the clock; first unclocked runs, and
-    on CUDA work that brings the clock up."""
+    """Seconds of each of `repeats` runs, on data that `fresh` makes outside the clock, after untimed runs and, on CUDA,
+    work that warms the clock up."""
     times: list[float] = []
     for _ in range(warm_up):
         fresh()()
@@ -346,13 +346,13 @@ def time_fresh(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up
     for _ in range(repeats):
         work = fresh()
         times.append(time_once(work, device))
-        del work  # before the next one's data is made
+        del work  # frees its data before the next run's is made
     return times
 
 
 def time_captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[float]:
-    """How long the work takes as one graph that CUDA replays: the accelerator's own time, without the host's. The work
-    is done twice before: once as it is, once to be captured. Errors: `RuntimeError` where it cannot be captured."""
+    """Seconds of each replay of the work as a CUDA graph, which excludes the host's time. The work runs twice before:
+    once normally, once to be captured. Errors: `RuntimeError` if it cannot be captured."""
     work, stream = fresh(), torch.cuda.Stream(device)
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
@@ -369,10 +369,9 @@ def time_captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> l
 def time_parts(
     net: nn.Module, owners: Mapping[str, str], fresh: Callable[[], Work], device: str, repeats: int = 3
 ) -> dict[str, float]:
-    """The median seconds of each part in a run of the whole; `owners` says to which part a module's path belongs.
+    """The median seconds of each part in a run of all parts; `owners` maps a module's path to its part.
 
-    A module's time is from before its forward to after it, on the device's clock: where the host cannot keep up, its
-    delay is in it.
+    A module's time is that of its forward on the device's clock, with the host's delay if the host is slower.
     """
     clock = Clock(device)
     runs: list[dict[str, float]] = []
@@ -398,7 +397,7 @@ def time_parts(
             del work
             sums: dict[str, float] = {}
             for name, start, end in marks:
-                sums[name] = sums.get(name, 0.0) + clock.between(start, end)
+                sums[name] = sums.get(name, 0.0) + clock.seconds(start, end)
             if i:
                 runs.append(sums)
     finally:

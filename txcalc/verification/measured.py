@@ -1,4 +1,4 @@
-"""A bare PyTorch module as a model: its parameters, and FLOPs measured at each requested length."""
+"""A PyTorch module as a model: its parameters, and FLOPs measured at each requested length."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verification import flops
 from txcalc.verification.parameters import sizes_by_module
-from txcalc.verification.trace import MOST, Input, accepted_inputs, module, run_module, user_code, zeros_for
+from txcalc.verification.trace import MAX_SIZE, Input, accepted_inputs, module, run_module, user_code, zeros_for
 
 
 def measured_model(source: nn.Module) -> Model:
-    """The model of a module that takes token ids or vectors. Errors: `InputError`, `Refuted` where data decides."""
+    """The model of a module that takes token ids or vectors. Errors: `InputError`, `Refuted` if data decides."""
     net = module(source)
     (takes,) = accepted_inputs(net)
     name = type(source).__name__
-    note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
+    note = f"{name} is measured, not described: its parameters, and its FLOPs at each requested length"
     tree, description = NoTree(name=name), NoDescription.of({"name": name})
     return MeasuredModel(name, tree, NoTables(name), description, "a module", (), (note,), net=net, takes=takes)
 
@@ -36,18 +36,18 @@ def measured_model(source: nn.Module) -> Model:
 def refused(name: str) -> InputError:
     """The fault of asking for more than parameters and FLOPs."""
     mend = "load its config or a description for more; txcalc.trace(module) has formulas"
-    return InputError(name, [f"is measured: parameters and FLOPs alone are known of it ({mend})"])
+    return InputError(name, [f"is measured: only its parameters and FLOPs are known ({mend})"])
 
 
 class NoDescription(Description):
-    """The description of a measured module: it has a name alone. Errors: `InputError` for any other key."""
+    """The description of a measured module: only a name. Errors: `InputError` for any other key."""
 
     def __getattr__(self, key: str) -> Any:
         raise AttributeError(key) if key.startswith("__") else refused(self.name)
 
 
 class NoTables(Mapping[str, Num]):
-    """The written description of a measured module: every access is refused. Errors: `InputError`."""
+    """The tables of a measured module's description, which has none. Errors: `InputError` for every access."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,17 +72,15 @@ class NoTree(Root):
 
 
 class MeasuredLeaf(Leaf):
-    """A module's own parameters, and its measured FLOPs (as multiply-adds)."""
+    """A module's own parameters, as one weight, and its measured multiply-adds, as one product."""
 
     elements: int
     products: int
 
     def weights(self) -> tuple[Weight, ...]:
-        """All of its tensors as one weight."""
         return (Weight("weights", (self.elements,)),) if self.elements else ()
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        """The counted multiply-adds."""
         return (MatMul("measured", self.products, 1, 1, 1, Traffic()),)
 
 
@@ -97,7 +95,7 @@ class MeasuredModel(Model, frozen=True):
 
     net: nn.Module | None = None
     takes: Input | None = None
-    kind = "a measured module"  # nothing more is known
+    kind = "a measured module"
     context = None
     usual_tokens = 2048  # as for a model whose context is unknown
 
@@ -116,7 +114,7 @@ class MeasuredModel(Model, frozen=True):
         )
 
     def set(self, changes: Mapping[str, Num] | None = None, /, **sizes: object) -> Model:
-        """Itself: it has no keys. Errors: `InputError` for any."""
+        """Itself, since it has no keys. Errors: `InputError` for any key."""
         if changes or sizes:
             raise InputError(self.name, [f"is measured as it is: it has no {', '.join({**(changes or {}), **sizes})}"])
         return self
@@ -133,19 +131,19 @@ class MeasuredModel(Model, frozen=True):
         return sum(self._own_params.values())
 
     def encoded(self, tokens: Num) -> Any:
-        """There is no encoder apart."""
+        """The encoder's tokens: a measured module has no separate encoder."""
         return tokens
 
     def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
         """Parameters and FLOPs by module, measured in a forward pass on the meta device.
 
-        Errors: `InputError` (other lengths and conventions too), `Refuted` where data decides."""
+        Errors: `InputError`, also for other lengths and conventions; `Refuted` for data-dependent code."""
         assert self.net is not None and self.takes is not None
         batch, tokens, past = work[:3]
         faults = [
-            Fault(name, size, f"a whole number to {MOST:,}, one at a time")
+            Fault(name, size, f"a whole number to {MAX_SIZE:,}, one at a time")
             for name, size in (("batch", batch), ("tokens", tokens), ("past", past))
-            if not whole(size) or size > MOST
+            if not whole(size) or size > MAX_SIZE
         ]
         if faults:
             raise InputError(self.name, faults)

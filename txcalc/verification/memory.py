@@ -17,7 +17,7 @@ from txcalc.verification.verdict import CheckedRow, check_equal
 
 ORACLE = "MemTracker"
 SIZES = (2, 16, 8)
-COUNTER = 4  # bytes: AdamW counts the steps of every tensor in a float32
+STEP_COUNTER = 4  # bytes: AdamW has a float32 step counter for every tensor
 NAMES = {
     "Parameter": "weights",
     "Buffer": "buffers",
@@ -29,7 +29,7 @@ NAMES = {
 
 
 def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int]]:
-    """Bytes by category after the forward pass, after backward, after an AdamW step, and at the peak of all."""
+    """Bytes by category after the forward pass, after backward, after an AdamW step, and at the peak."""
     phases: dict[str, dict[str, int]] = {}
     tracker = MemTracker()
 
@@ -55,26 +55,26 @@ def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
-    """Weights, gradients, AdamW's state and saved activations, each in the phase in which it exists; the peak in a
-    note."""
+    """Rows of weights, gradients, AdamW's state and saved activations, each after the phase that allocates it; the
+    peak in a note."""
     last = subject.points[-1]
     tokens = min(SIZES[1], 2 * last.tokens, subject.longest or SIZES[1])
     point = SizePoint(SIZES[0], tokens, None if last.source is None else SIZES[2])
     phases, ledger = training_step(subject, point), subject.ledger(point)
     width = subject.dtype.itemsize
     weights, saved = ledger.total("params") * width, ledger.total("saved") * width
-    # The trace sends all tokens to the same k experts: no other has a gradient.
+    # The trace sends all tokens to the same k experts; the other experts get no gradient.
     used = [entry for entry in reached(ledger) if not entry.leaf.idle]
     learned = sum(entry.active for entry in used) * width
     tensors = sum(len(entry.leaf.weights()) * entry.active_times for entry in used)
-    state = 2 * learned + COUNTER * tensors
+    state = 2 * learned + STEP_COUNTER * tensors
     predicted = {
         ("weights", "forward"): weights,
         ("gradients", "backward"): learned,
         ("optimizer state", "optimizer step"): state,
     }
     if claims(ledger):
-        predicted["activations", "forward"] = saved + _left_out_bytes(subject, point) + width  # and the loss
+        predicted["activations", "forward"] = saved + _left_out_bytes(subject, point) + width  # the loss: one element
     for (category, phase), size in predicted.items():
         measured = phases[phase].get(category, 0)
         yield check_equal("", f"{category}, bytes", size, measured, ORACLE, f"{point}, after {phase}")
@@ -90,7 +90,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 
 
 def _left_out_bytes(subject: Subject, point: SizePoint) -> int:
-    """Bytes that autograd saves and the ledger leaves out: masks, tables, ids and statistics."""
+    """Bytes of saved tensors that the ledger leaves out: masks, tables, ids and statistics."""
     symbols = subject.symbols("cpu")
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:

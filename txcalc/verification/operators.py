@@ -1,12 +1,12 @@
 """Traffic and other FLOPs of each part, from every operator that it runs.
 
-A part is one kernel: it reads each external tensor once and writes its outputs; intermediates stay on chip. Of a table
-it reads the rows looked up. Ids, masks and rotary tables, which all sequences share, do not count. FLOPs are those of
-`COST` per result (per input element of a reduction); one-per-row numbers, as in a norm, are left out.
+A part is one kernel: it reads each external tensor once and writes its outputs; intermediates stay on chip. It reads
+only the looked-up rows of a table. Ids, masks and rotary tables, which all sequences share, do not count. FLOPs are
+those of `RESULT` per result, or of `READ` per input element of a reduction; one result per row does not count.
 
-Parts are verified where their formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
-kernels and are only modelled: cores except q, k, v, y and the softmax, token dispatch and which experts' weights are
-read, recurrent mixers, absorbed MLA, partial rotary embedding, shared positions.
+Parts are verified if their formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
+kernels and are only modelled: cores except q, k, v, y and the softmax, token dispatch and the choice of experts whose
+weights are read, recurrent mixers, absorbed MLA, partial rotary embedding, shared positions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from txcalc.verification.tracker import Tracker
 from txcalc.verification.verdict import ROUTED, CheckedRow, compare, module_paths
 
 ORACLE = "TorchDispatchMode"
-# FLOPs of each result of an operator, or of each element that a reduction reads.
+# FLOPs of an operator per element of its result, and of a reduction per element that it reads.
 RESULT = {
     "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "pow": 1, "square": 1, "addmm": 1, "relu": 1, "tanh": 1,
     "sigmoid": 3, "silu": 4, "softplus": 2, "_softmax": 5,
@@ -53,13 +53,13 @@ class MovedElements(TorchDispatchMode):
         self.written: dict[str, dict[tuple[int, int], Any]] = {}
         self.computed: dict[str, dict[str, Any]] = {}
         self.tables: set[str] = set()  # modules that read tensors shared by all sequences
-        self.calls = Counter[str]()  # each is a kernel of its own
+        self.calls = Counter[str]()  # by module; each call is one kernel
         self._producers: dict[int, tuple[str, int]] = {}
-        self._storages: dict[int, object] = {}  # a freed storage could give its address to another
+        self._storages: dict[int, object] = {}  # kept alive, so that no address is reused
         self._hooks: list[Any] = []
 
     def __enter__(self) -> Any:
-        self._hooks = [register_module_forward_pre_hook(self._enters), register_module_forward_hook(self._leaves)]
+        self._hooks = [register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave)]
         self.tracker.__enter__()
         return super().__enter__()
 
@@ -79,7 +79,7 @@ class MovedElements(TorchDispatchMode):
         name, path = func.overloadpacket.__name__, self.tracker.path
         looked_up = outputs if name == "embedding" else None
         for x in inputs:
-            self._reads(path, x, looked_up)
+            self._record_read(path, x, looked_up)
         for x in outputs:
             self._producers[self._address(x)] = path, self.calls[path]
         computed = self.computed.setdefault(path, {})
@@ -92,13 +92,12 @@ class MovedElements(TorchDispatchMode):
         return int(storage._cdata)
 
     def _elements(self, x: Tensor) -> Any:
-        """The stored elements behind a view that repeats some."""
-        repeats = any(isinstance(step, int) and step == 0 for step in x.stride())
-        if repeats:
+        """The elements of a tensor; of one that is expanded, those of its storage."""
+        if any(isinstance(step, int) and step == 0 for step in x.stride()):
             return sympy.sympify(self.symbols.read(x.untyped_storage().nbytes())) / x.dtype.itemsize
         return sympy.sympify(self.symbols.read(x.numel()))
 
-    def _reads(self, path: str, x: Tensor, looked_up: list[Tensor] | None) -> None:
+    def _record_read(self, path: str, x: Tensor, looked_up: list[Tensor] | None) -> None:
         address = self._address(x)
         weight = address in self.weights
         if weight and f".{ROUTED}." in path:
@@ -111,14 +110,14 @@ class MovedElements(TorchDispatchMode):
             self.tables |= {path} if elements != 1 else set()
             return
         reads = self.read.setdefault(path, {})
-        place = address, call, str(x.storage_offset())  # two slices of one tensor count as two
-        if not (reads.setdefault(place, elements) - elements).is_nonnegative:
-            reads[place] = elements
+        key = address, call, str(x.storage_offset())  # two slices of one tensor count as two
+        if not (reads.setdefault(key, elements) - elements).is_nonnegative:
+            reads[key] = elements
 
-    def _enters(self, module: nn.Module, _: object) -> None:
+    def _enter(self, module: nn.Module, _: object) -> None:
         self.calls[self.names.get(module, "")] += 1
 
-    def _leaves(self, module: nn.Module, _: object, output: object) -> None:
+    def _leave(self, module: nn.Module, _: object, output: object) -> None:
         path = self.names.get(module, "")
         call = path, self.calls[path]
         for x in tree_leaves(output):
@@ -127,12 +126,12 @@ class MovedElements(TorchDispatchMode):
 
     def _cost(self, name: str, args: Any, inputs: list[Tensor], outputs: list[Tensor]) -> Any:
         """FLOPs; 0 for one result per row, and for results shared by all sequences."""
-        name = name.removesuffix("_") if name != "_softmax" else name
+        name = name.removesuffix("_")
         elements = self._elements(inputs[0] if name in READ and inputs else outputs[0])
-        row = isinstance(outputs[0].shape[-1], int) and outputs[0].shape[-1] == 1 if outputs[0].dim() else True
-        if not elements.has(B) or (row and name not in READ):
+        per_row = isinstance(outputs[0].shape[-1], int) and outputs[0].shape[-1] == 1 if outputs[0].dim() else True
+        if not elements.has(B) or (per_row and name not in READ):
             return 0
-        if name == "native_layer_norm":  # mean, subtract, square, mean, scale, and those of its weights
+        if name == "native_layer_norm":  # mean, subtract, square, mean, scale; and its weight and bias
             return elements * (5 + sum(x is not None for x in args[0][2:4]))
         if name == "gelu":
             return elements * (9 if "tanh" in tree_leaves(args) else 5)
@@ -140,13 +139,13 @@ class MovedElements(TorchDispatchMode):
 
     def traffic(self) -> dict[str, Any]:
         """Path → elements read and written."""
+        tables = (self.read, self.written)
         paths = {*self.read, *self.written}
-        sides = (self.read, self.written)
-        return {path: sympy.expand(sum(n for side in sides for n in side.get(path, {}).values())) for path in paths}
+        return {path: sympy.expand(sum(n for table in tables for n in table.get(path, {}).values())) for path in paths}
 
 
 def traffic_of(entry: Entry) -> Any:
-    """Elements that one kernel for a leaf reads and writes; None where the module as written does not show them."""
+    """Elements that one kernel for a leaf reads and writes; None if the module as written does not show them."""
     if entry.work is None or not entry.leaf.traffic_exact or _partly_rotated(entry.leaf):
         return None
     moved = entry.traffic
@@ -166,9 +165,8 @@ def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
 
 
 def _partly_rotated(leaf: Leaf) -> bool:
-    return bool(
-        leaf.rotated_dims and (leaf.rotated_dims[0] != leaf.rotated_dims[1] or leaf.rotated_dims[0] % 2)
-    )  # one channel of an odd width is not rotated
+    rotated = leaf.rotated_dims  # one channel of an odd width is not rotated
+    return bool(rotated and (rotated[0] != rotated[1] or rotated[0] % 2))
 
 
 def traffic_rows(subject: Subject) -> Iterator[CheckedRow]:
@@ -206,7 +204,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
     measured = {path: value for path, value in subject.expand_layers(measured).items() if path in paths}
     where, for_all = symbols.domain(), symbols.for_all
     for row in compare(claimed, lambda entry: claims[entry][0], measured, quantity, ORACLE, where, for_all):
-        if row.path:  # the total is not claimed
+        if row.path:  # not the total
             yield row
     kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
     if unclaimed := sorted(kinds - {entry.leaf.label for entry in claimed}):
@@ -214,8 +212,8 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
 
 
 def _comparable(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
-    """Whether a leaf processes each sequence's own data, and its module does what the part describes: a sum may replace
-    a scale, or an addition without a module of its own."""
+    """Whether a leaf processes each sequence's data, and its module does what the part describes: a `Sum` may stand
+    for a scale, or for an addition without a module."""
     leaf = entry.leaf
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False

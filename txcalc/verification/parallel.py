@@ -1,8 +1,8 @@
-"""What one rank holds and sends under PyTorch's own sharding, on fake tensors and a fake process group: any world size,
-no device.
+"""What one rank stores and sends under PyTorch's own sharding, on fake tensors and a fake process group: any world
+size, no device.
 
-The only module that uses torch's private names (`PRIVATE`): a torch without them is refused. Each rank runs in a
-process of its own, since a process group can be created only once.
+The only module that uses torch's private names (`PRIVATE`): a torch without them is refused. Each rank runs in its own
+process, since a process group can be created only once.
 
     fully_shard on every block and on the root · ColwiseParallel, RowwiseParallel, SequenceParallel · PipelineStage
     under torch's schedules · an optimizer's step · collectives, with their bytes · saved_tensors_hooks
@@ -34,7 +34,7 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import inputs, mode
 from txcalc.verification.branches import (
-    OF_BYTES,
+    DTYPE_OF_BYTES,
     NoParallel,
     build_in_dtypes,
     paths,
@@ -69,7 +69,7 @@ TIMEOUT = 600  # seconds for one rank
 
 
 class RankJob(NamedTuple):
-    """One rank's work: a model (or a piece of one, cut to few layers) under a recipe, as rank `rank` of its world."""
+    """One rank's work: a model (or a pipeline piece of one, with few layers) under a recipe, as rank `rank`."""
 
     model: Model
     recipe: Recipe
@@ -92,8 +92,8 @@ def check() -> None:
 
 
 def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[Counter[str]]]:
-    """What each job's rank holds and sends in one micro-batch and a step; the jobs of one list share a process."""
-    return [_in_process(_run, list(some)) for some in jobs]
+    """What each job's rank stores and sends in one micro-batch and a step; the jobs of one list share a process."""
+    return [_in_process(_run, list(process_jobs)) for process_jobs in jobs]
 
 
 def micro_batches_in_flight(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
@@ -101,14 +101,14 @@ def micro_batches_in_flight(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]
     return [_in_process(_count_in_flight, recipe, stage) for stage in range(recipe.layout.pp)]
 
 
-def _in_process(work: Callable[..., Any], *given: object) -> Any:
-    """The result of work in a process of its own."""
+def _in_process(work: Callable[..., Any], *args: object) -> Any:
+    """The result of `work(*args)` in a new process."""
     with start_processes(1) as pool:
-        return pool.apply_async(work, given).get(TIMEOUT)
+        return pool.apply_async(work, args).get(TIMEOUT)
 
 
 def start_processes(processes: int) -> Pool:
-    """A context with processes that run ranks, reusable for several runs, and ended on exit."""
+    """A context with processes that run ranks, reusable for several runs, and stopped on exit."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verification.real", *PRELOADED])
     return context.Pool(processes)
@@ -123,7 +123,7 @@ def _group(rank: int, world: int) -> None:
 def _run(jobs: list[RankJob]) -> list[Counter[str]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    logging.disable(logging.WARNING)  # of collectives that real ranks would take long for
+    logging.disable(logging.WARNING)  # about collectives that would be slow on real ranks
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
     with raising_no_parallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}"):
         mesh = meshes(jobs[0].recipe)
@@ -158,8 +158,8 @@ def _measure_rank(job: RankJob, mesh: object) -> Counter[str]:
     net = build_sharded(model, recipe, mesh, recomputed=saved.recomputed)
     saved.watch(net)
     # Fake tensors cannot route tokens, so experts take them in turn; each needs one to have a gradient.
-    form = mode(shares=recipe.layout.sp, explicit=recipe.keep_scores, even=True)
-    with FakeTensorMode(allow_non_fake_inputs=True), form:
+    reference_mode = mode(shares=recipe.layout.sp, explicit=recipe.keep_scores, even=True)
+    with FakeTensorMode(allow_non_fake_inputs=True), reference_mode:
         net.to_empty(device="cpu")
         _tie(net, model)
         tensors = _inputs(model, recipe)
@@ -185,16 +185,15 @@ def rank_state_bytes(net: nn.Module, optimizer: Any) -> Counter[str]:
 
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
     """Ids (images, audio), or the hidden states from the previous stage."""
-    given = inputs(model, recipe.micro_batch, recipe.local_tokens)
     if (stack := model.root.single_stack) and stack.embedding is None:
-        width = model.d_model
-        x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
-        return (x.requires_grad_(),)
-    return tuple(x.to(_dtype(recipe)) if x.is_floating_point() and recipe.shards == 1 else x for x in given)
+        shape = recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, model.d_model
+        return (torch.empty(shape, dtype=_dtype(recipe), requires_grad=True),)
+    tensors = inputs(model, recipe.micro_batch, recipe.local_tokens)
+    return tuple(x.to(_dtype(recipe)) if x.is_floating_point() and recipe.shards == 1 else x for x in tensors)
 
 
 def backward(y: object, model: Model) -> None:
-    """Backward from a cross-entropy in float32 where there are logits; else from the output itself."""
+    """Backward from a cross-entropy in float32 if there are logits; else from the output itself."""
     first, *outputs = y if isinstance(y, tuple) else (y,)
     if model.root.stacks[-1].head is not None:
         logits = first.flatten(0, -2).float()
@@ -204,11 +203,11 @@ def backward(y: object, model: Model) -> None:
 
 
 def _dtype(recipe: Recipe) -> torch.dtype:
-    return OF_BYTES[recipe.compute_bytes]
+    return DTYPE_OF_BYTES[recipe.compute_bytes]
 
 
 def make_optimizer(recipe: Recipe, net: nn.Module) -> Any:
-    """PyTorch's optimizer of that name, one per tensor (DTensors of two meshes cannot be stepped together)."""
+    """PyTorch's optimizer of that name, without `foreach`: DTensors of two meshes cannot be stepped together."""
     optimizers: dict[str, Any] = {
         "adamw": lambda p: torch.optim.AdamW(p, foreach=False),
         "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
@@ -217,7 +216,7 @@ def make_optimizer(recipe: Recipe, net: nn.Module) -> Any:
     }
     if recipe.optimizer not in optimizers:
         names = ", ".join(optimizers)
-        raise NoParallel(f"{recipe.optimizer}: its state is modelled; {names} are stepped on sharded tensors")
+        raise NoParallel(f"{recipe.optimizer}: only modelled; of the optimizers, {names} are run on sharded tensors")
     return optimizers[recipe.optimizer](net.parameters())
 
 
@@ -227,14 +226,11 @@ class MuonWithAdamW:
     def __init__(self, net: nn.Module) -> None:
         learning = [(f".{name}", p) for name, p in net.named_parameters() if p.requires_grad]
         if any(p.dim() > 2 and ".layers." in name for name, p in learning):
-            raise NoParallel("muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone")
-        matrices, remaining = list[nn.Parameter](), list[nn.Parameter]()
-        for name, p in learning:
-            (matrices if ".layers." in name and p.dim() == 2 else remaining).append(p)
-        muon, adamw = cast(Any, torch.optim.Muon), partial(torch.optim.AdamW, foreach=False)
-        self.optimizers = [
-            optimizer(weights) for optimizer, weights in ((muon, matrices), (adamw, remaining)) if weights
-        ]
+            raise NoParallel("muon of stacked experts and convolutions is modelled: PyTorch's takes only matrices")
+        matrices = [p for name, p in learning if ".layers." in name and p.dim() == 2]
+        remaining = [p for name, p in learning if ".layers." not in name or p.dim() != 2]
+        pairs = (cast(Any, torch.optim.Muon), matrices), (partial(torch.optim.AdamW, foreach=False), remaining)
+        self.optimizers = [optimizer(weights) for optimizer, weights in pairs if weights]
 
     @property
     def state(self) -> dict[Tensor, Any]:
@@ -248,8 +244,8 @@ class MuonWithAdamW:
 def build_sharded(
     model: Model, recipe: Recipe, mesh: Any, device: str = "meta", recomputed: Context = nullcontext
 ) -> nn.Module:
-    """The reference module of a model (all of it, or a piece of a pipeline), sharded by torch; recomputation in
-    backward runs within `recomputed` of each module."""
+    """The reference module of a model (or of a pipeline piece), sharded by torch; backward recomputes each module
+    within the context `recomputed(module)`."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -261,13 +257,13 @@ def build_sharded(
     pipeline = Pipeline(model, replace(single_stage, recompute="none"))  # layers are numbered in the whole model
     (piece,) = pipeline.pieces
     if layout.tp > 1:
-        between: Any = Shard(1) if layout.sp > 1 else Replicate()
-        styles, unstyled = plan(piece, recipe, between)
+        stream: Any = Shard(1) if layout.sp > 1 else Replicate()
+        styles, unstyled = plan(piece, recipe, stream)
         if unstyled:
-            split_branches(net, replace(model, root=pipeline.rank), unstyled, recipe, mesh, between)
+            split_branches(net, replace(model, root=pipeline.rank), unstyled, recipe, mesh, stream)
         frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
-        shard_outside_branches(net, piece, mesh["tp"], between)
+        shard_outside_branches(net, piece, mesh["tp"], stream)
         for name in frozen:  # SequenceParallel replaces a norm's parameters by trainable ones
             net.get_parameter(name).requires_grad_(False)
         _tie(net, model)
@@ -276,7 +272,7 @@ def build_sharded(
     for part in _recomputed_modules(net, model, recipe):
         _checkpoint(part, recomputed)
     if recipe.shards > 1:
-        policy = MixedPrecisionPolicy(_dtype(recipe), OF_BYTES[recipe.reduce_bytes])
+        policy = MixedPrecisionPolicy(_dtype(recipe), DTYPE_OF_BYTES[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
         placed = _expert_placement(net, recipe, mesh)
         for part in (*_blocks(net), net):
@@ -292,7 +288,7 @@ def build_sharded(
 
 def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
     """How FSDP shards experts, as in torchtitan (distributed/fsdp.py, apply_fsdp_to_decoder): with ep over the ranks
-    that hold the same experts. A rank has whole experts; with more ranks than experts, rows of each if they divide."""
+    that hold the same experts. Experts stay whole; with more ranks than experts, rows are sharded if divisible."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
     from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
     from torch.distributed.tensor import Shard
@@ -312,7 +308,7 @@ def _expert_placement(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn
 
 
 def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
-    """The modules that are recomputed in backward: blocks, by their indices in the whole model, or attention cores."""
+    """The modules that backward recomputes: blocks, by their indices in the whole model, or attention cores."""
     if not (stack := model.root.single_stack):
         return
     numbers = sorted(i for group in stack.groups for i in group.indices)
@@ -331,9 +327,9 @@ def _checkpoint(module: nn.Module, recomputed: Context) -> None:
     """Activation checkpointing: forward saves only its input."""
     forward = module.forward
 
-    def checkpointed(*given: object) -> Any:
+    def checkpointed(*args: object) -> Any:
         contexts = lambda: (nullcontext(), recomputed(module))  # noqa: E731
-        return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
+        return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
 
     module.forward = checkpointed
 
@@ -344,15 +340,14 @@ def _blocks(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def _tie(net: Any, model: Model) -> None:
-    """Ties a matrix again after both its modules got new parameters."""
-    half, stack_net = model.root.stacks[-1], net.decoder if len(model.root.stacks) > 1 else net
-    head = half.head
-    if half.embedding and head and head.projection and head.projection.tied:
+    """Ties the head to the embedding again after both modules got new parameters."""
+    stack, stack_net = model.root.stacks[-1], net.decoder if len(model.root.stacks) > 1 else net
+    if stack.embedding and stack.head and stack.head.projection and stack.head.projection.tied:
         stack_net.head.projection.weight = stack_net.embedding.tokens.weight
 
 
 def loss_parallel(recipe: Recipe) -> AbstractContextManager[None]:
-    """A context in which the loss reads logits that ranks of tp split, if the recipe says so."""
+    """A context in which the loss reads logits sharded over tp, if the recipe says so."""
     from torch.distributed.tensor import parallel
 
     return parallel.loss_parallel() if recipe.layout.tp > 1 and recipe.loss_parallel else nullcontext()
@@ -364,7 +359,6 @@ def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
     from torch.distributed.pipelining.stage import PipelineStage
 
     modes = import_module("torch.distributed.pipelining.stage").InferenceMode
-
     torch.set_num_threads(1)
     layout, pieces = recipe.layout, recipe.pieces
     _group(stage, layout.pp)
@@ -392,7 +386,7 @@ def _count_in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
             note(self, -1)
             return result
 
-    def static(self: object, stages: Any, *args: object, **options: object) -> None:
+    def static(self: object, stages: Any, *args: object, **kwargs: object) -> None:
         for virtual_stage in stages:
             virtual_stage._inference_mode = modes.STATIC
 
@@ -425,8 +419,8 @@ def make_schedule(recipe: Recipe, stages: Sequence[object], loss: Callable[[Any,
     """torch's own schedule over this rank's stages."""
     from torch.distributed.pipelining import schedules
 
-    given = stages[0] if recipe.schedule in ("gpipe", "1f1b") else stages
-    return getattr(schedules, SCHEDULES[recipe.schedule])(given, recipe.accumulation, loss_fn=loss)
+    stage_or_stages = stages[0] if recipe.schedule in ("gpipe", "1f1b") else stages
+    return getattr(schedules, SCHEDULES[recipe.schedule])(stage_or_stages, recipe.accumulation, loss_fn=loss)
 
 
 def with_layer_counts(model: Model, counts: Sequence[int]) -> Model:

@@ -15,7 +15,7 @@ ORACLE = "torch.nn"
 
 
 def sizes_by_module(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Counter[str]:
-    """Path → elements (or a size) of every module's own weights, a shared one once."""
+    """Path → elements (or another size) of every module's own weights; a shared weight counts once."""
     sizes: Counter[str] = Counter()
     for name, weight in net.named_parameters():
         sizes[name.rpartition(".")[0]] += size(weight)
@@ -23,7 +23,7 @@ def sizes_by_module(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
-    """Elements by part; and a row for every weight that has another shape, is missing, or is not described."""
+    """Elements by part; and a row for every weight with another shape, missing, or not described."""
     shapes = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
     ledger = subject.model.ledger()
     yield from compare(ledger, lambda entry: entry.params, sizes_by_module(subject.net), "params", ORACLE, for_all=True)

@@ -24,11 +24,11 @@ LISTED = "all B, T ≥ 1, each listed leaf separately"
 
 
 def prove(unit: Unit, extra: bool = True) -> tuple[Theorem, list[CheckedRow]]:
-    """A unit's theorem and the rows behind it, part by part; `extra`: also of quantities beyond
-    parameters and FLOPs.
+    """A unit's theorem and the rows that prove it, part by part; with `extra`, also of quantities other than parameters
+    and FLOPs.
 
-    Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
-    operator that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
+    Errors: `NotForAll` if the trace fixes a size or assumes something that is no condition on sizes, or if an operator
+    that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
     """
     with without_logs():
         return _prove(unit, extra)
@@ -69,17 +69,16 @@ def prove_at(unit: Unit, trace: steps.StepTrace) -> list[CheckedRow]:
 def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
     """Elements by module; with symbols one expert stands for all, and its weights are multiplied by their number."""
     sizes: dict[str, Any] = {}
-    number = {path: part.experts for path, part in net.named_modules() if hasattr(part, "experts")}
+    experts = {path: part.experts for path, part in net.named_modules() if hasattr(part, "experts")}
     for name, weight in net.named_parameters():
         path = name.rpartition(".")[0]
         size = symbols.read(weight.numel())
-        for above, experts in number.items():
-            if path.startswith(f"{above}.routed."):
-                size = sympy.expand(size * symbols.read(experts))
+        for owner, number in experts.items():
+            if path.startswith(f"{owner}.routed."):
+                size = sympy.expand(size * symbols.read(number))
         sizes[path] = sizes.get(path, 0) + size
     return sizes
 
 
 def tracer_version() -> dict[str, str]:
-    """The version of the tracer."""
     return {"torch": torch.__version__}

@@ -1,8 +1,8 @@
 """Runs a layout on real processes: loss and gradients must equal those of one process, and bytes the prediction.
 
 A few processes on gloo (or NCCL, with a GPU each) run one step of a small model in fp32 with torch's own sharding,
-collectives and schedules. Every process also runs the whole step alone; since it sums in another order, results must
-agree to `TOLERANCE` of the largest element; gradients whose terms cancel, to `ROUNDING` of the largest gradient.
+collectives and schedules. Every process also runs the full step alone. It sums in another order, so results must agree
+to `TOLERANCE` of the largest element, and gradients whose terms cancel to `ROUNDING` of the largest gradient.
 
 Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; otherwise processes are
 started here.
@@ -52,15 +52,15 @@ from txcalc.verification.recorded import Collectives
 from txcalc.verification.verdict import CheckedRow, Verdict, check_equal
 
 TIMEOUT = 300  # seconds; longer means a deadlock
-ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
+ROUNDING = 2**-24  # of fp32, relative: terms of the largest gradient that cancel leave this much
 TOLERANCE = 2e-5  # of the largest element: fp32 rounds to 6e-8, and sums of some hundred terms change their order
-LARGEST = 200_000_000  # parameters: every process also holds the whole model
+MAX_PARAMS = 200_000_000  # every process also holds the full model
 RECOMPUTED = "modules computed again"
 
 
 class RecomputeMarker:
-    """A context in which a module is computed again, which adds it to `modules`. A schedule may enter it twice: for the
-    gradients of weights a second time."""
+    """A context that adds a module to `modules` when it is recomputed. A schedule may enter it twice: the second time
+    for the gradients of weights."""
 
     def __init__(self, modules: set[nn.Module], module: nn.Module) -> None:
         self.modules, self.module = modules, module
@@ -72,8 +72,8 @@ class RecomputeMarker:
 
 
 class RankResult(NamedTuple):
-    """One rank's losses (None except on the last stage), largest differences of gradients, and what was counted: bytes,
-    and modules computed again."""
+    """One rank's losses (None except on the last stage), largest differences of gradients, bytes, and the number of
+    recomputed modules."""
 
     rank: int
     full_loss: float
@@ -85,25 +85,28 @@ class RankResult(NamedTuple):
 def verify_real(
     model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
 ) -> Verdict | None:
-    """One step of a layout on `processes` processes; under torchrun, None on every rank but the first. A `pool` of at
-    least as many processes is used if given, but only once for a layout with tp or ep: DTensor caches meshes by shape.
+    """Verifies one step of a layout on `processes` processes; under torchrun, returns None on every rank but the first.
+    A `pool` of at least as many processes is used if given; with tp or ep only once, since DTensor caches meshes by
+    shape.
 
-    Errors: `InputError` for what cannot run this way, `NoParallel` where ranks fail or deadlock
+    Errors: `InputError` for what cannot run on processes, `NoParallel` if ranks fail or deadlock.
     """
     check()
     recipe = replace(recipe, parameter="fp32", compute="fp32", reduce="fp32")
     recipe.check()
-    _runnable(model, recipe, processes)
+    _check_runnable(model, recipe, processes)
     if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         gathered = _run_on_rank(model, recipe, rank, world, device, gather=True)
         return _verdict(model, recipe, gathered) if gathered else None
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
-        port = int(server.getsockname()[1])  # a free one
+        free_port = int(server.getsockname()[1])
     with nullcontext(pool) if pool else start_processes(processes) as ranks:
-        every_rank = range(processes)
-        jobs = [ranks.apply_async(_run_rank, (model, recipe, rank, processes, port, device)) for rank in every_rank]
+        jobs = [
+            ranks.apply_async(_run_rank, (model, recipe, rank, processes, free_port, device))
+            for rank in range(processes)
+        ]
         try:
             results = [job.get(TIMEOUT) for job in jobs]
         except multiprocessing.TimeoutError:
@@ -112,38 +115,38 @@ def verify_real(
     return _verdict(model, recipe, results)
 
 
-def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
+def _check_runnable(model: Model, recipe: Recipe, processes: int) -> None:
     layout, faults = recipe.layout, list[str]()
     if layout.gpus != processes:
         faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
     if not recipe.rules.dtensor:
-        faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
+        faults.append("runs only fsdp, tp, pp, sp and ep of torch itself, no other framework")
     if layout.cp > 1:
         faults += context.faults(model, recipe)
     if layout.exchanges and (layout.expert_ways > 1 or recipe.shards == 1):
         faults.append(
-            "experts that are sent tokens are run whole, over the ranks of fsdp and tp; --layout shows others"
+            "token dispatch is run only to unsharded experts over the ranks of fsdp and tp; --layout verifies others"
         )
     if layout.dp > 1 and recipe.shards == 1:
         faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
     if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):
-        faults.append("tp of recurrent mixers: each part of a packed projection is cut, and torch cuts all as one")
+        faults.append("tp of recurrent mixers: a packed projection is split part by part, and torch splits it as one")
     if layout.tp > 1:
-        together = dict.fromkeys(entry.leaf.of_all for entry in model.ledger() if entry.leaf.of_all)
-        faults += [f"tp of {what}: each rank would do so among its own share" for what in together]
+        over_all = dict.fromkeys(entry.leaf.of_all for entry in model.ledger() if entry.leaf.of_all)
+        faults += [f"tp of {operation}: each rank would take only its own share" for operation in over_all]
     if layout.pp > 1 and layout.tp > 1:
-        faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
+        faults.append("pp with tp is not run with values; --layout without --torchrun verifies its bytes")
     if recipe.frozen or recipe.adapter:
-        faults.append("runs all of it in fp32: no format of frozen weights, no dtype of adapters")
-    if model.params > LARGEST:
-        faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
+        faults.append("runs everything in fp32: no format of frozen weights, no dtype of adapters")
+    if model.params > MAX_PARAMS:
+        faults.append(f"every process holds the full model: at most {MAX_PARAMS:,} parameters, {model.name} has more")
     root = model.root.single_stack
     if root is None or root.head is None or root.embedding is None:
-        faults.append("runs a decoder of tokens with a head")
+        faults.append("runs only decoders of tokens with a head")
     elif root.pooler is not None:
-        faults.append("a pooler, of which the loss of the head takes nothing: it would have no gradient")
+        faults.append("a pooler has no gradient, since the head's loss does not read it")
     elif layout.pp > 1 and root.head.projection and root.head.projection.tied:
-        faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
+        faults.append("a tied matrix is in two stages, and its gradients are not summed here: head.tied = false")
     if faults:
         raise InputError("verify --torchrun", faults)
 
@@ -157,18 +160,18 @@ def _run_rank(model: Model, recipe: Recipe, rank: int, world: int, port: int, de
 def _run_on_rank(
     model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False
 ) -> list[RankResult]:
-    """This rank's share of a step, and the whole step alone; with `gather`, all ranks' results on the first, []
-    elsewhere."""
+    """Runs this rank's share of a step, and the full step alone; with `gather`, returns all ranks' results on the first
+    rank, [] on others."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    local = int(os.environ.get("LOCAL_RANK", "0"))
-    place = torch.device(device, local) if device == "cuda" else torch.device(device)
+    rank_device = torch.device(device)
     if device == "cuda":
-        torch.cuda.set_device(place)
+        rank_device = torch.device(device, int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(rank_device)
     dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
     try:
         with raising_no_parallel(f"rank {rank} of {recipe.layout}"):
-            result = _step(model, recipe, rank, place)
+            result = _step(model, recipe, rank, rank_device)
             if not gather:
                 return [result]
             results: list[Any] | None = [None] * world if rank == 0 else None
@@ -189,9 +192,9 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     full_loss = _loss(full_net(ids), labels)
     full_loss.backward()
     truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in full_net.named_parameters()}
-    turn, place = divmod(rank // layout.tp, layout.cp)
+    replica, cp_rank = divmod(rank // layout.tp, layout.cp)
     ids, labels = (
-        x.chunk(layout.copies)[turn % layout.copies].split(recipe.local_tokens, 1)[place] for x in (ids, labels)
+        x.chunk(layout.copies)[replica % layout.copies].split(recipe.local_tokens, 1)[cp_rank] for x in (ids, labels)
     )
     group = _sequence(layout, rank) if layout.cp > 1 else None
     recorded, recomputed = Collectives(), set[nn.Module]()
@@ -203,13 +206,13 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         _fill(net, dict(full_net.named_parameters()))
         nets = {"": net}
         if group:
-            context.exchange(net, recipe, place, group)
+            context.exchange(net, recipe, cp_rank, group)
         with mode(shares=layout.sp), recorded, loss_parallel(recipe):
             total = torch.zeros((), device=device)
             for part, targets in zip(*(x.split(recipe.micro_batch) for x in (ids, labels)), strict=True):
                 gather = recipe.context == "allgather"
-                shared = {"cache": context.RankCache(place, recipe.local_tokens, group, gather)} if group else {}
-                part_loss = _loss(net(part, **shared), targets) / recipe.accumulation
+                cache = {"cache": context.RankCache(cp_rank, recipe.local_tokens, group, gather)} if group else {}
+                part_loss = _loss(net(part, **cache), targets) / recipe.accumulation
                 part_loss.backward()
                 total += _full_tensor(part_loss.detach())
         loss = float(total)
@@ -220,15 +223,15 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         floor = ROUNDING / TOLERANCE * max(float(gradient.abs().max()) for gradient in truth.values())
         for name, p in net.named_parameters():
             if p.grad is not None:
-                given, want = _full_tensor(p.grad), _value(net, name, truth, prefix)
-                size = max(float(want.abs().max()), floor)  # of a key's bias, which softmax ignores, rounding is left
-                worst[whole_name(name, prefix)] = float((given - want).abs().max()) / size
+                actual, expected = _full_tensor(p.grad), _value(net, name, truth, prefix)
+                size = max(float(expected.abs().max()), floor)  # a key's bias, which softmax ignores, has only rounding
+                worst[full_name(name, prefix)] = float((actual - expected).abs().max()) / size
         optimizer.step()
         bytes_ += rank_state_bytes(net, optimizer)
     if recipe.accumulation == 1:
         bytes_.update(recorded.counts)
-    whole_loss = None if loss is None else _mean_loss(loss, recipe, mesh, device)
-    return RankResult(rank, float(full_loss.detach()), whole_loss, worst, dict(bytes_))
+    mean_loss = None if loss is None else _mean_loss(loss, recipe, mesh, device)
+    return RankResult(rank, float(full_loss.detach()), mean_loss, worst, dict(bytes_))
 
 
 def _sequence(layout: Layout, rank: int) -> Any:
@@ -258,20 +261,16 @@ def _full_tensor(tensor: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _fill(net: nn.Module, values: Mapping[str, Tensor], prefix: str = "") -> None:
-    """Copies the whole model's values into a rank's shards."""
+    """Copies the full model's values into a rank's shards."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     for name, p in net.named_parameters():
         value = _value(net, name, values, prefix).detach()
         if isinstance(p, DTensor):
-            cuts = [
-                p.device_mesh.size(i)
-                for i, placement in enumerate(p.placements)
-                if getattr(placement, "dim", None) == 0
-            ]
-            if len(cuts) > 1 and p.shape[0] % (ranks := prod(cuts)):
-                reason = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
-                raise NoParallel(f"{reason}: torch's distribute_tensor deals out no such")
+            axes = [i for i, placement in enumerate(p.placements) if getattr(placement, "dim", None) == 0]
+            if len(axes) > 1 and p.shape[0] % (ranks := prod(map(p.device_mesh.size, axes))):
+                reason = f"{name} has {p.shape[0]:,} rows, no multiple of its {ranks} ranks of tp and fsdp"
+                raise NoParallel(f"{reason}: torch's distribute_tensor cannot shard them")
             shards = distribute_tensor(value.clone(), p.device_mesh, p.placements)
             p.to_local().copy_(shards.to_local())
         else:
@@ -279,17 +278,17 @@ def _fill(net: nn.Module, values: Mapping[str, Tensor], prefix: str = "") -> Non
 
 
 def _value(net: nn.Module, name: str, values: Mapping[str, Tensor], first: str) -> Tensor:
-    """What the whole model has for a parameter; for stacked experts, of each of them."""
+    """The full model's value of a parameter; for stacked experts, a stack of theirs."""
     path, _, last = name.rpartition(".")
     owner: Any = net.get_submodule(path)
     if last not in getattr(owner, "stacked", {}):
-        return values[whole_name(name, first)]
+        return values[full_name(name, first)]
     inner, numbers = owner.stacked[last], (number for number, _ in owner.routed.named_children())
-    return torch.stack([values[whole_name(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
+    return torch.stack([values[full_name(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
 
 
-def whole_name(name: str, first: str) -> str:
-    """A parameter's name in the whole model: the layers of a piece begin at number `first`."""
+def full_name(name: str, first: str) -> str:
+    """A parameter's name in the full model: the layers of a piece begin at number `first`."""
     kind, _, tail = name.partition(".")
     if kind != "layers" or not first:
         return name
@@ -308,7 +307,7 @@ def _pipelined(
     device: Any,
     marker: Callable[[nn.Module], RecomputeMarker],
 ) -> tuple[dict[str, nn.Module], float | None]:
-    """Runs each piece of this rank under torch's own schedule; the loss on the rank of the last piece."""
+    """Runs each piece of this rank under torch's own schedule; returns the loss on the rank of the last piece."""
     from torch.distributed.pipelining.stage import PipelineStage
 
     pipeline, layout = Pipeline(model, recipe), recipe.layout
@@ -327,8 +326,8 @@ def _pipelined(
     schedule = make_schedule(recipe, stages, _loss)
     last = any(stage.is_last for stage in stages)
     losses: list[Tensor] = []
-    given = (ids,) if any(stage.is_first for stage in stages) else ()
-    schedule.step(*given, **({"target": labels, "losses": losses} if last else {}))
+    inputs_of_rank = (ids,) if any(stage.is_first for stage in stages) else ()
+    schedule.step(*inputs_of_rank, **({"target": labels, "losses": losses} if last else {}))
     return nets, float(torch.stack([loss.detach() for loss in losses]).mean()) if last else None
 
 
@@ -340,7 +339,9 @@ def _verdict(model: Model, recipe: Recipe, results: list[RankResult]) -> Verdict
         "every rank finished its step: no deadlock in collectives or schedule",
     ]
     if recipe.layout.pp > 1 or recipe.accumulation > 1:
-        verdict.notes.append("collectives: compared for one micro-batch without a pipeline, as --layout alone does")
+        verdict.notes.append(
+            "collectives: compared only for one micro-batch without a pipeline (--layout compares them)"
+        )
     return verdict
 
 
@@ -352,11 +353,12 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
         yield CheckedRow(path, "loss", f"{result.full_loss:.6f}", f"{result.loss:.6f}", near, oracle, where)
     for name, difference in result.gradients.items():
         if difference > TOLERANCE:
-            away = f"{difference:.1e} away"
-            yield CheckedRow(f"{path}, {name}", "gradient", "one process's", away, False, oracle, where)
-    right = sum(difference <= TOLERANCE for difference in result.gradients.values())
+            yield CheckedRow(
+                f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where
+            )
+    equal = sum(difference <= TOLERANCE for difference in result.gradients.values())
     count = len(result.gradients)
-    yield CheckedRow(path, "gradients equal to one process's", count, right, count == right > 0, oracle, where)
+    yield CheckedRow(path, "gradients equal to one process's", count, equal, count == equal > 0, oracle, where)
     want: Counter[str] = Counter(rank_of(model, recipe, result.rank).state._asdict())
     want[RECOMPUTED] = _count_recomputed(model, recipe, result.rank)
     if recipe.layout.pp == 1 and recipe.accumulation == 1:
@@ -373,7 +375,7 @@ def compared_rows(model: Model, recipe: Recipe, result: RankResult) -> Iterator[
 
 
 def _count_recomputed(model: Model, recipe: Recipe, rank: int) -> int:
-    """Blocks or attention cores of a rank that backward computes again; those that layers share are one."""
+    """Blocks or attention cores that backward recomputes on a rank; a module shared by layers counts once."""
     pieces = Pipeline(model, recipe).of_stage(rank // (recipe.layout.gpus // recipe.layout.pp))
     stack = model.root.single_stack
     sharing = [set(group.indices) for group in stack.groups if group.shared] if stack else []

@@ -1,4 +1,4 @@
-"""Stores what a verification showed of a model at its own sizes, where the theorems of its structures show less."""
+"""Stores the evidence from verifying a model at its own sizes, if theorems of its structures prove less."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from txcalc.verification.verdict import CheckedRow, Verdict, equal
 
 
 def proofs(model: Model, verdict: Verdict) -> dict[str, QuantityEvidence | None]:
-    """A verdict's evidence for each quantity of a whole model; None where it was tested and not shown."""
+    """A verdict's evidence for each quantity of a whole model; None if it was tested but not shown."""
     totals = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in FIGURES}
-    evidence = {name: verdict.known[name] for name, row in totals.items() if verdict.ok and _complete(model, row)}
-    formulas = Formulas(sized(model))
-    return {
-        name: QuantityEvidence(formulas.digest(name), known.how, known.where, ())
-        if (known := evidence.get(name))
-        else None
-        for name in totals  # of its sizes: no conditions
-    }
+    formulas, evidence = Formulas(sized(model)), dict[str, QuantityEvidence | None]()
+    for name, row in totals.items():
+        evidence[name] = None
+        if verdict.ok and _complete(model, row):
+            known = verdict.known[name]
+            evidence[name] = QuantityEvidence(formulas.digest(name), known.how, known.where, ())
+    return evidence
 
 
 def _complete(model: Model, row: CheckedRow) -> bool:
-    """Whether a total covers all parts: some saved activations are only modelled."""
+    """Whether a total covers all parts (saved activations of some are only modelled)."""
     if not row.quantity.startswith("saved"):
         return True
     letters = Subject(model).letters
@@ -38,8 +37,8 @@ def _complete(model: Model, row: CheckedRow) -> bool:
 
 
 def store(results: Mapping[str, tuple[Model, Mapping[str, QuantityEvidence | None]]]) -> None:
-    """Stores the evidence of models, by name, and removes what was not shown; evidence that theorems of structures
-    give just as surely is left out."""
+    """Stores evidence of models, by name, and removes evidence of quantities not shown. Leaves out what theorems of
+    structures prove or measure as well."""
     path = theorems_file()
     with files.locked(path):
         theorems = read(path)

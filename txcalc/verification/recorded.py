@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from txcalc.reference.run import Run
 from txcalc.verification.tracker import Tracker
 
-# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: the
-# output of a gather, the input of a reduction.
+# torch's names of collectives in its two interfaces, and the argument whose size counts (None: the result): the output
+# of a gather, the input of a reduction.
 COLLECTIVES = {
     "_allgather_base_": ("all_gather", 0),
     "all_gather_into_tensor": ("all_gather", None),
@@ -39,11 +39,11 @@ def shard_bytes(tensor: Tensor) -> int:
 
 
 class SavedStorages:
-    """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
+    """Bytes of the distinct storages that autograd saves, in the modules and in the loss.
 
-    Left out: weights and tensors computed from weights alone; ids and boolean masks; tables of positions. A norm's
-    statistics are fp32 in CUDA's kernels whatever its input; the CPU keeps them in 16 bits, and they are counted as 32.
-    `saved to route` is what experts save to dispatch tokens and weight outputs, which differs between implementations.
+    Left out: weights and tensors computed only from weights; ids and boolean masks; tables of positions. A norm's
+    statistics are fp32 in CUDA's kernels for any input; the CPU's 16-bit ones are counted as fp32. `saved to route` is
+    what experts save to dispatch tokens and weight outputs, which differs between implementations.
     `recomputed_bytes`: what each recomputed module adds while its backward runs.
     """
 
@@ -52,7 +52,7 @@ class SavedStorages:
         self.recomputed_bytes: Counter[int] = Counter()
         self._runs = 0
         self._seen = dict[int, Any]()
-        self._tables = dict[int, Any]()  # kept, or another storage might get its address
+        self._tables = dict[int, Any]()  # kept alive, so that no address is reused
 
     def watch(self, net: nn.Module) -> None:
         self.tracker, self._modules = Tracker(net), dict(net.named_modules())
@@ -77,12 +77,12 @@ class SavedStorages:
         counts = shard.dtype.is_floating_point and shard.dim() > 1
         if not counts or storage._cdata in self._tables or storage._cdata in weights:
             return path, 0
-        narrow = hasattr(self._modules[path], "eps") and shard.shape[-1] == 1 and shard.dtype.itemsize < 4
-        return path, storage.nbytes() * (2 if narrow else 1)
+        statistic_in_16_bits = hasattr(self._modules[path], "eps") and shard.shape[-1] == 1 and shard.dtype.itemsize < 4
+        return path, storage.nbytes() * (2 if statistic_in_16_bits else 1)
 
     @contextmanager
     def recomputed(self, _: object) -> Iterator[None]:
-        """Records within torch's own hooks, which pass recomputed tensors to backward."""
+        """Records what a recomputation saves; torch's own hooks still pass the tensors to backward."""
         pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
         self._runs += 1
         number = self._runs
@@ -97,20 +97,20 @@ class SavedStorages:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        once, tables = Run.build_once, self._tables
+        build_once, tables = Run.build_once, self._tables
 
-        def noted(self: Run, key: object, make: Any) -> Tensor:
-            table = once(self, key, make)
+        def recorded(self: Run, key: object, make: Any) -> Tensor:
+            table = build_once(self, key, make)
             storage = table.untyped_storage()
             tables[storage._cdata] = storage
             return table
 
-        Run.build_once = noted  # type: ignore[method-assign]
+        Run.build_once = recorded  # type: ignore[method-assign]
         try:
             with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
                 yield
         finally:
-            Run.build_once = once  # type: ignore[method-assign]
+            Run.build_once = build_once  # type: ignore[method-assign]
 
 
 class Collectives(TorchDispatchMode):
@@ -121,16 +121,16 @@ class Collectives(TorchDispatchMode):
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives follow
+        if any(kind.__name__ == "DTensor" for kind in types):  # it dispatches its own collectives
             return NotImplemented
         result = function(*args, **(kwargs or {}))
         space, _, operator = str(function).partition(".")
         name = operator.rpartition(".")[0]
         if "c10d" in space and name in COLLECTIVES:
-            kind, which = COLLECTIVES[name]
+            kind, argument = COLLECTIVES[name]
             if not kind:
                 return result
-            operand = result if which is None else args[which]
+            operand = result if argument is None else args[argument]
             operand = operand[0] if isinstance(operand, (list, tuple)) else operand
             self.counts[kind] += 1
             self.counts[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize

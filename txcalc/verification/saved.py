@@ -1,4 +1,4 @@
-"""Saved activations: the distinct storages that autograd keeps, by the first module that saves each."""
+"""Saved activations: the distinct storages that autograd saves, by the first module that saves each."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ class SavedElements:
     """Elements that each module is the first to save (`elements`), and bytes left out, by reason (`left_out`).
 
     Left out, as in the ledger: storages whose size does not depend on B (weights, masks, tables of positions), those
-    without floating-point numbers, and the statistics of norms and fused softmaxes, one per row. Where the ledger
-    counts nothing for a module, or only models it, what it saves first is charged to the next module that saves it.
+    without floating-point numbers, and the statistics of norms and fused softmaxes, one per row. If the ledger counts
+    nothing for a module, or only models it, a storage that it saves first is charged to the next module that saves it.
 
-    Where the batch is 1 a size does not show whether it depends on B: `tables` has that of each tensor that a path
-    saves, from a trace with B as a letter.
+    With a batch of 1, sizes do not show whether they depend on B. `tables` then says this for each tensor that a path
+    saves, from a trace with B as a symbol.
     """
 
     def __init__(
@@ -56,9 +56,8 @@ class SavedElements:
         self.left_out: dict[str, Any] = {}
         tensors = (*net.parameters(), *net.buffers())
         self._weights = {tensor.untyped_storage()._cdata for tensor in tensors}
-        # Storages by address; held, since the address of a freed one could be reused.
-        self._seen = dict[int, Any]()
-        # Those counted for an idle path, or as statistics, until another module saves them: the arguments of `_add`.
+        self._seen = dict[int, Any]()  # storages by address, kept alive, so that no address is reused
+        # Storages counted for an idle path, or as statistics, until another module saves them: the arguments of `_add`.
         self._provisional = dict[int, tuple[str, str, Any, int]]()
         self._memory = set[int]()
         self._net = net
@@ -78,21 +77,21 @@ class SavedElements:
                 self._provisional[address] = reason, owner, elements, width
         elif address in self._provisional and path != self._provisional[address][1] and not self._is_provisional(path):
             reason, owner, elements, width = self._provisional.pop(address)
-            self._add(reason, owner, -elements, width)  # a statistic has no other reader: it was an input
+            self._add(reason, owner, -elements, width)  # an input, since no other module reads a statistic
             self._add("", path, elements, width)
         return tensor
 
     def _add(self, reason: str, path: str, elements: Any, width: int) -> None:
-        """Counts elements for a module, or as bytes left out if there is a reason."""
-        where, key, amount = (self.left_out, reason, elements * width) if reason else (self.elements, path, elements)
-        where[key] = sympy.expand(where.get(key, 0) + amount)
+        """Counts elements for a module; with a reason, counts bytes as left out."""
+        counts, key, amount = (self.left_out, reason, elements * width) if reason else (self.elements, path, elements)
+        counts[key] = sympy.expand(counts.get(key, 0) + amount)
 
     def _is_table(self, storage: Any, number: int) -> bool:
-        """Whether the size of what a path saves as its `number`-th tensor does not depend on B."""
+        """Whether the size of the current path's `number`-th saved tensor does not depend on B."""
         if self.tables is None:
             return not sympy.sympify(self.symbols.read(storage.nbytes())).has(B)
         flags = self.tables.get(self.tracker.path, ())
-        return number < len(flags) and flags[number]  # a further tensor makes `packed` differ from `tables`
+        return number < len(flags) and flags[number]  # with more tensors, `packed` differs from `tables`
 
     def _is_provisional(self, path: str) -> bool:
         return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
@@ -109,8 +108,9 @@ class SavedElements:
 
     @contextmanager
     def recording(self) -> Iterator[SavedElements]:
-        """Records what is saved meanwhile."""
-        # The encoder's output is one tensor for all decoder layers: the ledger charges it to itself, not to the first.
+        """Records what autograd saves in this context."""
+        # The encoder's output is one tensor for all decoder layers: the ledger charges it to `memory`, not to the
+        # first.
         memory = getattr(self._net, "memory", None)
         hook = memory and memory.register_forward_hook(lambda _m, _i, y: self._memory.add(y.untyped_storage()._cdata))
         with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
@@ -137,33 +137,33 @@ MODELLED = {
         "recurrent mixers (their kernels keep other states)",
     ),
     **dict.fromkeys(("streams", "spread", "merge"), "streams (their many small steps are fused or not)"),
-    "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
+    "experts": "experts (what is saved to dispatch and to combine depends on the implementation)",
 }
 
-READERS = ("gate", "inner_norm", "o", "o.lora_a", "mask_proj")  # modules that read a core's output or its values
+READERS = ("gate", "inner_norm", "o", "o.lora_a", "mask_proj")  # modules that read a core's output or values
 
 
 def why_saved_differs(leaf: Leaf, work: Workload) -> str:
-    """Why the reference module cannot save what the ledger says of a leaf in one of the two traces, or ""."""
+    """Why the reference module saves other tensors than the ledger counts for a leaf in one of the traces, or ""."""
     if reason := leaf.saved_differs(work):
         return reason
     if leaf.norm_shape and leaf.norm_shape[1] == 1:
-        return "norms of one element (it cannot be told from what is kept per row)"
+        return "norms of one element (not distinguishable from statistics per row)"
     heads = leaf.attended
     keys = leaf.mask_span.keys(work) if leaf.mask_span else work.keys
     if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):
-        return "one head of tied keys, of latents or disentangled (whether products copy it depends on the layout)"
+        return "one head of tied keys, of latents or disentangled (products copy it or not, depending on strides)"
     if work.keep_scores or heads is None:
         return ""
     if heads.d_qk == 1:
         return "heads of one element (PyTorch has no fused kernel for them)"
     if heads.d_qk != heads.d_v:
-        return "values of a width of their own (PyTorch's fused kernel on the CPU takes one head width only)"
+        return "values of another width than keys (PyTorch's fused kernel on the CPU takes one head width)"
     return ""
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
-    """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
+    """Rows with the attention matrix saved (explicit products, on meta), and without (fused, on fake CPU tensors)."""
     for keep_scores in (True, False):
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
         trace = partial(_traced, subject, keep_scores)
@@ -181,7 +181,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
 def _traced(
     subject: Subject, keep_scores: bool, symbols: Symbols | OneSize, letters: SizePoint
 ) -> tuple[Ledger, dict[str, Any], Symbols | OneSize]:
-    """The ledger, the saved tensors, and the symbols of both."""
+    """The ledger, elements saved by module, and the symbols of both."""
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
         net = subject.thin_net if keep_scores else subject.build_thin("cpu")
@@ -192,7 +192,7 @@ def _traced(
 
 
 def _published_note(subject: Subject, ledger: Ledger) -> list[str]:
-    """The published count, where it describes the model, and each of its terms that ours lacks."""
+    """A note on the published count, if it describes the model, with each of its terms that differs from ours."""
     try:
         comparison = korthikanti(subject.model, ledger)
     except InputError:
@@ -203,20 +203,19 @@ def _published_note(subject: Subject, ledger: Ledger) -> list[str]:
 
 
 def claims(ledger: Ledger, ignored: Collection[str] = ()) -> bool:
-    """Whether the ledger's total of saved elements is claimed for all parts under its workload, except the `ignored`
-    names of `MODELLED`."""
+    """Whether the ledger claims the saved elements of all parts, except the `ignored` names of `MODELLED`."""
     return {*_modelled_parts(ledger, {}).values()} <= {MODELLED[name] for name in ignored}
 
 
 def _modelled_parts(ledger: Ledger, measured: Mapping[str, object]) -> dict[str, str]:
-    """The parts whose figure is only modelled, by path, and why."""
+    """Path → reason of the parts whose saved elements are only modelled."""
     reasons: dict[str, str] = {}
     for entry in ledger:
         reason = why_saved_differs(entry.leaf, entry.work or ledger.work)
         for path in module_paths(entry) if reason else ():
-            at = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
-            reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
-    for entry in ledger.where(lambda entry: entry.routed):  # what dispatches to a mixer's experts is its own code
+            mixer = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
+            reasons |= dict.fromkeys((path, *(mixer + reader for reader in READERS)), reason)
+    for entry in ledger.where(lambda entry: entry.routed):  # the mixer itself dispatches to its experts
         for path in module_paths(entry):
             mixer, routed, _ = path.partition(".routed")
             reasons |= {mixer.rpartition(".")[0]: MODELLED["experts"]} if routed else {}

@@ -1,6 +1,6 @@
 """Sizes, batch and lengths as PyTorch symbols: a trace with them holds for all sizes, under conditions.
 
-Guards must hold for all sizes of 2 or more, or become conditions of the theorem; otherwise it is refused.
+A guard must hold for all sizes of 2 or more, or be a condition that the theorem can state; else the trace is refused.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
 
 class SizeSymbols:
-    """A PyTorch symbol for every parameter of a structure and every length, except those that follow from others
-    (`formulas`, by name: a formula in letters); `read` converts expressions back."""
+    """A PyTorch symbol for every parameter of a structure and every length, except those given by `formulas` in the
+    others; `read` converts measured expressions to letters."""
 
     def __init__(
         self,
@@ -60,14 +60,14 @@ class SizeSymbols:
             self.letters[name], self.symbols[name] = formula, self.of(formula)
 
     def at_one(self, lengths: Collection[str]) -> Self:
-        """These symbols, with some lengths 1, which no symbol is: PyTorch broadcasts it."""
+        """These symbols, with some lengths replaced by 1 (PyTorch broadcasts 1, so a symbol is 2 or more)."""
         changed = copy(self)
         changed.letters = self.letters | dict.fromkeys(lengths, sympy.Integer(1))
         changed.symbols = self.symbols | dict.fromkeys(lengths, 1)
         return changed
 
     def _create(self, name: str, hint: int) -> Any:
-        """A symbol of 2 or more. PyTorch answers most of its own questions by the sign alone."""
+        """A symbol of 2 or more; this bound answers most of PyTorch's own guards."""
         source = ConstantSource(name)
         symbol = self.env.create_symbol(hint, source, DimDynamic.DYNAMIC, do_not_specialize_zero_one=True)
         self.env.constrain_symbol_range(symbol, LEAST, int_oo)
@@ -78,8 +78,8 @@ class SizeSymbols:
         if isinstance(value, sympy.Integer):
             return int(value)
         if isinstance(value, sympy.Expr):
-            known = sorted(value.free_symbols, key=str)
-            return sympy.lambdify(known, value, modules=[{}])(*(self.symbols[str(letter)] for letter in known))
+            letters = sorted(value.free_symbols, key=str)
+            return sympy.lambdify(letters, value, modules=[{}])(*(self.symbols[str(letter)] for letter in letters))
         if isinstance(value, Struct):
             return replace(value, **{name: self.of(getattr(value, name)) for name in value.__struct_fields__})
         if isinstance(value, tuple):
@@ -88,7 +88,7 @@ class SizeSymbols:
         return value
 
     def tree(self, unit: Unit) -> Any:
-        """The tree of a unit's parts, in letters."""
+        """A unit's tree, in letters."""
         return unit.over({name: self.letters[name] for name in unit.values})
 
     def inputs(self, unit: Unit) -> tuple[Tensor, ...]:
@@ -107,7 +107,7 @@ class SizeSymbols:
         formula = simplify(formula) if formula.has(FloorDiv) else formula
         formula = formula.replace(Min, sympy.Min)  # PyTorch has its own class
         if unknown := formula.free_symbols - set(self._back.values()):
-            raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
+            raise NotForAll(f"a size depends on data ({', '.join(sorted(map(str, unknown)))})")
         return sympy.expand(formula)
 
     @property
@@ -121,7 +121,7 @@ class SizeSymbols:
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
     def conditions(self) -> list[Condition]:
-        """PyTorch's assumptions about sizes that do not hold for all of 2 or more.
+        """PyTorch's assumptions about sizes that do not hold for all sizes of 2 or more.
 
         Errors: `NotForAll` for an assumption about lengths, or one that is no inequality of polynomials."""
         for symbol, value in self.env.replacements.items():
@@ -142,7 +142,7 @@ class SizeSymbols:
 
 
 def _shift(polynomial: Expression) -> Expression:
-    """With every letter replaced by 2 plus a nonnegative integer, so that the coefficients show the sign."""
+    """The polynomial with x + 2 for every letter x: if all coefficients are ≥ 0, it is ≥ 0 for all sizes ≥ 2."""
     return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
 
 
@@ -175,9 +175,9 @@ def simplify(expression: Expression) -> Expression:
         division = _divide(a, b)
         return otherwise(a, b) if division is None else division[index]
 
-    def upwards(a: Expression) -> Expression:
-        above, below = sympy.fraction(sympy.together(a))
-        division = _divide(sympy.expand(above), sympy.expand(below), upwards=True)
+    def divided_up(a: Expression) -> Expression:
+        numerator, denominator = map(sympy.expand, sympy.fraction(sympy.together(a)))
+        division = _divide(numerator, denominator, upwards=True)
         return sympy.ceiling(a) if division is None else division[0]
 
     quotient, remainder = partial(divided, 0, FloorDiv), partial(divided, 1, Mod)
@@ -185,7 +185,7 @@ def simplify(expression: Expression) -> Expression:
     for _ in range(4):
         before = expression
         expression = expression.replace(Mod, remainder).replace(PythonMod, remainder).replace(FloorDiv, quotient)
-        expression = expression.replace(sympy.ceiling, upwards)
+        expression = expression.replace(sympy.ceiling, divided_up)
         expression = expression.replace(Min, smaller).replace(sympy.Min, smaller)
         expression = expression.replace(Max, larger).replace(sympy.Max, larger).replace(ToFloat, lambda x: x)
         if expression == before:
@@ -194,8 +194,8 @@ def simplify(expression: Expression) -> Expression:
 
 
 def _divide(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expression, Expression] | None:
-    """Quotient and remainder, a = q·b + r with 0 ≤ r < b for all sizes of 2 or more, or, `upwards`, −b < r ≤ 0; None
-    where no division of polynomials shows that."""
+    """Quotient and remainder, a = q·b + r with 0 ≤ r < b (`upwards`: −b < r ≤ 0) for all sizes of 2 or more; None if
+    polynomial division does not give them."""
     letters = sorted(a.free_symbols | b.free_symbols, key=str)
     if a.has(Application) or b.has(Application):
         return None
@@ -204,8 +204,8 @@ def _divide(a: Expression, b: Expression, upwards: bool = False) -> tuple[Expres
         if r == 0 and _integral(q):
             return q, r
         q, r = (q + 1, r - b) if upwards else (q, r)
-        below, above = (r + b, -r) if upwards else (b - r, r)
-        if _integral(q) and _positive(below) and _positive(above, strictly=False):
+        strict, weak = (r + b, -r) if upwards else (b - r, r)
+        if _integral(q) and _positive(strict) and _positive(weak, strictly=False):
             return q, r
     return None
 
@@ -219,13 +219,13 @@ def _lower_bound(expression: Expression) -> Expression:
     """A lower bound of an expression: a subtracted Min is replaced by one of its arguments."""
     for smaller in expression.atoms(Min, sympy.Min):
         if expression.coeff(smaller).is_negative:
-            chosen = [sympy.expand(expression.xreplace({smaller: side})) for side in smaller.args]
-            return next((bound for bound in chosen if bound.is_nonnegative), chosen[0])
+            bounds = [sympy.expand(expression.xreplace({smaller: side})) for side in smaller.args]
+            return next((bound for bound in bounds if bound.is_nonnegative), bounds[0])
     return expression
 
 
 def always(condition: Expression) -> bool:
-    """Whether a condition is true of all sizes of 2 or more."""
+    """Whether a condition holds for all sizes of 2 or more."""
     if condition in (sympy.true, True):
         return True
     if isinstance(condition, sympy.Not) and isinstance(condition.args[0], sympy.And):
@@ -253,9 +253,8 @@ def always(condition: Expression) -> bool:
 
 def _condition(condition: Expression) -> tuple[Expression, str] | None:
     """The polynomial that must be nonzero, or at least 0; None for any other condition."""
-    if isinstance(condition, sympy.Or):
-        parts = [part for part in map(_condition, condition.args) if part is not None]
-        return parts[0] if parts else None  # one is enough
+    if isinstance(condition, sympy.Or):  # one of its parts suffices
+        return next((part for part in map(_condition, condition.args) if part is not None), None)
     condition = simplify(condition)
     if isinstance(condition, sympy.Ne):
         difference, relation = condition.lhs - condition.rhs, "!="
@@ -278,17 +277,14 @@ def _size(polynomial: Expression) -> Size:
     return Size(tuple(terms))
 
 
-# What is traced.
-
-
 @contextmanager
 def refusing_symbols() -> Iterator[None]:
-    """Turns PyTorch's errors about symbolic sizes into refusals."""
+    """Turns PyTorch's errors about symbolic sizes into `NotForAll`."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
-        message, place = " ".join(str(error).split()), user_line(error.__traceback__)
-        raise NotForAll(f"its module takes no symbols ({message[:200]}{f', at {place}' if place else ''})") from None
+        message, line = " ".join(str(error).split()), user_line(error.__traceback__)
+        raise NotForAll(f"its module takes no symbols ({message[:200]}{f', at {line}' if line else ''})") from None
 
 
 def lengths_of(unit: Unit) -> list[str]:
@@ -299,18 +295,18 @@ def lengths_of(unit: Unit) -> list[str]:
 
 
 def subsets(names: Sequence[str]) -> list[tuple[str, ...]]:
-    """Every choice of lengths that are 1: PyTorch takes a symbol to be 2 or more."""
-    return [chosen for n in range(len(names) + 1) for chosen in combinations(names, n)]
+    """Every choice of lengths that are 1 (a PyTorch symbol is 2 or more)."""
+    return [subset for n in range(len(names) + 1) for subset in combinations(names, n)]
 
 
 def measured_at(unit: Unit, quantity: str, where: str) -> QuantityEvidence:
-    """Evidence of equal figures at some sizes."""
+    """Evidence from equal figures at some sizes."""
     return QuantityEvidence(theorems.digest(unit, quantity), "measured", where, ())
 
 
 class Case(NamedTuple):
-    """The lengths that one trace covers: those that are 1; and T and the number of pooled tokens as formulas, so that
-    neither their order nor a remainder becomes a condition. The others are 2 or more."""
+    """The lengths that one trace covers: those that are 1, and T and the number of pooled tokens as formulas, so that
+    neither their order nor a remainder is a condition. All others are 2 or more."""
 
     ones: tuple[str, ...] = ()
     formulas: Mapping[str, Expression] = {}
@@ -321,14 +317,14 @@ class Case(NamedTuple):
 
 def cases(unit: Unit) -> list[Case]:
     """Cases that together cover all lengths."""
-    every = [Case(ones) for ones in subsets(lengths_of(unit))]
+    result = [Case(ones) for ones in subsets(lengths_of(unit))]
     for rate in (name for name in unit.values if name.endswith(".rate")):
         letter, size = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
         orders: list[dict[str, object]] = [{rate: T + MORE - 1}]
         for groups in (1, N):
             orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: size, "T": groups * size + REST}]
-        every = [Case(case.ones, order) for case in every for order in (orders if "T" not in case.ones else [{}])]
-    return every
+        result = [Case(case.ones, order) for case in result for order in (orders if "T" not in case.ones else [{}])]
+    return result
 
 
 def inputs(
@@ -337,23 +333,23 @@ def inputs(
     lengths: tuple[Expression, Expression, Expression],
     of: Callable[[Expression], Expression],
 ) -> tuple[Tensor, ...]:
-    """Inputs of a unit's module at `values` of its parameters: B sequences of T, after T_src; `of` gives sizes as the
-    tensors have them."""
+    """Inputs of a unit's module at `values` of its parameters: B sequences of T tokens, after T_src; `of` converts
+    sizes to those of tensors."""
     batch, tokens, source = lengths
     root = unit.over(values)
     *encoder, stack = root.stacks
     if root.fixed is not None:
         tokens, source = tokens if encoder else of(root.fixed), of(root.fixed)
-    images = {half: spec.vision.image for half, spec in unit.description.stacks.items() if spec.vision}
-    sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
+    images = {name: spec.vision.image for name, spec in unit.description.stacks.items() if spec.vision}
+    sides = {name: of(side.over(values) if isinstance(side, Size) else side) for name, side in images.items()}
     ids = _blank_input(stack, batch, tokens, sides.get(""), of)
-    return (ids, *(_blank_input(half, batch, source, sides.get("encoder"), of) for half in encoder))
+    return (ids, *(_blank_input(stack, batch, source, sides.get("encoder"), of) for stack in encoder))
 
 
 def _blank_input(
     stack: Stack, batch: Expression, tokens: Expression, side: Expression, of: Callable[[Expression], Expression]
 ) -> Tensor:
-    """Ids, images, mel bands, or vectors where there is no embedding."""
+    """Ids, images, mel bands, or vectors for a stack without an embedding."""
     embedding = stack.embedding
     if embedding is None:
         return torch.empty(batch, tokens, of(stack.d_model), device="meta")

@@ -1,10 +1,9 @@
-"""Further theorems of a structure: training step, saved activations, passes after cached tokens, the cache, and masked
-pairs.
+"""More theorems of a structure: training step, saved activations, passes after cached tokens, the cache, masked pairs.
 
-FLOPs of backward and of a pass with cached tokens, and saved activations, are proved for every size as in `prove`. A
-window's end changes the trace, so there is one trace for each order of the window, the cached tokens and all tokens,
-with these sizes as sums of letters, so that their order is no condition. Visible pairs under a mask are summed at sizes
-on both sides of the window's end, and are *measured*.
+FLOPs of backward and of a pass with cached tokens, and saved activations, are proved for every size as in `prove`. The
+end of a window changes the trace, so there is one trace for each order of the window, the cached tokens and all tokens;
+these sizes are sums of letters, so that their order is no condition. Visible pairs under a mask are summed at sizes on
+both sides of the window's end, and are *measured*.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ PAST, MORE, LACKING, W = (
     sympy.Symbol(name, integer=True, positive=True) for name in ("past", "more", "lacking", "attention.window")
 )
 MODES: dict[str, dict[str, bool]] = {"": {}, theorems.LAST: {"last": True}, theorems.ABSORBED: {"absorbed": True}}
-WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
-POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
+WINDOWS = (2, 3, 5, 8)  # window lengths at which visible pairs are summed
+POOLED = ((2, 3), (5, 2), (5, 7))  # windows and group sizes at which passes with pooled cached tokens are measured
 
 
 Tables = Mapping[str, Sequence[bool]]  # by module, which of its saved tensors do not depend on the batch
@@ -83,8 +82,8 @@ class SavedTrace(NamedTuple):
 
 
 class StepTrace(NamedTuple):
-    """A training step of a unit's module: FLOPs of forward and of both passes (None where backward takes no symbols, or
-    is not traced), and saved activations with explicit attention (none without backward)."""
+    """A training step of a unit's module: FLOPs of forward and of both passes (None if backward takes no symbols, or is
+    not traced), and saved activations with explicit attention (none without backward)."""
 
     case: Case
     net: nn.Module
@@ -100,7 +99,8 @@ class StepTrace(NamedTuple):
 def trace_step(
     unit: Unit, case: Case, symbols: SizeSymbols, backward: bool, form: str = "", tables: Tables | None = None
 ) -> StepTrace:
-    """A training step, or forward alone, in a form; `tables` are those of the trace with B (`SavedElements`)."""
+    """Traces a training step, or only its forward; `form`: "", last logits or absorbed latents (`MODES`); `tables`:
+    those of the trace with B (`SavedElements`)."""
     root = symbols.tree(unit)
     ledger = theorems.ledger(root, *symbols.letter_shape, keep_scores=True, **_form_fields(form))
     training = None
@@ -119,8 +119,8 @@ def trace_step(
 
 
 def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepTrace]:
-    """Traces that together cover all lengths, the first with symbols; of forward alone if forward with gradients takes
-    no symbols."""
+    """Traces that together cover all lengths, the first with symbols for all; only of forward if forward with gradients
+    takes no symbols."""
     traces: list[StepTrace] = []
     try:
         for case in cases(unit):
@@ -138,8 +138,8 @@ def trace_steps(unit: Unit, backward: bool = True, form: str = "") -> list[StepT
 def prove_extra(
     unit: Unit, known: Collection[str] = (), traces: Sequence[StepTrace] = ()
 ) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
-    """The evidence for each extra quantity that is not `known`, with its rows; quantities that cannot be traced are
-    left out. `traces` are those of `trace_steps`."""
+    """The evidence for each extra quantity not in `known`, with its rows; quantities that cannot be traced are left
+    out. `traces` are those of `trace_steps`."""
     evidence: dict[str, QuantityEvidence] = {}
     rows: list[CheckedRow] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, QuantityEvidence], list[CheckedRow]]], tuple[str, ...]] = {
@@ -173,7 +173,7 @@ def prove_training(
 
 
 def _prove_prompt(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
-    """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
+    """FLOPs of a forward pass in another form: only the last logits, or absorbed latents."""
     traced = [(trace, trace.forward) for trace in trace_steps(unit, backward=False, form=form)]
     return _prove_flops(unit, theorems.formed("flops", form), traced)
 
@@ -206,7 +206,7 @@ def flops_rows(
 
 
 def _form_fields(form: str) -> dict[str, bool]:
-    """A form as fields of a workload."""
+    """The fields of a workload that select a form."""
     return {theorems.FORMS[form]: True} if form else {}
 
 
@@ -215,8 +215,8 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
 
 
 def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
-    """Saved activations with explicit and with fused attention, where the ledger claims all of them. They are proved
-    for all lengths of 2 or more, and from 1 for each length whose figures are equal there, whichever others are 1."""
+    """Saved activations with explicit and with fused attention, if the ledger claims all of them. They are proved for
+    all lengths of 2 or more, and from 1 for each length whose figures are also equal at 1, for any others at 1."""
     traces, letters = traces or trace_steps(unit), SizeSymbols(unit.values)
 
     def explicit(ones: tuple[str, ...], tables: Tables | None = None) -> SavedTrace:
@@ -251,13 +251,13 @@ def prove_saved(unit: Unit, traces: Sequence[StepTrace] = ()) -> tuple[dict[str,
 
 
 def _saves_alike(trace_at: Any, quantity: str, first: SavedTrace, ones: tuple[str, ...]) -> bool:
-    """Whether saved activations are those of the ledger where some lengths are 1, under no further conditions."""
+    """Whether saved activations equal the ledger's with some lengths at 1, under no more conditions."""
     try:
         trace = trace_at(ones, first.recording.packed)
     except NotForAll:
         return False
-    alike = trace.recording.packed == first.recording.packed and {*trace.conditions} <= {*first.conditions}
-    return alike and all(row.equal for row in trace.rows(quantity))
+    same_tables = trace.recording.packed == first.recording.packed
+    return same_tables and {*trace.conditions} <= {*first.conditions} and all(row.equal for row in trace.rows(quantity))
 
 
 def _trace_fused(unit: Unit, symbols: SizeSymbols, tables: Tables | None) -> SavedTrace:
@@ -268,17 +268,14 @@ def _trace_fused(unit: Unit, symbols: SizeSymbols, tables: Tables | None) -> Sav
         net = modules(symbols.of(root), cpu, torch.float32)
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
-                part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
+                part.scale = 1.0  # type: ignore[assignment]  # fused kernels need a float, and save the same
         with SavedElements(net, symbols, ledger, tables).recording() as recorded:
             net(*(tensor.to(cpu) for tensor in symbols.inputs(unit)))
     return SavedTrace(symbols, ledger, recorded, symbols.conditions())
 
 
-# A pass with cached tokens.
-
-
 class Order(NamedTuple):
-    """An order of the window, the cached tokens and all tokens, as sums of letters of 2 or more. `tokens` are new."""
+    """Sizes of the window, the cached and the new tokens, as sums of letters of 2 or more that fix their order."""
 
     past: Expression
     window: Expression
@@ -296,16 +293,16 @@ def orders(window: bool) -> list[Order]:
     any_order = [Order(past, W, tokens) for past in (PAST, single) for tokens in (single, T)]
     if not window:
         return any_order
-    passed = [Order(W + MORE - 1, W, tokens) for tokens in (single, T)]  # past > W
-    even = [Order(PAST, PAST, tokens) for tokens in (single, T)]
-    reached = [order._replace(window=order.past + order.tokens) for order in any_order]
-    within = [order._replace(window=order.window + MORE - 1) for order in reached]  # past + T < W
+    past_beyond = [Order(W + MORE - 1, W, tokens) for tokens in (single, T)]  # past > W
+    past_equal = [Order(PAST, PAST, tokens) for tokens in (single, T)]  # past = W
+    all_equal = [order._replace(window=order.past + order.tokens) for order in any_order]  # past + T = W
+    all_within = [order._replace(window=order.window + MORE - 1) for order in all_equal]  # past + T < W
     across = Order(PAST, PAST + LACKING - 1, LACKING + MORE - 2)  # past < W < past + T
-    return [*passed, *even, *reached, *within, across, Order(single, W, W + MORE - 2)]
+    return [*past_beyond, *past_equal, *all_equal, *all_within, across, Order(single, W, W + MORE - 2)]
 
 
 def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
-    """FLOPs of a pass with cached tokens, and the cache after it and after a prompt; in another form FLOPs alone."""
+    """FLOPs of a pass with cached tokens, and the cache after it and after a prompt; in another form only FLOPs."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
     fixed = unit.description.kind == "encoder" or root.fixed is not None
@@ -341,8 +338,8 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence],
             cache = CacheTensors()
             with tracing(**MODES[form]), torch.no_grad():
                 net(*inputs(unit, values, (2, past, 1), int), cache=cache)
-                given, *_ = inputs(unit, values, (2, tokens, 1), int)
-                counter = flops.count(net, partial(net, given, cache=cache))
+                ids, *_ = inputs(unit, values, (2, tokens, 1), int)
+                counter = flops.count(net, partial(net, ids, cache=cache))
             ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_form_fields(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
             for quantity, figure, measured, oracle in (
@@ -357,8 +354,8 @@ def _measure_pooled(unit: Unit, form: str) -> tuple[dict[str, QuantityEvidence],
 
 
 def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[list[CheckedRow], list[Condition]]:
-    """Prompts of the cached tokens and passes after them, in orders with one window, for every choice of the batch and
-    of an encoder's length as 1 or more."""
+    """Prompts of the cached tokens and passes after them, in orders with one window, with the batch and an encoder's
+    length at 1 and at more."""
     window, other_lengths = orders[0].window, [length for length in lengths_of(unit) if length != "T"]
     letters = {letter for order in orders for letter in order.letters(str(W) in unit.values)}
     lengths = [B, *([T_SRC] if "T_src" in other_lengths else []), *sorted(letters, key=str)]
@@ -371,8 +368,9 @@ def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[l
     for ones, past in product(subsets(other_lengths), dict.fromkeys(order.past for order in orders)):
         following = [order.tokens for order in orders if order.past == past]
         for work, counter, cache in _run_passes(unit, symbols.at_one(ones), net, past, following, form):
-            sizes_there = [f"T = {work.tokens}", f"past = {work.past}", *at_window]
-            where = ", ".join([*(f"{name} = 1" for name in ones), *sizes_there])
+            where = ", ".join(
+                [*(f"{name} = 1" for name in ones), f"T = {work.tokens}", f"past = {work.past}", *at_window]
+            )
             quantity = theorems.formed("flops with cache" if work.decoding else "flops", form)
             ledger, cached = walk(symbols.tree(unit), work), symbols.read_all(cache.elements())
             rows += flops_rows(symbols, ledger, counter, quantity, where)
@@ -383,7 +381,7 @@ def prove_passes(unit: Unit, orders: Sequence[Order], form: str = "") -> tuple[l
 def _run_passes(
     unit: Unit, symbols: SizeSymbols, net: nn.Module, past: Expression, following: Sequence[Expression], form: str
 ) -> Iterator[tuple[Workload, flops.Count, CacheTensors]]:
-    """The FLOPs of a prompt, in which an encoder runs too, and of passes after it, and the cache after each."""
+    """FLOPs of a prompt (with its encoder) and of passes after it, and the cache after each."""
     batch = symbols.letters["B"]
     source = symbols.letters["T_src"] if "T_src" in lengths_of(unit) else NO_SOURCE
     prompt = CacheTensors()
@@ -392,30 +390,24 @@ def _run_passes(
         cache = prompt.copy() if work.decoding else prompt
         with refusing_symbols(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
             sizes = symbols.of(batch), symbols.of(tokens), symbols.of(source)
-            given = inputs(unit, symbols.letters, sizes, symbols.of)
-            counter = flops.count(net, partial(net, *(given[:1] if work.decoding else given), cache=cache))
+            tensors = inputs(unit, symbols.letters, sizes, symbols.of)
+            counter = flops.count(net, partial(net, *(tensors[:1] if work.decoding else tensors), cache=cache))
         yield work, counter, cache
 
 
-# Masks.
-
-
 def _sum_masks(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow]]:
-    """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
+    """Masked FLOPs of attention cores on prompts and with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
     cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]
-    leaves = [leaf for leaf in cores if leaf.mask_span]
-    if len(leaves) < len(cores) or not all(leaf.masked for leaf in leaves) or len(windows) > 1:
+    if not all(leaf.mask_span and leaf.masked for leaf in cores) or len(windows) > 1:
         raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
     rows: list[CheckedRow] = []
-    sizes = 0
     for window in WINDOWS if windows else (0,):
-        window_rows = list(_sum_mask(unit, {**probed, **dict.fromkeys(windows, window)}, window))
-        sizes += len({row.where for row in window_rows})
-        rows += window_rows
-    if not leaves:
+        rows += _sum_mask(unit, {**probed, **dict.fromkeys(windows, window)}, window)
+    if not cores:
         return {"masked flops": _proved(unit, "masked flops", "nothing in it is masked", {})}, rows
+    sizes = len({row.where for row in rows})
     where = f"at {sizes} sizes" + (f" around windows of {', '.join(map(str, WINDOWS))}" if windows else "")
     return {"masked flops": measured_at(unit, "masked flops", where)}, rows
 
@@ -423,7 +415,7 @@ def _sum_masks(unit: Unit) -> tuple[dict[str, QuantityEvidence], list[CheckedRow
 def _sum_mask(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:
     root = unit.over(values)
     if root.fixed is not None and len(root.stacks) == 1:
-        raise NotForAll("a picture has one length")
+        raise NotForAll("an image has one length")
     source = 3 if len(root.stacks) > 1 else NO_SOURCE
     net = modules(root, META, torch.float32)
     single_token = walk(root, Workload(1, 1, 0, source and 1))

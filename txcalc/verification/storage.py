@@ -1,4 +1,4 @@
-"""Bytes of every weight and cache tensor, and of the allocator."""
+"""Bytes of every weight and cache tensor, by its storage and by the allocator."""
 
 from __future__ import annotations
 
@@ -16,13 +16,12 @@ from txcalc.verification.subject import SizePoint, Subject
 from txcalc.verification.verdict import CheckedRow, check_equal, compare
 
 ORACLE, ALLOCATOR = "storages", "the allocator"
-STATE = 4  # bytes per element: states of recurrent mixers are float32, whatever the weights are
+STATE = 4  # bytes per element: states of recurrent mixers are float32 for any dtype of the weights
 BATCH, STEPS = 2, 2
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
-    """Weights by part, and the cache by part after a prompt and further tokens; on a device also their totals from the
-    allocator."""
+    """Weights by part, and the cache by part after a prompt and new tokens; on a device also the allocator's totals."""
     yield from _weights(subject)
     if subject.model.decodes:
         yield from _cache(subject)
@@ -73,19 +72,19 @@ def _cache(subject: Subject) -> Iterator[CheckedRow]:
 
 
 def state_bytes(entry: Entry, width: int) -> int:
-    """Cache bytes of a leaf and its copies for one sequence: all but fp32 states have the modules' dtype."""
+    """Cache bytes of a leaf and its copies for one sequence; fp32 states do not have the modules' dtype."""
     return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)
 
 
 def _compare_allocated(
     subject: Subject, what: str, predicted: int, buffers: int, requested: int, allocated: int, where: str = ""
 ) -> Iterator[CheckedRow]:
-    """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
+    """A row for bytes requested from the allocator, which are exact; a note for allocated bytes, which it rounds up."""
     quantity = f"bytes of the {what}" + (f" and {buffers:,} B of buffers" if buffers else "")
     where = where or f"one size on {subject.device}"
     yield check_equal("", quantity, predicted + buffers, requested, ALLOCATOR, where)
     if allocated != requested:
         subject.notes.append(
-            f"{what}: the allocator gave {allocated:,} B for {requested:,}: blocks are multiples of {CUDA_BLOCK} B, "
-            "and one of more than 1 MiB keeps a rest of up to 1 MiB that it does not split off"
+            f"{what}: {allocated:,} B allocated for {requested:,} B requested: blocks are multiples of {CUDA_BLOCK} B, "
+            "and those above 1 MiB are not split if up to 1 MiB remains"
         )

@@ -18,19 +18,19 @@ from txcalc.reference import build, inputs
 from txcalc.verification.symbolic import PRIME, T_SRC, B, NotForAll, OneSize, SymbolicSize, Symbols, T
 
 V = TypeVar("V")
-# auto: for every batch and length, on one layer of each kind; at points where the trace allows no symbols. symbolic:
-# for every batch and length on all layers, or not at all. points: at points.
+# auto: for every batch and length, on one layer of each kind, or at points if the trace allows no symbols. symbolic:
+# for every batch and length on all layers, or `NotForAll`. points: at points.
 Lengths = Literal["auto", "symbolic", "points"]
 
 # Batch, tokens and encoder positions: ones, primes and a power of two; different where two could be confused.
 POINTS: tuple[tuple[int, int, int], ...] = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
-EVERY_LAYER_AT = 3  # the point that counts every layer; other points, and symbols, use one layer of each kind
-LONG = 61, 59  # tokens beyond every window, and encoder positions, where only one size is traced
+EVERY_LAYER_AT = 3  # index of the point that runs every layer; other points, and symbols, run one layer of each kind
+LONG = 61, 59  # tokens beyond every window, and encoder positions, if only one length is traced
 _LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
 
 
 class SizePoint(NamedTuple):
-    """Sizes: B, T and T_src (None where the model has no encoder apart, or one of fixed length)."""
+    """Sizes: B, T and T_src (None if the model has no separate encoder, or one of fixed length)."""
 
     batch: Any
     tokens: Any
@@ -42,10 +42,10 @@ class SizePoint(NamedTuple):
 
 
 class Subject:
-    """A model on meta, or on a device, where its modules are real and every layer is measured.
+    """A model on meta, or on a device, with real weights and every layer.
 
     On meta `thin_net` has one layer of each kind: layers of one kind are built from the same part, and the point that
-    counts every layer shows that they cost the same.
+    runs every layer shows that they cost the same.
     """
 
     def __init__(
@@ -74,14 +74,14 @@ class Subject:
         """Builds the modules of `thin_model` again."""
         net = build(self.thin_model, device=device, dtype=self.dtype)
         for prefix, stack in self.model.root.halves.items():
-            half: Any = net.get_submodule(prefix.removesuffix("."))
+            stack_net: Any = net.get_submodule(prefix.removesuffix("."))
             indices = sorted(i for group in _thin(stack).groups for i in group.indices)
-            half.layers._modules = {str(i): layer for i, layer in zip(indices, half.layers, strict=True)}
-            half.paths = [f"{prefix}layers.{i}" for i in indices]
+            stack_net.layers._modules = {str(i): layer for i, layer in zip(indices, stack_net.layers, strict=True)}
+            stack_net.paths = [f"{prefix}layers.{i}" for i in indices]
         return net
 
     def expand_layers(self, measured: Mapping[str, V]) -> dict[str, V]:
-        """Figures measured on `thin_net`, under the paths of all the layers that each layer represents."""
+        """Figures measured on `thin_net`, repeated for all the layers that each of its layers represents."""
         result: dict[str, V] = {}
         for path, value in measured.items():
             layer = _LAYER.fullmatch(path)
@@ -92,7 +92,7 @@ class Subject:
 
     @cached_property
     def _copies(self) -> dict[str, list[str]]:
-        """The layers that each layer of `thin_net` represents; layers that share weights count as the first."""
+        """The layers that each layer of `thin_net` represents; layers with shared weights map to the first of them."""
         copies: dict[str, list[str]] = {}
         for prefix, stack in self.model.root.halves.items():
             for group in stack.groups:
@@ -108,7 +108,7 @@ class Subject:
 
     @cached_property
     def points(self) -> list[SizePoint]:
-        """Five sizes at which to measure, odd ones among them; fewer where the model has fewer positions."""
+        """Five sizes at which to measure; fewer if the model has fewer positions."""
         if self.model.fixed_length:
             return [SizePoint(batch, 1, None) for batch in (1, 2, 3, 5, 8)]
         rows = self.longest or max(point[1] for point in POINTS)
@@ -117,17 +117,17 @@ class Subject:
         return list(dict.fromkeys(points))
 
     def runs(self) -> Iterator[tuple[SizePoint, nn.Module, Callable[[Mapping[str, Any]], dict[str, Any]]]]:
-        """Each point with the modules to run there, and what turns their figures into the whole model's."""
+        """Each point with the modules to run, and the function that turns their figures into the whole model's."""
         for number, point in enumerate(self.points):
             all_layers = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
             yield point, *self.layers_to_run(all_layers)
 
     def layers_to_run(self, all_layers: bool) -> tuple[nn.Module, Callable[[Mapping[str, Any]], dict[str, Any]]]:
-        """The modules of all layers or of one of each kind, and what turns their figures into the whole model's."""
+        """The modules of all layers or of one of each kind, and the function that turns figures into the model's."""
         return (self.net, dict) if all_layers else (self.thin_net, self.expand_layers)
 
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
-        """Random inputs; those that are no ids have the modules' dtype."""
+        """Random inputs; all but ids have the modules' dtype."""
         tensors = inputs(self.model, *point, device=device or self.device)
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in tensors)
 
@@ -142,8 +142,8 @@ class Subject:
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
     def trace(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
-        """The result of a trace with symbolic inputs; only the batch is symbolic where `lengths` is "points" or the
-        trace allows no more. Errors: `NotForAll` for that where `lengths` is "symbolic"."""
+        """The result of a trace with symbolic inputs; with only the batch symbolic if `lengths` is "points" or the
+        trace allows no symbolic length. Errors: `NotForAll` in the second case if `lengths` is "symbolic"."""
         if self.lengths != "points":
             try:
                 return trace(self.symbols(device), self.letters)

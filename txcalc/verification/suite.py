@@ -1,8 +1,8 @@
 """Runs a list of measurements on one device, most important first, and stores predictions and results.
 
 One JSON file is rewritten after every step, so that an interrupted run keeps its results; the same command continues
-it, on another host of the same kind too. Items that are `first` run completely; of the others first everything exact,
-then memory, then times.
+it, also on another host of the same kind. Items marked `first` run completely; then exact checks of all others, then
+memory, then times.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CEILINGS = "ceilings"
 
 
 class Item(NamedTuple):
-    """A model of the list, cut to `layers` (None: whole, or what fits), and its measurements."""
+    """A model of the list with its first `layers` layers (None: as many as fit), and its measurements."""
 
     name: str
     source: str
@@ -53,14 +53,14 @@ class Item(NamedTuple):
     peaks: tuple[Load, ...] = ()
     times: tuple[Load, ...] = ()
     overtaking: tuple[int, ...] = ()  # lengths around the one at which attention outweighs the feed-forward
-    launches: tuple[Load, ...] = ()  # whose kernels are counted
-    speed: tuple[Load, ...] = ()  # training steps beside `train`
+    launches: tuple[Load, ...] = ()  # loads whose kernels are counted
+    speed: tuple[Load, ...] = ()  # training steps to compare with `train`
     first: bool = False
-    changes: Mapping[str, int] = {}  # of sizes, to what a small machine holds
+    changes: Mapping[str, int] = {}  # smaller sizes, so that a small machine can run the model
 
 
 def _item(row: Mapping[str, Any]) -> Item:
-    """The item of a row of the list, whose loads are lists."""
+    """The item of a JSON row, whose loads are lists."""
     fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
     fields |= {name: tuple(Load(*load) for load in row.get(name, ())) for name in LOADS}
     return Item(**fields)
@@ -72,8 +72,8 @@ LISTS = {
     kind: tuple(map(_item, rows))
     for kind, rows in json.loads(Path(__file__).with_name("suite.json").read_text("utf-8")).items()
 }
-PHASES = ("exact", "memory", "")  # how the names of steps begin, in order of worth
-UNCLOCKED = ("exact", "kernels", "memory")  # how the names of steps begin in which no time counts
+PHASES = ("exact", "memory", "")  # prefixes of step names, most important first
+UNTIMED = ("exact", "kernels", "memory")  # prefixes of the names of steps that measure no time
 
 
 class OutOfTime(Exception):
@@ -81,11 +81,11 @@ class OutOfTime(Exception):
 
 
 class Refused(Exception):
-    """A step that the device has not enough memory for, and why: a result as any other."""
+    """The reason why a step does not fit in the device's memory; stored as the step's result."""
 
 
 class Suite:
-    """A run of the list. `tell` is called with each step's name and the share of the list that is done."""
+    """A run of the list. `tell` is called with each step's name and the share of the list done so far."""
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Suite:
                 raise UnknownName("measure", "item of the list", name, named, f"one of: {'; '.join(named)}")
         self.only = frozenset(only or named)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
-        self.longest = 0.0  # seconds of a step: as much must be left to begin another
+        self.longest = 0.0  # seconds of the longest step: a step begins only if as much time is left
         self.results: dict[str, Any] = {
             "schema": SCHEMA,
             "device": {**devices.describe(device), "clock": Clock(device).name},
@@ -125,11 +125,11 @@ class Suite:
             self._resume(path)
 
     def _resume(self, path: Path) -> None:
-        """Keeps the results of an earlier run on a device of the same kind, except steps that failed."""
+        """Loads the results of an earlier run on a device of the same kind, except failed steps."""
         try:
             before = json.loads(path.read_text("utf-8"))
-            was, now = before["device"], self.results["device"]
-            same_kind = all(was.get(key) == now.get(key) for key in devices.KIND)
+            old, new = before["device"], self.results["device"]
+            same_kind = all(old.get(key) == new.get(key) for key in devices.KIND)
             same_device = before["schema"] == SCHEMA and same_kind
             sheet = before.get("datasheet")
             if CEILINGS in before:
@@ -145,10 +145,8 @@ class Suite:
                 "measure", [f"--out {path} has measurements of another device or PyTorch (choose another name)"]
             )
         if sheet != self.results["datasheet"]:
-            used = f"with --gpu {sheet}" if sheet else "without --gpu"
-            raise InputError(
-                "measure", [f"--out {path} was begun {used}: continue the same way, or choose another name"]
-            )
+            option = f"with --gpu {sheet}" if sheet else "without --gpu"
+            raise InputError("measure", [f"--out {path} was begun {option}: do the same, or choose another name"])
         hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
         moved = before["device"] != self.results["device"]
         self.results["hosts"] = hosts if moved else before.get("hosts", [])
@@ -157,7 +155,7 @@ class Suite:
         self.results["items"] = {name: item for name, item in items.items() if name in listed}
 
     def run(self) -> dict[str, Any]:
-        """All that there is time for. Errors: `InputError` where the file cannot be written, found before measuring."""
+        """Runs what the time limit allows. Errors: `InputError`, before measuring, if the file cannot be written."""
         try:
             self._write()
         except OSError as error:
@@ -172,8 +170,8 @@ class Suite:
             selected = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
             first = [pair for pair in selected if pair[1].first]
             later = [pair for pair in selected if not pair[1].first]
-            for phase, chosen in (("", first), *((phase, later) for phase in PHASES)):
-                for number, item in chosen:
+            for phase, items in (("", first), *((phase, later) for phase in PHASES)):
+                for number, item in items:
                     self._item(item, accelerator, number, phase)
         except OutOfTime:
             pass
@@ -205,9 +203,9 @@ class Suite:
             entry["refused"] = str(devices.too_large(full_model, self.device, dtype, devices.free_bytes(self.device)))
             return
         layer_count = devices.n_layers(model)
-        entry.pop("refused", None)  # by an earlier run, which had less memory
+        entry.pop("refused", None)  # an earlier run had less memory
         if entry.get("layers", layer_count) != layer_count:
-            steps.clear()  # they are of another size
+            steps.clear()  # an earlier run had another number of layers
         entry |= {
             "date": self.results["date"],
             "layers": layer_count,
@@ -220,28 +218,28 @@ class Suite:
         for name, step in steps_of(item):
             if name not in steps and name.startswith(phase):
                 self._step(f"{item.name}: {name}", number / len(self.items))
-                steps[name] = self._measured(step, subject, accelerator, clocked=not name.startswith(UNCLOCKED))
+                steps[name] = self._measured(step, subject, accelerator, timed=not name.startswith(UNTIMED))
                 entry["steps"] = {name: steps[name] for name in names if name in steps}
                 self._write()
 
-    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, object]:
-        """The result of a step; `clocked`: with the device's clocks before and after it, which its times depend on."""
-        start, clocks = time.monotonic(), [devices.clocks(self.device)] if clocked else []
+    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, timed: bool) -> dict[str, object]:
+        """The result of a step; if `timed`, with the device's clocks before and after it."""
+        start, clocks = time.monotonic(), [devices.clocks(self.device)] if timed else []
         try:
             result: dict[str, Any] = step(subject, accelerator)
         except Refused as error:
             result = {"refused": str(error)}
         except Exception as error:
-            error.__traceback__ = None  # its frames hold the modules
+            error.__traceback__ = None  # its frames reference the modules
             devices.tidy(self.device)
             result = {"failed": f"{type(error).__name__}: {error}"}
             if isinstance(error, RuntimeError) and devices.ran_out(error):
                 result = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
         devices.tidy(self.device)
-        spent = time.monotonic() - start
-        self.longest = max(self.longest, spent)
-        readings = [clock for clock in (*clocks, devices.clocks(self.device) if clocked else {}) if clock]
-        return {**result, **({"clocks": readings} if readings else {}), "seconds_spent": round(spent, 1)}
+        seconds = time.monotonic() - start
+        self.longest = max(self.longest, seconds)
+        readings = [clock for clock in (*clocks, devices.clocks(self.device) if timed else {}) if clock]
+        return {**result, **({"clocks": readings} if readings else {}), "seconds_spent": round(seconds, 1)}
 
     def _step(self, name: str, share: float) -> None:
         if time.monotonic() + self.longest > self.end:
@@ -260,8 +258,8 @@ class Suite:
 
 
 def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
-    """The model with at most `layers` layers, and with as many as fit in half of the free memory; None: not one fits.
-    The other half is for the work."""
+    """The model with at most `layers` layers, as many as fit in half of the free memory, so that the other half is left
+    to compute; None if no layer fits."""
     free, total_layers = devices.free_bytes(device), devices.n_layers(model)
     layer_count = min(layers or total_layers, total_layers)
     while layer_count and 2 * truncate(model, layer_count).params * dtype.itemsize + devices.SPARE > free:
@@ -292,8 +290,8 @@ def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerat
 
 
 def _fit_batch(subject: DeviceModel, load: Load) -> Load:
-    """The load, its batch halved until free memory holds it: by what `deploy` reserves for it, or by the least that a
-    training step needs. Raises `Refused` if one sequence is too much."""
+    """The load, its batch halved until it fits in free memory, by the bytes that `deploy` reserves for it, or by the
+    least that a training step needs. Raises `Refused` if one sequence is too much."""
     free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
     while True:
         sized = load._replace(batch=batch)
@@ -316,7 +314,7 @@ def _measure_peak(subject: DeviceModel, load: Load) -> dict[str, object]:
 
 
 def _measure_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, object]:
-    """The times, and which attention ran for them."""
+    """The times, and the attention kernels that ran."""
     sized = _fit_batch(subject, load)
     notes: list[str] = []
     figures = _figures(times(subject, sized, accelerator, notes=notes))
@@ -336,7 +334,7 @@ def _measure_kernels(subject: DeviceModel, load: Load) -> dict[str, object]:
 
 
 def _verify_exact(subject: DeviceModel, oracle: str) -> dict[str, object]:
-    """How many figures were compared, all that differ, and the whole model's at every size."""
+    """The number of compared figures, those that differ, and the whole model's figures at every size."""
     verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
     keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")
 

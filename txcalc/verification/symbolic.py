@@ -49,7 +49,7 @@ class NotForAll(Refuted):
 
 
 class Environment(ShapeEnv):
-    """Remembers the line of the module's code that asked for each condition."""
+    """Records the line of the module's code that led to each guard."""
 
     def __init__(self) -> None:
         super().__init__(duck_shape=False)  # equal hints do not mean equal sizes
@@ -68,7 +68,7 @@ class Environment(ShapeEnv):
         return self._answers[question]
 
     def _get_stack_summary(self, *_: object, **__: object) -> tuple[SLoc, str]:
-        """Nothing: it is for logs, and to leave out PyTorch's own files it imports torch.export and torch._inductor."""
+        """An empty summary. PyTorch's, for logs, imports torch.export and torch._inductor to skip their files."""
         return SLoc(None, None), ""
 
     def line(self, expression: Expression) -> str:
@@ -95,7 +95,7 @@ def user_line(stack: traceback.StackSummary | TracebackType | None) -> str:
 aten = torch.ops.aten
 _VIEWS = frozenset({aten.view.default, aten._unsafe_view.default})
 _OF_INTEGERS = frozenset({aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor})
-# Each element from the operands' elements at its place, in their dtype if that is of floating-point numbers.
+# Elementwise operators, which keep the operands' floating-point dtype.
 _ELEMENTWISE = _OF_INTEGERS | frozenset({
     aten.sin.default, aten.cos.default, aten.pow.Scalar, aten.div.Tensor, aten.pow.Tensor_Scalar, aten.neg.default,
     aten.exp.default, aten.rsqrt.default, aten.relu.default, aten.silu.default, aten.gelu.default, aten.tanh.default,
@@ -109,9 +109,9 @@ class Fakes(FakeTensorMode):
 
     def __init__(self, env: ShapeEnv | None = None) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
-        self.cache_enabled = False  # no shape repeats, and hashing symbols costs as much as the operator
+        self.cache_enabled = False  # no shape repeats, and hashing symbols takes as long as the operator
         self._folding = ExitStack()
-        self._depth = 0  # PyTorch re-enters it for composite operators
+        self._depth = 0  # PyTorch re-enters the mode for composite operators
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -132,7 +132,7 @@ class Fakes(FakeTensorMode):
             return tuple(self._empty(tensor.shape, tensor) if needed else None for tensor, needed in tensors)
         faked = func in _VIEWS and isinstance(args[0], FakeTensor)
         if faked and len(args[1]) and args[0].dim() and _contiguous(args[0]):
-            # A contiguous tensor can take any shape of as many elements; PyTorch would compare dimension by dimension.
+            # A contiguous tensor can be viewed in any shape; PyTorch would compare dimension by dimension.
             shape = infer_size(args[1], args[0].numel())
             strides = make_contiguous_strides_for(shape)
             return aten.as_strided.default(args[0], shape, strides, args[0].storage_offset())
@@ -161,7 +161,7 @@ def _contiguous(tensor: Tensor) -> bool:
 
 
 def _packed(tensor: Tensor, axes: Iterable[int]) -> bool:
-    """Whether a tensor has no gaps, and these axes are in the order of its strides."""
+    """Whether a tensor has no gaps, and these axes are in the order of ascending strides."""
     expected: Any = 1
     for axis in axes:
         size = _expression(tensor.shape[axis])
@@ -182,8 +182,8 @@ Result = tuple[Sequence[Any], Any, Sequence[Any] | None]  # a shape, a tensor of
 
 
 def _known_result(func: Any, args: Any, kwargs: Any) -> Result | None:
-    """The result of common operators, where its sizes follow without a condition. PyTorch would compare symbols
-    instead, which takes several milliseconds."""
+    """The result of common operators if its sizes need no guard. PyTorch would compare symbols, which takes several
+    milliseconds."""
     if func in _ELEMENTWISE:
         return _elementwise(func, args)
     if func is aten.roll.default and _contiguous(args[0]):
@@ -194,11 +194,13 @@ def _known_result(func: Any, args: Any, kwargs: Any) -> Result | None:
 
 
 def _elementwise(func: Any, operands: Sequence[Any]) -> Result | None:
-    """Strided as the first operand if it has all elements, and contiguous if all operands are."""
-    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
-    first: Any = tensors[0]
-    integers = func in _OF_INTEGERS and len(tensors) == len(operands)
-    if not (_alike(tensors) and (first.is_floating_point() or integers)):
+    """The result has strides of the first operand if it has the full shape, or is contiguous if all operands are."""
+    tensors: list[Any] = [operand for operand in operands if isinstance(operand, Tensor)]
+    if not all(isinstance(tensor, FakeTensor) for tensor in tensors):
+        return None
+    first, integers = tensors[0], func in _OF_INTEGERS and len(tensors) == len(operands)
+    alike = len({(tensor.dtype, tensor.fake_device) for tensor in tensors}) == 1
+    if not (alike and (first.is_floating_point() or integers)):
         return None
     shape: list[Any] = []
     for axis in range(1, max(map(Tensor.dim, tensors)) + 1):
@@ -207,21 +209,11 @@ def _elementwise(func: Any, operands: Sequence[Any]) -> Result | None:
         if len(sizes) > 1:
             return None
         shape.insert(0, next(iter(sizes.values()), 1))
-    whole = _expressions(first.shape) == _expressions(shape)
-    if (whole and _contiguous(first)) or all(map(_contiguous, tensors)):
+    full = [*map(_expression, first.shape)] == [*map(_expression, shape)]
+    if (full and _contiguous(first)) or all(map(_contiguous, tensors)):
         return shape, first, None
     by_stride = sorted(range(first.dim()), key=lambda axis: _hint(first.stride(axis)))
-    return (shape, first, first.stride()) if whole and _packed(first, by_stride) else None
-
-
-def _alike(tensors: Sequence[Any]) -> bool:
-    """Whether tensors are fakes of one dtype on one device."""
-    fakes = all(isinstance(tensor, FakeTensor) for tensor in tensors)
-    return fakes and len({(tensor.dtype, tensor.fake_device) for tensor in tensors}) == 1
-
-
-def _expressions(sizes: Sequence[Any]) -> list[Expression]:
-    return [*map(_expression, sizes)]
+    return (shape, first, first.stride()) if full and _packed(first, by_stride) else None
 
 
 def _expression(size: Any) -> Expression:
@@ -229,12 +221,12 @@ def _expression(size: Any) -> Expression:
 
 
 class _Folding(TorchFunctionMode):
-    """Computes a user's products of many rows with one matrix as ours (`reference.linear.multiply_rows`), and a size
-    that `unflatten` leaves open as a quotient of polynomials: PyTorch simplifies floors, which takes a tenth second."""
+    """Computes a user's products of many rows with one matrix by `reference.linear.multiply_rows`, and the size -1 of
+    `unflatten` as a quotient of polynomials: PyTorch would simplify floors, which takes 0.1 s."""
 
     def __torch_function__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> object:
         if not kwargs and func is Tensor.unflatten and len(args) == 3:
-            args = (*args[:2], _whole_sizes(args[0].shape[args[1]], args[2]))
+            args = (*args[:2], _resolved_sizes(args[0].shape[args[1]], args[2]))
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
             return multiply_rows(args[0], args[1].t())
         if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):
@@ -242,16 +234,16 @@ class _Folding(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def _whole_sizes(size: Any, parts: Sequence[Any]) -> Sequence[Any]:
-    """The parts of a size, with the one that is -1 if the others divide the size for all values of the symbols."""
-    known = [part for part in parts if type(part) is not int or part != -1]
-    if type(size) is int or len(known) == len(parts):
+def _resolved_sizes(size: Any, parts: Sequence[Any]) -> Sequence[Any]:
+    """The parts of a size, with -1 replaced if the other parts divide the size for all values of the symbols."""
+    given = [part for part in parts if type(part) is not int or part != -1]
+    if type(size) is int or len(given) == len(parts):
         return parts
-    quotient = size.node.expr / math.prod(map(_expression, known))
+    quotient = size.node.expr / math.prod(map(_expression, given))
     if not quotient.is_integer:
         return parts
-    whole = size.node.shape_env.create_symintnode(quotient, hint=size.node.hint // math.prod(map(_hint, known)))
-    return [whole if type(part) is int and part == -1 else part for part in parts]
+    resolved = size.node.shape_env.create_symintnode(quotient, hint=size.node.hint // math.prod(map(_hint, given)))
+    return [resolved if type(part) is int and part == -1 else part for part in parts]
 
 
 def _hint(size: Any) -> int:
@@ -271,7 +263,7 @@ class SymbolicSize(NamedTuple):
 class Symbols:
     """Inputs whose batch and lengths are symbols, under `mode`; `read` converts measured figures to B, T and T_src.
 
-    PyTorch assumes that a symbol is 2 or more: sizes of 1 broadcast, and are measured at points.
+    PyTorch assumes that a symbol is 2 or more; sizes of 1, which broadcast, are measured at points.
     """
 
     for_all = True
@@ -298,11 +290,11 @@ class Symbols:
         formula = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, floor_div))
         unknown = formula.free_symbols - {B, T, T_SRC}
         if unknown:
-            raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
+            raise NotForAll(f"a size depends on data ({', '.join(sorted(map(str, unknown)))})")
         return formula
 
     def _lettered(self, expression: Expression) -> Expression:
-        # PyTorch's Min is its own class, which differs from SymPy's.
+        # PyTorch has its own class Min.
         return sympy.sympify(expression).subs(self._letters).replace(Min, sympy.Min)
 
     def domain(self) -> str:
@@ -328,8 +320,8 @@ PRIME = 1_000_003  # no other size is a multiple of this batch
 
 
 class OneSize:
-    """Inputs of one length, under `mode`: like `Symbols`, but with numbers as lengths; `read` takes multiples of the
-    batch as proportional to B. Four times as fast."""
+    """Inputs of one length, under `mode`: like `Symbols`, but with numbers as lengths, and four times as fast; `read`
+    takes multiples of the batch as proportional to B."""
 
     for_all = False
 

@@ -1,4 +1,4 @@
-"""Traces any module that takes token ids: parameters and FLOPs as formulas in B and T, with fvcore's count."""
+"""Traces a user's module: parameters, and FLOPs as formulas in B and T, with fvcore's count."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from txcalc.verification.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symb
 POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts by default
 LETTERS = {"B": B, "T": T, "T_src": T_SRC}
 IDS = "B,T:int64"
-MOST = 1 << 20  # the largest size accepted
+MAX_SIZE = 1 << 20
 
 
 class Input(NamedTuple):
-    """A tensor input, by name, or the first argument where that is ""; its sizes are letters or ints."""
+    """A tensor input: its name ("": the first argument), and its sizes as letters or ints."""
 
     name: str
     shape: tuple[str | int, ...]
@@ -49,11 +49,10 @@ class TracedModule(NamedTuple):
 
 
 class ModuleTrace(NamedTuple):
-    """The costs of a module, and the sizes for which the formulas hold (`domain`), or at which they were measured.
+    """The costs of a module, and the sizes for which the formulas hold, or at which they were measured (`domain`).
 
-    `point` are the sizes of fvcore's count; `free` the operators known to multiply no matrices; `skipped` other
-    operators that PyTorch's counter or fvcore did not count; `untraced` why fvcore could not trace the module at all,
-    else "".
+    `point` has the sizes of fvcore's count; `free` lists operators known to multiply no matrices, `skipped` others that
+    PyTorch's counter or fvcore did not count; `untraced` says why fvcore could not trace the module, or is "".
     """
 
     name: str
@@ -81,20 +80,20 @@ def trace(
     """The costs of a module, or of the result of `FILE.py:factory` or `module:Class`, called without arguments on the
     meta device.
 
-    Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device (with real
-    numbers), ints measured at these sizes. `inputs` are "NAME=B,T:int64"; the default is token ids, or for a module
-    object also vectors of its first matrix's width.
-    Errors: `InputError` for a source that cannot be loaded, makes no module or rejects the inputs; `Refuted` where a
-    size or the data decides what is computed.
+    The costs are formulas for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device
+    (with real numbers), ints measured at these sizes. `inputs` are "NAME=B,T:int64"; the default is token ids, or for a
+    module object also vectors of its first matrix's width.
+    Errors: `InputError` for a source that cannot be loaded, makes no module or rejects the inputs; `Refuted` if a size
+    or the data decides what is computed.
     """
     devices.check(device)
     texts = list(inputs)
     specs = _inputs(texts)
     requested = {"B": batch, "T": tokens, "T_src": source_tokens}
     faults: list[Fault | str] = [
-        Fault(name, value, f"a whole number from 1 to {MOST:,}")
+        Fault(name, value, f"a whole number from 1 to {MAX_SIZE:,}")
         for name, value in zip(("--batch", "--tokens", "--source-tokens"), requested.values(), strict=True)
-        if value is not None and not 1 <= value <= MOST
+        if value is not None and not 1 <= value <= MAX_SIZE
     ]
     if faults:
         raise InputError("trace", faults)
@@ -120,13 +119,13 @@ def trace(
         for path, part in net.named_modules()
         if params[path] or costs.get(path, 0) or fvcore_flops.get(path, 0)
     ]
-    missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
     free = sorted(name for name in counter.free if not name.startswith("prim::"))
-    skips = {name: names for name, names in missed.items() if names}
-    return ModuleTrace(source, parts, domain, point, free, skips, untraced)
+    by_oracle = {flops.ORACLE: counter.uncounted, macs.ORACLE: skipped}
+    totals = {oracle: sum(counts.values(), Counter[str]()) for oracle, counts in by_oracle.items() if counts}
+    return ModuleTrace(source, parts, domain, point, free, totals, untraced)
 
 
-MEASURE = "--batch and --tokens measure it there, with --device cpu where data decides"
+MEASURE = "--batch and --tokens measure it at one size, with --device cpu if data decides"
 NAMED = "it takes inputs without names"
 _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[^:=]+):(?P<dtype>\w+)")
 
@@ -140,15 +139,15 @@ def _inputs(texts: Iterable[str]) -> list[Input]:
         shape = [part.strip() for part in match["shape"].split(",")] if match else []
         dtype = getattr(torch, match["dtype"], None) if match else None
         sizes = [int(part) if part.isdecimal() and len(part) < 8 else part for part in shape]
-        good = all(part in LETTERS or (isinstance(part, int) and 1 <= part <= MOST) for part in sizes)
-        if not match or not good or not isinstance(dtype, torch.dtype):
+        valid = all(part in LETTERS or (isinstance(part, int) and 1 <= part <= MAX_SIZE) for part in sizes)
+        if not match or not valid or not isinstance(dtype, torch.dtype):
             expected = "NAME=SIZES:DTYPE, as in pixel_values=B,3,224,224:float32"
             faults.append(Fault("--input", text, expected, "sizes are B, T, T_src or numbers"))
         else:
             specs.append(Input(match["name"] or "", tuple(sizes), dtype))
     names = [spec.name for spec in specs]
     if not faults and len(names) > 1 and (len(set(names)) < len(names) or "" in names):
-        faults.append(Fault("--input", ", ".join(names), "a name of its own for each"))
+        faults.append(Fault("--input", ", ".join(names), "a different name for each"))
     if faults:
         raise InputError("trace", faults)
     return specs
@@ -160,8 +159,8 @@ def accepted_inputs(net: nn.Module) -> list[Input]:
     Errors: `InputError` for a module that accepts neither.
     """
     ids, name = Input("", ("B", "T"), torch.int64), type(net).__name__
-    wide = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
-    vectors = [] if wide is None else [Input("", ("B", "T", wide.shape[1]), wide.dtype)]
+    matrix = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
+    vectors = [] if matrix is None else [Input("", ("B", "T", matrix.shape[1]), matrix.dtype)]
     reason: Fault | str = ""
     for spec in (ids, *vectors):
         try:
@@ -177,8 +176,7 @@ def accepted_inputs(net: nn.Module) -> list[Input]:
 def _symbolic(
     net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
 ) -> tuple[flops.Count, dict[str, object], str]:
-    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where there are no
-    formulas."""
+    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` if there are none."""
     symbols = Symbols(tuple(tensors), tuple(tuple(_size(length) for length in spec.shape) for spec in specs))
     try:
         with symbols.mode:
@@ -201,29 +199,25 @@ def zeros_for(spec: Input, point: Mapping[str, int], device: str) -> Tensor:
 def _fvcore(net: nn.Module, tensors: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
     try:
         return *macs.count(net, tuple(tensors)), ""
-    except Exception as error:  # its tracer does not know newer operators
+    except Exception as error:  # fvcore's tracer lacks newer operators
         return {}, {}, _one_line(error)
 
 
-def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
-    return sum(counts.values(), Counter[str]())
-
-
 def run_module(source: str, net: nn.Module, specs: Sequence[Input], tensors: Sequence[Tensor]) -> None:
-    """One forward pass. An error inside is reported in one line."""
+    """Runs one forward pass; reports an error in one line."""
     named = {spec.name: tensor for spec, tensor in zip(specs, tensors, strict=True) if spec.name}
     try:
         net(**named) if named else net(*tensors)
     except Refuted:
         raise
     except (Exception, SystemExit) as error:
-        line, place = _one_line(error), user_line(error.__traceback__)
-        where = f", at {place}" if place else ""
+        message, line = _one_line(error), user_line(error.__traceback__)
+        where = f", at {line}" if line else ""
         if _depends_on_data(error):
-            reason = f" (at {place})" if place else f" ({line})"
+            reason = f" (at {line})" if line else f" ({message})"
             raise Refuted(f"{source}: what it computes depends on data, no formula holds{reason}; {MEASURE}") from None
         takes = " and ".join(spec.name for spec in specs if spec.name) or "token ids (batch, length)"
-        raise InputError(source, [f"does not run on {takes}: {line}{where}"]) from None
+        raise InputError(source, [f"does not run on {takes}: {message}{where}"]) from None
 
 
 def _depends_on_data(error: BaseException) -> bool:
@@ -234,8 +228,7 @@ def _depends_on_data(error: BaseException) -> bool:
 
 
 def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
-    """The module made by `FILE.py:name` or `package.module:name`, or a copy of a given one, with its weights on a
-    device."""
+    """What `FILE.py:name` or `package.module:name` makes, or the copy of a module, with weights on `device`."""
     if isinstance(source, nn.Module):
         name = type(source).__name__
         return _prepare(name, _attempt(name, device, "cannot be copied", _copy, source, device), device)
@@ -244,8 +237,8 @@ def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
         raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
     holder = _load_source(place)
     if not hasattr(holder, name):
-        known = [key for key, value in vars(holder).items() if callable(value) or isinstance(value, nn.Module)]
-        raise UnknownName(place, "factory or module", name, known)
+        names = [key for key, value in vars(holder).items() if callable(value) or isinstance(value, nn.Module)]
+        raise UnknownName(place, "factory or module", name, names)
     target = getattr(holder, name)
     if not isinstance(target, nn.Module):
         if not callable(target):
@@ -272,7 +265,7 @@ def _prepare(source: str, candidate: nn.Module, device: str) -> nn.Module:
     net = cast(nn.Module, _attempt(source, device, what, candidate.to, device)).eval()
     choose: Any = getattr(net, "set_experts_implementation", None)
     if callable(choose):
-        choose("batched_mm")  # transformers' form whose shapes depend on no data: k products per token
+        choose("batched_mm")  # transformers' implementation without data-dependent shapes: k products per token
     return net
 
 
@@ -294,14 +287,14 @@ def _load_source(place: str) -> object:
 
 @contextmanager
 def user_code() -> Iterator[None]:
-    """Runs user code: its output is discarded, and PyTorch's error logs appear once."""
+    """A context for user code: its output goes to stderr, and PyTorch's error logs are discarded."""
     with without_logs(), redirect_stdout(sys.stderr):
         yield
 
 
 def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: object) -> Any:
-    """Runs user code: any exception becomes one line. A module that cannot be built on meta (it reads a tensor's value)
-    is built for real."""
+    """Runs user code; any exception becomes an `InputError` of one line. A module that cannot be built on meta (it
+    reads a tensor's value) is built on the CPU."""
     try:
         with user_code():
             try:

@@ -14,10 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 class Tracker:
     """A context in which `path` is the innermost running module; "" for the root, and outside all modules.
 
-    Replaces the tracker of `FlopCounterMode`, which also charges all parents, and is wrong in backward where one tensor
-    feeds several modules. Here backward is exact: autograd numbers its nodes in the order in which forward creates
-    them, so a node's number identifies the running module. Recomputation (checkpointing) runs under its modules like
-    any forward, and on CUDA in a thread of its own, with other numbers.
+    Replaces the tracker of `FlopCounterMode`, which also charges all parents, and is wrong in backward if one tensor is
+    the input of several modules. Here backward is exact: autograd numbers its nodes in the order in which forward
+    creates them, so a node's number identifies the module. Recomputation (checkpointing) runs under its modules like
+    any forward, on CUDA in another thread with other numbers.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -38,7 +38,7 @@ class Tracker:
 
     @property
     def parents(self) -> set[str]:
-        """The modules that `FlopCounterMode` charges: the innermost alone."""
+        """The modules that `FlopCounterMode` charges: only the innermost."""
         return {self.path}
 
     def _mark(self) -> None:

@@ -15,7 +15,7 @@ from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
 
-# Experts are compared together: the data decides which of them run, but not their sum.
+# Experts are compared together: data decides which of them run, but not the sum of their costs.
 ROUTED = "routed"
 NO_CACHE = "it keeps no cache: every pass begins at its first token"
 NO_MASK = "masked flops: not compared, no mask hides a pair of its attention, or keys are selected by their scores"
@@ -23,16 +23,16 @@ NOTHING = {NO_CACHE, NO_MASK}  # notes that say why there is nothing to compare
 
 
 class CheckedRow(NamedTuple):
-    """One figure of one part, as the ledger gives it and as an oracle found it.
+    """One figure of one part, predicted by the ledger and measured by an oracle.
 
     path        the part; "" is the whole model
-    quantity    what was measured, in the ledger's words where it has one
+    quantity    the measured quantity, by the ledger's name if it has one
     predicted   the ledger's figure: an int, or a formula in B, T and T_src
     measured    the oracle's
     equal       no tolerance: the same int, or a difference that simplifies to zero
     oracle      the oracle
     where       batch and lengths
-    copies      how many equal parts the row stands for (`path` is the first)
+    copies      the number of equal parts that the row represents (`path` is the first)
     for_all     `where` covers all sizes of a stated domain, or no size can vary (shapes of weights)
     """
 
@@ -49,8 +49,8 @@ class CheckedRow(NamedTuple):
 
 @dataclass
 class Verdict:
-    """The rows of one model; on a device also `figures` of memory and time, which need not be equal. `notes` say what
-    the proof covers and leaves out."""
+    """The rows of one model; on a device also `figures` of memory and time, which need not be equal. `notes` list what
+    the proof covers and what it leaves out."""
 
     model: str
     rows: list[CheckedRow] = field(default_factory=list)
@@ -68,16 +68,16 @@ class Verdict:
 
     @property
     def known(self) -> dict[str, Evidence]:
-        """The evidence for each quantity of the whole model; only where every row of it is equal."""
-        wholes: dict[str, list[CheckedRow]] = {}
+        """The evidence for each quantity of the whole model whose rows are all equal."""
+        totals: dict[str, list[CheckedRow]] = {}
         for row in self.rows:
             if row.path == "":
-                wholes.setdefault(row.quantity, []).append(row)
+                totals.setdefault(row.quantity, []).append(row)
         unequal = {row.quantity for row in self.failures}
-        return {quantity: _known(rows) for quantity, rows in wholes.items() if quantity not in unequal}
+        return {quantity: _evidence(rows) for quantity, rows in totals.items() if quantity not in unequal}
 
 
-def _known(rows: list[CheckedRow]) -> Evidence:
+def _evidence(rows: list[CheckedRow]) -> Evidence:
     """Proved for all sizes of a domain, or measured, with the number of sizes."""
     proved = next((row for row in rows if row.for_all), None)
     if proved:
@@ -105,17 +105,17 @@ def check_equal(
 
 
 def module_paths(entry: Entry, experts: bool = False) -> list[str]:
-    """The modules of a ledger entry: every copy, but layers with shared weights once, and all routed experts of a layer
-    as one unless asked for singly."""
+    """The module paths of a ledger entry: every copy, layers with shared weights once; all routed experts of a layer
+    as one path unless `experts`."""
     paths = [""]
     for step in entry.steps:
         names = [step.name]
-        together = step.duty == "expert" and not experts
-        if step.indices is not None and not together:
+        all_experts = step.duty == "expert" and not experts
+        if step.indices is not None and not all_experts:
             shared = whole(step.times) and step.times == 1
             names = [f"{step.name}.{i}" for i in (step.indices[:1] if shared else step.indices)]
         paths = [f"{path}.{name}" if path else name for path in paths for name in names]
-        if together:
+        if all_experts:
             break
     return paths
 
@@ -141,7 +141,7 @@ def compare(
     where: str = "",
     for_all: bool = False,
 ) -> Iterator[CheckedRow]:
-    """Rows of one quantity, for each part and the whole; a measurement without a prediction is a row too.
+    """Rows of one quantity, for each part and the total; a measurement without a prediction also gives a row.
 
     `measured` maps each module to its own figure, without those of its children.
     """
@@ -166,21 +166,21 @@ def compare(
 
 def _owner(path: str, predicted: Mapping[str, object]) -> str:
     """The part of a module: itself, or the nearest parent in the ledger; else itself."""
-    above = path
-    while above:
-        if above in predicted:
-            return above
-        above = above.rpartition(".")[0]
+    parent = path
+    while parent:
+        if parent in predicted:
+            return parent
+        parent = parent.rpartition(".")[0]
     return path
 
 
 def fold_copies(copies: list[CheckedRow]) -> Iterator[CheckedRow]:
-    """Equal copies become one row; each that differs keeps its own."""
-    good = [row for row in copies if row.equal]
-    alike = [row for row in good if row.predicted == good[0].predicted]
-    if alike:
-        yield alike[0]._replace(copies=len(alike))
-    yield from (row for row in copies if row not in alike)
+    """Equal copies become one row; a copy that differs keeps its row."""
+    equal_rows = [row for row in copies if row.equal]
+    folded = [row for row in equal_rows if row.predicted == equal_rows[0].predicted]
+    if folded:
+        yield folded[0]._replace(copies=len(folded))
+    yield from (row for row in copies if row not in folded)
 
 
 def as_number(value: Any) -> object:

@@ -1,8 +1,8 @@
 """Measures any config.json that transformers supports: its model on the meta device, counted module by module.
 
-A fallback where txcalc has no reader, and an independent witness where it has one. No weights are created, nothing is
-fetched, and code that a config names (`auto_map`) is never run. FLOPs are those of transformers' own code, traced for
-every batch and length where possible, and always measured at the requested sizes.
+A fallback for types without a reader, and an independent witness for others. No weights are created, nothing is
+downloaded, and code that a config names (`auto_map`) never runs. FLOPs are those of transformers' own code, traced for
+every batch and length if possible, and always measured at the requested sizes.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from txcalc.verification.symbolic import T_SRC, B, Symbols, T, without_logs
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
 DECIDED = "what it computes depends on data"
-MOST_DRAWN = 5 * 10**8  # weights created on the CPU: 2 GB
+MAX_RANDOM_WEIGHTS = 5 * 10**8  # weights created on the CPU: 2 GB
 
 
 class TransformersModule(NamedTuple):
     """A module: its class, and its own parameters and FLOPs (without its children's).
 
-    `flops` are those at the sizes asked for, `formula` those for every size; None where they could not be traced.
+    `flops` are those at the requested sizes, `formula` those for every size; None if they could not be traced.
     """
 
     path: str
@@ -51,7 +51,7 @@ class TransformersModule(NamedTuple):
 
 
 class MeasuredCache(NamedTuple):
-    """Elements that a forward pass leaves in the cache of one sequence, and how many the next token adds."""
+    """Elements in the cache of one sequence after a forward pass, and those that the next token adds."""
 
     elements: int
     next_token: int
@@ -62,15 +62,15 @@ class TransformersCost(NamedTuple):
 
     library    transformers' version
     cls        the class that was built
-    params     unique parameters; of a multimodal model those of its language model
-    total_params  those of the whole class, where it has more than the language model; else None
-    parts      every module with parameters or FLOPs of its own, by path
-    sizes      batch, tokens, source (None without an encoder apart)
-    flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
-    formula    the same in B, T and T_src, valid for `domain`; None where a size decides what is computed (`points`)
-    uncounted  operators that no counter knows, with their number of calls
-    cache      None where the model makes none, or none could be measured (`cache_why`)
-    assumptions  what the file leaves to the configuration class
+    params     unique parameters; of a multimodal model, those of its language model
+    total_params  parameters of the whole class if it has more than the language model; else None
+    parts      every module with its own parameters or FLOPs, by path
+    sizes      batch, tokens, source (None without a separate encoder)
+    flops      FLOPs of a forward pass at these sizes; None if they could not be measured (`why`)
+    formula    the same in B, T and T_src, valid for `domain`; None if a size decides what is computed (`points`)
+    uncounted  operators without a FLOP count, with their number of calls
+    cache      None if the model has none, or it could not be measured (`cache_why`)
+    assumptions  defaults of the configuration class that the file does not set
     """
 
     library: str
@@ -95,9 +95,8 @@ def measure(
 ) -> TransformersCost:
     """The cost of the model of a parsed config.json; without `formulas`, at these sizes alone (half the time).
 
-    Errors: `InputError` where transformers cannot build it, or would fill in sizes that the file must give;
-    `MissingExtra`.
-    """
+    Errors: `InputError` if transformers cannot build it, or would fill in sizes that the file must give;
+    `MissingExtra`."""
     transformers = _transformers()
     with _quiet(), _offline():
         config, cls = _choose_class(transformers, data, where)
@@ -106,7 +105,7 @@ def measure(
             raise InputError(where, checked.faults)
         net = _build(config, cls, where)
         inputs = inputs_of(net, batch, tokens, source)
-        traced = _trace(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
+        traced = _trace(net, inputs) if formulas else _Traced(None, why="not requested")
         counter, why = _measure_point(net, inputs)
         cache, cache_why = _measure_cache(net, batch, tokens, source)
     cost = _summarize(transformers.__version__, net, inputs, traced, counter, why)
@@ -121,15 +120,19 @@ def instantiate(data: object, where: str) -> nn.Module:
 
 
 def forward_flops(
-    net: Any, batch: int, tokens: int, source: int | None, drawn: bool = False
+    net: Any, batch: int, tokens: int, source: int | None, random_weights: bool = False
 ) -> tuple[dict[str, int] | None, str]:
-    """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. Where data decides
-    what is computed, `drawn` measures with random weights and ids on the CPU."""
+    """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. If data decides what
+    is computed, `random_weights` measures with random weights and ids on the CPU."""
     with _quiet(), _offline():
         inputs = inputs_of(net, batch, tokens, source)
         counter, why = _measure_point(net, inputs)
-        if drawn and why == DECIDED and [spec.name for spec in inputs if isinstance(spec, ModelInput)] == ["input_ids"]:
-            counter, why = _measure_drawn(net, inputs)
+        if (
+            random_weights
+            and why == DECIDED
+            and [spec.name for spec in inputs if isinstance(spec, ModelInput)] == ["input_ids"]
+        ):
+            counter, why = _measure_with_random_weights(net, inputs)
     if counter is None:
         return None, why
     if missed := sorted(set().union(*counter.uncounted.values())):
@@ -168,14 +171,14 @@ def _offline() -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Discards the libraries' output; a failure is reported in one line."""
+    """Discards the libraries' logs and warnings."""
     with without_logs(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _choose_class(transformers: Any, data: object, where: str) -> tuple[Any, Any]:
-    """transformers' configuration, and the class that it names, else the one with a language model's head."""
+    """transformers' configuration, and the class in `architectures`, else the one with a language model's head."""
     if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
         got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
@@ -187,10 +190,10 @@ def _choose_class(transformers: Any, data: object, where: str) -> tuple[Any, Any
     fields = {key: value for key, value in data.items() if key not in LEFT_OUT and "implementation" not in key}
     try:
         config = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
-        halves = [config.get_text_config(decoder=side) for side in (True, False)]
+        text_configs = [config.get_text_config(decoder=decoder) for decoder in (True, False)]
     except Exception as error:
         raise InputError(where, [f"transformers makes no configuration of it: {_one_line(error)}"]) from None
-    for layers in (getattr(half, "num_hidden_layers", 0) for half in halves):
+    for layers in (getattr(text_config, "num_hidden_layers", 0) for text_config in text_configs):
         if isinstance(layers, int) and layers > MAX_LAYERS:
             raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
     names = data.get("architectures")
@@ -209,8 +212,9 @@ def _made_for(cls: object, config: object) -> bool:
 
 
 def _automatic(transformers: object, config: Any) -> Any:
-    """The class for a model type without `architectures`: with a language model's head, else an image classifier for
-    image-only models, else without a head. A class made for this configuration if any; never one for its text alone."""
+    """The class for a config without `architectures`: with a language model's head, else an image classifier for
+    image-only models, else without a head. Prefers a class for this configuration; never takes one for its text
+    part."""
     from transformers.models.auto import modeling_auto as auto
 
     joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
@@ -227,7 +231,7 @@ def _automatic(transformers: object, config: Any) -> Any:
 
 
 def _build(config: object, cls: Any, where: str) -> nn.Module:
-    """The model on meta, with attention as plain matrix products and experts gathered, where its class can."""
+    """The model on meta, with attention and experts as plain matrix products if its class allows it."""
     reason = ""
     for attention in ("eager", "sdpa"):
         try:
@@ -235,7 +239,7 @@ def _build(config: object, cls: Any, where: str) -> nn.Module:
                 instance = cls._from_config(config, attn_implementation=attention)
             net: nn.Module = instance.to("meta").eval()  # torch.FloatTensor ignores the meta device
             break
-        except Exception as error:  # whatever its classes refuse, in whatever way
+        except Exception as error:  # classes raise any type
             reason = reason or _one_line(error)
     else:
         raise InputError(where, [f"transformers makes no {cls.__name__} of it: {reason}"])
@@ -243,7 +247,7 @@ def _build(config: object, cls: Any, where: str) -> nn.Module:
 
 
 def countable(net: nn.Module) -> nn.Module:
-    """The same model with experts gathered, k per token, so that FLOPs do not depend on data."""
+    """The same model with experts as k batched products per token, so that FLOPs do not depend on data."""
     for module in net.modules():
         config: Any = getattr(module, "config", None)
         if config is not None:
@@ -258,7 +262,7 @@ def _forward(net: Any, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _fake(inputs: tuple[ModelInput, ...]) -> tuple[FakeTensorMode, dict[str, Tensor]]:
-    """A mode in which nothing is computed, and inputs in it by name."""
+    """A mode in which nothing is computed, and its inputs by name."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
     return mode, {spec.name: mode.from_tensor(blank(spec, spec.shape)) for spec in inputs}
 
@@ -268,7 +272,7 @@ TRACED = {B: 3, T: 5, T_SRC: 7}
 
 
 def _trace(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
-    """Formulas for every batch and length; the reason where a size or the data decides what is computed."""
+    """Formulas for every batch and length; or the reason if a size or the data decides what is computed."""
     if isinstance(inputs, str):
         return _Traced(None, why=inputs)
     try:
@@ -288,7 +292,7 @@ def _trace(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
 
 
 def _measure_point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.Count | None, str]:
-    """FLOPs at the sizes asked for, or the reason why there are none."""
+    """FLOPs at the requested sizes, or the reason why there are none."""
     if isinstance(inputs, str):
         return None, inputs
     try:
@@ -305,14 +309,14 @@ def _measure_point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tupl
 
 
 def _measure_cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[MeasuredCache | None, str]:
-    """The cache after a forward pass of these sizes; None where the model makes none, or with the reason why it could
-    not be measured."""
+    """The cache after a forward pass of these sizes; None if the model has none, or with the reason why it could not be
+    measured."""
     if "use_cache" not in inspect.signature(net.forward).parameters:
         return None, ""
     source = tokens if source is None and getattr(net.config, "is_encoder_decoder", False) else source
     try:
         elements, longer = (_cache_elements(net, inputs_of(net, batch, n, source)) for n in (tokens, tokens + 1))
-    except Exception as error:  # whatever its code refuses
+    except Exception as error:  # model code raises any type
         return None, _one_line(error)
     return (MeasuredCache(elements // batch, (longer - elements) // batch) if elements else None), ""
 
@@ -328,7 +332,7 @@ def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
 
 
 def _elements(cache: object) -> int:
-    """Elements of the states that a cache holds, in its layers or in lists; counters are none."""
+    """Elements of the floating-point states in a cache, its layers or lists."""
     if isinstance(cache, Tensor):
         return cache.numel() if cache.is_floating_point() else 0
     if isinstance(cache, Mapping):
@@ -340,10 +344,10 @@ def _elements(cache: object) -> int:
     return 0
 
 
-def _measure_drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
-    """The same with real weights, for the model built again."""
-    if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
-        return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
+def _measure_with_random_weights(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
+    """FLOPs of the same model with random weights on the CPU, or the reason why there are none."""
+    if sum(weight.numel() for weight in net.parameters()) > MAX_RANDOM_WEIGHTS:
+        return None, f"{DECIDED}, and it has more than {MAX_RANDOM_WEIGHTS:,} weights"
     try:
         copy = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
         ids = {spec.name: torch.randint(net.config.vocab_size, spec.shape) for spec in text}
@@ -389,14 +393,15 @@ def _summarize(
 
 
 def language_params(net: Any) -> int | None:
-    """Parameters of the decoder and the head of a model with further parts; None where there are none."""
-    encoder = getattr(net.config, "encoder", None)  # an encoder may have its own towers (T5Gemma 2)
-    inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})
+    """Parameters of the decoder and the head of a multimodal model; None for other models."""
+    encoder = getattr(net.config, "encoder", None)
+    encoder_has_towers = "text_config" in (getattr(encoder, "sub_configs", None) or {})  # T5Gemma 2
     if hasattr(net, "audio_encoder") and hasattr(net, "decoder"):  # it generates audio codes
         return sum(int(weight.numel()) for weight in net.decoder.parameters())
-    if not inside and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
+    if not encoder_has_towers and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
         return None
-    parts = net.get_decoder(), net.get_output_embeddings(), net.get_encoder().text_model if inside else None
+    text_encoder = net.get_encoder().text_model if encoder_has_towers else None
+    parts = net.get_decoder(), net.get_output_embeddings(), text_encoder
     weights = {id(weight): weight for part in parts if part is not None for weight in part.parameters()}
     return sum(int(weight.numel()) for weight in weights.values())
 

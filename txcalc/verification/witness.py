@@ -1,4 +1,4 @@
-"""transformers' own module for the same config.json, on meta: a witness independent of the ledger's authors."""
+"""transformers' own module for the same config.json, on meta: a witness that others wrote."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from txcalc.verification.subject import Subject
 from txcalc.verification.verdict import CheckedRow, check_equal, figures_by_module, fold_copies
 
 ORACLE = "transformers"
-SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
+SAME = {"kimi_k2": "deepseek_v3"}  # model type → the type whose class transformers uses for it
 
 
 def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Compares parameters, forward FLOPs, and weight shapes with transformers; fused and stacked weights are matched by
     shape, as in a checkpoint.
 
-    Errors: `MissingExtra`; `InputError` where no model type can express the whole description."""
+    Errors: `MissingExtra`; `InputError` if no model type can express the whole description."""
     model = subject.model
     net = instantiate(model)
     where = type(net).__name__
     if _ties_regardless(model, net):
         model = model.set({"head.tied": True})
         subject.notes.append(
-            f"{where} ties the head to the token table whatever its config says: compared with a tied head, "
+            f"{where} always ties the head to the token table: compared with a tied head, "
             f"{subject.model.params - model.params:,} parameters less"
         )
     weights, idle = [], 0
@@ -45,7 +45,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         idle += weight.numel() - stored.numel()
         weights.append(StoredTensor(name, tuple(stored.shape), str(stored.dtype), stored.nbytes))
     if idle:
-        subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
+        subject.notes.append(f"left out: {idle:,} weights of {where} for idle experts, which no checkpoint has")
     ledger = model.ledger()
     elements = sum(tensor.elements for tensor in weights)
     yield check_equal("", "params", ledger.total("params"), elements, ORACLE, where, for_all=True)
@@ -60,17 +60,17 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
         yield CheckedRow(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
 
 
-POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
+POINT = {"batch": 2, "tokens": 7, "source": 5}
 
 
 def lists_leaves(model: Model) -> bool:
-    """Whether some leaves are listed one by one: these have no module here."""
+    """Whether some leaves are listed one by one, without modules of their own."""
     return any(True for _ in listed(model))
 
 
 def _compare_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
-    """A note on weights whose shape only one side has, if their totals are equal and only these can be compared: all of
-    a model with listed leaves, else those that no token runs through. "" otherwise."""
+    """A note on weights whose shape only one side has, if only their totals can be compared, and are equal: all weights
+    of a model with listed leaves, else those that no token uses. "" otherwise."""
     described, stored = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
     paths: dict[tuple[int, ...], str] = {}
     for entry in ledger:
@@ -89,12 +89,12 @@ def _compare_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without dimensions of 1, sorted: a weight may be stored transposed."""
+    """A shape without dimensions of 1, sorted, since a weight may be stored transposed."""
     return tuple(sorted(size for size in shape if size != 1))
 
 
 def _ties_regardless(model: Model, net: Any) -> bool:
-    """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
+    """Whether the class ties the head even if its config and the description do not: T5, from transformers 5 on."""
     data = _original_config(model)
     untied = not model.description.last.head.tied
     if not untied or (data is not None and data.get("tie_word_embeddings") is not False):
@@ -103,16 +103,16 @@ def _ties_regardless(model: Model, net: Any) -> bool:
 
 
 def _flops(model: Model, notes: list[str], net: object, where: str) -> Iterator[CheckedRow]:
-    """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
+    """FLOPs of a forward pass at `POINT`, or at the shortest length for which its pieces hold."""
     point: dict[str, Any] = {
         **POINT,
         "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model))]),
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)
-    by_module, why = None, "scans are computed in chunks or step by step there"
+    by_module, why = None, "transformers computes scans in chunks or step by step"
     if not any(entry.kind == "recurrent" for entry in ledger):
-        by_module, why = via.forward_flops(net, **point, drawn=lists_leaves(model))
+        by_module, why = via.forward_flops(net, **point, random_weights=lists_leaves(model))
     if by_module is None:
         notes.append(f"flops, by {ORACLE}: not compared: {why}")
         return
@@ -131,8 +131,8 @@ Named = tuple[str, int | None, str]  # encoder or decoder, layer, and name there
 
 
 def _by_module(ledger: Ledger, by_module: Mapping[str, int], where: str, halves: bool) -> Iterator[CheckedRow]:
-    """FLOPs of layers' modules with known names there, and of the head; of a fused module those of all its parts.
-    Modules without a known name count only in the total."""
+    """FLOPs of the head and of layers' modules with known names in transformers; a fused module is compared with the
+    sum of its parts. Other modules count only in the total."""
     flops: dict[Named, int] = {}
     for path, number in by_module.items():
         layer, half = LAYER.search(path), HALF.search(path) if halves else None
@@ -153,7 +153,7 @@ def _by_module(ledger: Ledger, by_module: Mapping[str, int], where: str, halves:
         yield from fold_copies(rows)
 
 
-# Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have no parent.
+# Names of cross-attention; and T5's and BART's names, whose modules in a layer are numbered or have no parent.
 CROSS = ("encoder_attn", "layer.1.EncDecAttention", "crossattention")
 OTHER_NAMES = {
     "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
@@ -170,7 +170,7 @@ OTHER_NAMES = {
 
 
 def _names_there(path: str) -> set[Named]:
-    """Encoder or decoder, the layer, and the possible names there of a module with this path; the head has no layer."""
+    """Encoder or decoder, layer, and the possible names in transformers, of a module; the head has no layer."""
     layer = re.match(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)", path)
     if layer is None:
         return {("", None, name) for name in HEAD if path.endswith("head.projection")}
@@ -179,20 +179,18 @@ def _names_there(path: str) -> set[Named]:
 
 
 def instantiate(model: Model) -> Any:
-    """transformers' model of a config.json: the unchanged one that the description was read from, so that a misreading
-    shows; else the exported one."""
+    """transformers' model of the config.json that the description was read from, so that a misreading shows; else of
+    the exported config."""
     config = _original_config(model) or to_config(model)[0]
     model_type = SAME.get(config["model_type"], config["model_type"])
     return via.instantiate({**config, "model_type": model_type}, model.name)
 
 
 def _original_config(model: Model) -> Any:
-    """The config.json that a description was read from; None where there is none, where the description was changed, or
-    where the config also has towers."""
-    place = Path(model.origin)
-    if model.multimodal or place.suffix != ".json" or not place.is_file():
+    """The config.json that a description was read from; None if there is none, if the description was changed, or if
+    the config has towers."""
+    path = Path(model.origin)
+    if model.multimodal or path.suffix != ".json" or not path.is_file():
         return None
-    data, *names = huggingface.parsed_file(place)
-    if huggingface.describe(data, *names)[0] != model.raw:
-        return None
-    return data
+    data, *names = huggingface.parsed_file(path)
+    return data if huggingface.describe(data, *names)[0] == model.raw else None

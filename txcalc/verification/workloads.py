@@ -1,5 +1,5 @@
-"""Prefill, decode and training steps on a device: peak memory and time, with predictions. Unlike rows of an oracle
-these need not be equal; each figure has the difference and its causes."""
+"""Prefill, decode and training steps on a device: peak memory and time, with predictions. These need not be equal,
+unlike the rows of an oracle; each figure has the difference and its causes."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ONE_GPU = Layout()
 CAPTURED = "captured"
 UNUSED = "reserved on the device but not used: fragments"
-WORKS = 2  # as often is a piece of work done: once before it counts
+RUNS = 2  # of a piece of work: it runs once before it counts
 
 
 class Load(NamedTuple):
-    """A unit of work. `tokens` are new ones of each of `batch` sequences that have `past` in the cache.
+    """A pass over `tokens` new tokens of each of `batch` sequences with `past` cached tokens.
 
-    kind      "prefill" (with a cache where there is one, logits of the last position), "decode", "training" (forward,
-              backward of the sum of all outputs, AdamW's step; with `checkpoint` blocks are computed again)
+    kind      "prefill" (with a cache if the model has one; logits of the last position), "decode", "training" (forward,
+              backward of the sum of all outputs, AdamW's step; with `checkpoint`, blocks are recomputed)
     absorbed  MLA without expanding its latents
     """
 
@@ -91,19 +91,19 @@ class DeviceModel(NamedTuple):
         return self.model.ledger(load.batch, load.tokens, load.past, logits=load.logits, mla=load.mla)
 
     def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
-        """Fresh random inputs; of a decode step only ids, since the cache has what it needs of an encoder."""
+        """New random inputs; for a decode step only ids, since the cache has the encoder's keys and values."""
         tensors = inputs(self.model, load.batch, load.tokens, device=device)
         tensors = tensors[:1] if load.past else tensors
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in tensors)
 
     def cache_maker(self, load: Load) -> Callable[[str], CacheTensors]:
         """Makes caches of random values for `past` tokens, in the shapes that a prefill on meta leaves."""
-        shapes = CacheTensors(room=WORKS * load.tokens)
+        shapes = CacheTensors(room=RUNS * load.tokens)
         if load.past:
             net = build(self.model, device="meta", dtype=self.dtype)
-            given = self.data(load._replace(tokens=load.past, past=0), "meta")
+            prompt = self.data(load._replace(tokens=load.past, past=0), "meta")
             with torch.no_grad(), mode(static=True, last=True):
-                net(*given, cache=shapes)
+                net(*prompt, cache=shapes)
 
         def make(device: str) -> CacheTensors:
             cache = CacheTensors(shapes.room)
@@ -118,73 +118,73 @@ class DeviceModel(NamedTuple):
 
         return make
 
-    def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: CacheTensors | None) -> Any:
-        """One pass without gradients, as in a server. Experts take tokens in turn, so that time and memory depend on no
-        data."""
+    def forward(self, net: Any, load: Load, tensors: tuple[Tensor, ...], cache: CacheTensors | None) -> Any:
+        """One pass without gradients, as in a server. Experts take tokens in turn, so that time and memory do not
+        depend on data."""
         # PyTorch has no fused kernel for absorbed latents (one key for all heads, wider than the values) and would copy
         # it for each head; plain products do not.
         cuda = devices.is_cuda(self.device)
         with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed, grouped=cuda):
-            return net(*given, cache=cache) if self.model.decodes else net(*given)
+            return net(*tensors, cache=cache) if self.model.decodes else net(*tensors)
 
     def prepare(self, load: Load) -> Callable[[str], Work]:
-        """For `measure`: makes modules and data on a device, and returns the work, which can be repeated. The cache of
-        a decode step grows each time."""
+        """For `measure`: a function that makes modules and data on a device and returns repeatable work. The cache of a
+        decode step grows with each run."""
         if load.kind == "training":
             return partial(self._training, load)
         caches = self.cache_maker(load._replace(past=max(load.past - load.tokens, 0)))
 
         def make(device: str) -> Work:
-            net, given = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
+            net, tensors = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
             cache = caches(device)
 
             def work() -> None:
-                self.forward(net, load, given, cache if load.past else CacheTensors())
+                self.forward(net, load, tensors, cache if load.past else CacheTensors())
 
             return work
 
         return make
 
     def stepping(self, load: Load) -> Callable[[], Work]:
-        """For clocks: makes the module once, and then steps on fresh data."""
+        """For timing: builds the module once; the result makes steps on new data."""
         net, caches = build(self.model, device=self.device, dtype=self.dtype), self.cache_maker(load)
         return partial(self.step, net, load, caches)
 
     def step(self, net: object, load: Load, caches: Callable[[str], CacheTensors]) -> Work:
-        """A pass on fresh data, ready to go."""
-        given, cache = self.data(load, self.device), caches(self.device)
-        return lambda: self.forward(net, load, given, cache)
+        """A pass on new data, ready to run."""
+        tensors, cache = self.data(load, self.device), caches(self.device)
+        return lambda: self.forward(net, load, tensors, cache)
 
     def _training(self, load: Load, device: str) -> Work:
         """A step whose loss is the sum of all outputs."""
         # On real CUDA tensors foreach is AdamW's default.
-        return self._step(load, device, lambda net, given: output_sum(net(*given)), foreach=devices.is_cuda(device))
+        return self._step(load, device, lambda net, tensors: output_sum(net(*tensors)), foreach=devices.is_cuda(device))
 
     def learning(self, load: Load, device: str) -> Work:
         """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train`
-        counts it: one that is not holds temporaries of the weights' size."""
+        counts: others need temporaries as large as the weights."""
 
-        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
-            return F.cross_entropy(net(*given).flatten(0, 1).float(), given[0].roll(-1, 1).flatten())
+        def loss(net: Any, tensors: tuple[Tensor, ...]) -> Any:
+            return F.cross_entropy(net(*tensors).flatten(0, 1).float(), tensors[0].roll(-1, 1).flatten())
 
         return self._step(load, device, loss, fused=True)
 
     def _step(self, load: Load, device: str, loss: Callable[[Any, tuple[Tensor, ...]], Any], **optimizing: Any) -> Work:
         net = build(self.model, device=device, dtype=self.dtype)
-        given = learning(net, self.data(load, device))
+        tensors = learning(net, self.data(load, device))
         optimizer = torch.optim.AdamW(net.parameters(), **optimizing)
 
         def work() -> None:
             optimizer.zero_grad(set_to_none=True)
             with mode(checkpoint=load.checkpoint, even=True):
-                loss(net, given).backward()
+                loss(net, tensors).backward()
             optimizer.step()
 
         return work
 
     def least_bytes(self, load: Load) -> int:
-        """What has to be in memory at once: weights and cache; for training weights, AdamW's two moments, and the
-        larger of the gradients and the saved activations, where the ledger knows these."""
+        """The least bytes that must be in memory at once: weights and cache; for training, weights, AdamW's two
+        moments, and the larger of gradients and saved activations, if the ledger claims these."""
         width, ledger = self.dtype.itemsize, self.ledger(load)
         weights = ledger.total("params") * width
         if load.kind != "training":
@@ -200,7 +200,7 @@ def _random_like(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
 
 
 def peak_memory(subject: DeviceModel, load: Load) -> Figure:
-    """The most that is held at once: of fake tensors (predicted), and on the device."""
+    """Peak memory: of fake tensors (predicted), and on the device (measured)."""
     prepare = subject.prepare(load)
     predicted, peak = trace_peak(prepare, subject.device), measure_peak(prepare, subject.device)
     floor = subject.least_bytes(load)
@@ -219,8 +219,8 @@ def peak_memory(subject: DeviceModel, load: Load) -> Figure:
 
 
 def deployed(subject: DeviceModel, load: Load) -> int | None:
-    """Bytes that `deploy` sets aside for a pass on one accelerator, without what engines keep for themselves: weights,
-    pages of the cache, and the larger of activations and logits. None for a training step."""
+    """Bytes that `deploy` reserves for a pass on one accelerator, without an engine's own: weights, pages of the cache,
+    and the larger of activations and logits. None for a training step."""
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
@@ -232,20 +232,20 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
 
 
 def _largest(sizes: Mapping[str, int]) -> str:
-    """The three operators that have most."""
+    """The names of the three largest sizes."""
     return ", ".join(sorted((name for name in sizes if sizes[name] > 0), key=lambda name: -sizes[name])[:3])
 
 
 def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
-    """Measured less predicted, by name; the parts add up to it."""
+    """The difference, measured minus predicted, split by cause."""
     requested = peak.peak if peak.requested is None else peak.requested
     names: dict[str, float] = {}
     if requested != predicted.peak:
         difference = Counter(peak.by_operator)
         difference.subtract(predicted.by_operator)
         sign = 1 if requested > predicted.peak else -1
-        who = _largest({name: sign * size for name, size in difference.items()})
-        names[f"scratch space and workspaces ({who})"] = requested - predicted.peak
+        operators = _largest({name: sign * size for name, size in difference.items()})
+        names[f"scratch space and workspaces ({operators})"] = requested - predicted.peak
     if peak.peak != requested:
         names["blocks larger than requested: rounded up, or not split"] = peak.peak - requested
     return names
@@ -254,9 +254,9 @@ def _gap(predicted: Peak, peak: Peak) -> dict[str, float]:
 def times(
     subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
 ) -> Iterator[Figure]:
-    """Seconds of a pass and of its parts by kind, on fresh data each time, with the roofline's floor and the time
-    expected from the accelerator's efficiency; on CUDA a decode step also as a replayed graph. `notes` gets the reason
-    where none can be captured."""
+    """Seconds of a pass and of its parts by kind, on new data each time, with the roofline's floor and the time
+    expected from the accelerator's efficiency; on CUDA a decode step also as a replayed graph, or in `notes` the reason
+    why it cannot be captured."""
     net, caches = build(subject.model, device=subject.device, dtype=subject.dtype), subject.cache_maker(load)
     fresh = partial(subject.step, net, load, caches)
     costs = expected_times(subject, load, accelerator)
@@ -282,14 +282,14 @@ def _time(load: str, part: str, cost: Cost, measured: float) -> Figure:
 
 
 def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
-    """What a pass costs by kind of part; under "" the whole, under `CAPTURED` the whole without the host."""
+    """The cost of a pass by kind of part; "" is the total, `CAPTURED` the total without the host's time."""
     costs = rank_time(subject, accelerator).parts(workload(subject.model, load))
     without_host = rank_time(subject, accelerator, issued=False).cost(workload(subject.model, load))
     return {"": total(costs.values()), CAPTURED: without_host, **costs}
 
 
 def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, Any]]:
-    """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
+    """Predicted and measured launches of products and attention in one pass, and the kernels that ran."""
     work = subject.prepare(load)(subject.device)
     work()
     run = kernels.profile_kernels(work, subject.device)
@@ -318,8 +318,8 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
 
 
 def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
-    """What `train` says of a training step in the dtype of the weights: its memory, and its time if the experts of a
-    layer ran one after the other, as the reference's modules do, which have no towers."""
+    """`train`'s memory and time of a training step in the dtype of the weights, without towers, and with the experts of
+    a layer run one after the other, as in the reference modules."""
     name, model = NAMES[subject.dtype], subject.model.language()
     recipe = Recipe(
         ONE_GPU, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
@@ -330,7 +330,8 @@ def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) ->
 
 
 def rank_time(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
-    """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
+    """The time of the model's modules on one accelerator, with a cache in their dtype; `issued`: kernels are launched
+    by the host."""
     form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
     return RankTime(PipelineStage(0, 1, subject.model.root), ONE_GPU, accelerator, form, eager=True, issued=issued)
 
@@ -341,7 +342,7 @@ def workload(model: Model, load: Load) -> Workload:
 
 
 def attention_share(seconds: Mapping[str, float]) -> float:
-    """Time of the attention core over that of the feed-forward, from the seconds of each kind of part."""
+    """Seconds of the attention core over those of the feed-forward, from seconds by kind of part."""
     core, feed_forward = (sum(seconds.get(kind, 0.0) for kind in kinds) for kinds in (CORE, FEED_FORWARD))
     return core / feed_forward
 
@@ -355,20 +356,20 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
         yield from (figures[kind] for kind in (*CORE, *FEED_FORWARD) if kind in figures)
         expected.append(attention_share({kind: figure.predicted or 0.0 for kind, figure in figures.items()}))
         measured.append(attention_share({kind: figure.measured for kind, figure in figures.items()}))
-    met = crossing(tokens, measured)
-    if met is None:
+    measured_length = crossing(tokens, measured)
+    if measured_length is None:
         return
     rule = next(c for c in crossovers(lengths(subject.model)) if c.rule is RULES[0] and c.attention == "masked")
     by_time = crossing(tokens, expected)
-    foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
-    for how, where in foreseen:
-        if where is not None:
+    predictions: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
+    for method, predicted in predictions:
+        if predicted is not None:
             figure = partial(Figure, quantity="attention outweighs the feed-forward", unit="tokens")
-            yield figure(load=f"by {how}", predicted=where, measured=met)
+            yield figure(load=f"by {method}", predicted=predicted, measured=measured_length)
 
 
 def common_loads(model: Model, device: str) -> tuple[Load, ...]:
-    """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
+    """The default loads of any model: sizes that suit the device and the model."""
     cuda = devices.is_cuda(device)
     rows = Modules(model).longest or 2048
     long, batch = min(2048 if cuda else 256, model.context or 256, rows), 8 if cuda else 2
@@ -383,9 +384,9 @@ def common_loads(model: Model, device: str) -> tuple[Load, ...]:
 
 
 def measure(verdict: Verdict, subject: DeviceModel, kinds: Sequence[str], accelerator: Accelerator | None) -> None:
-    """Adds the figures of `common_loads` to a verdict; a load whose predicted peak does not fit is a note instead.
+    """Adds the figures of `common_loads` to a verdict; a note for each load whose predicted peak does not fit.
 
-    Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.
+    Errors: `Refuted`, with the number of layers that would fit, if memory still runs out.
     """
     try:
         for load in common_loads(subject.model, subject.device):
@@ -405,8 +406,8 @@ def measure(verdict: Verdict, subject: DeviceModel, kinds: Sequence[str], accele
 
 
 def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:
-    """The length at which a ratio reaches 1, between two lengths on a line through their logarithms; None: at none."""
-    for (low, under), (high, over) in pairwise(zip(tokens, ratios, strict=True)):
-        if under < 1 <= over:
-            return float(low * (high / low) ** (math.log(1 / under) / math.log(over / under)))
+    """The length at which a ratio reaches 1, interpolated linearly between logarithms of two lengths; None if none."""
+    for (shorter, below), (longer, above) in pairwise(zip(tokens, ratios, strict=True)):
+        if below < 1 <= above:
+            return float(shorter * (longer / shorter) ** (math.log(1 / below) / math.log(above / below)))
     return None

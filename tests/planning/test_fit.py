@@ -25,7 +25,7 @@ from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.rank_memory import RankBytes
-from txcalc.planning.shapes import CLASSIC, DesignBudget, DesignFamily, Likeness, designs, parse_ratio, trainable
+from txcalc.planning.shapes import CLASSIC, DesignBudget, DesignFamily, ScaledModel, designs, parse_ratio, trainable
 
 FREE = Reserve.none()
 
@@ -184,7 +184,7 @@ KIN = ["gpt2", "mixtral-8x7b", "deepseek-v3", "gemma-3-27b", "jamba-v0.1", "mamb
 def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
     """Plain, experts, MLA, windows, hybrids: built from its changes it costs what is said, and a round more does not
     fit, or is no nearer."""
-    family = Likeness(load(name))
+    family = ScaledModel(load(name))
     asked = DesignBudget(family, EngineConfig(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
     shapes = designs(asked, most=3)
     for shape in shapes:
@@ -203,7 +203,7 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
 def test_a_model_is_like_itself(name: str) -> None:
     model = load(name)
     stack = model.description.last
-    family = Likeness(model)
+    family = ScaledModel(model)
     assert stack.d_model % family.step() == 0
     same = family.model(stack.n_layers, stack.d_model)
     assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
@@ -211,7 +211,7 @@ def test_a_model_is_like_itself(name: str) -> None:
 
 
 def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    family = Likeness(load("gemma-3-12b"))
+    family = ScaledModel(load("gemma-3-12b"))
     monkeypatch.setattr("txcalc.planning.shapes.WIDEST", family.step())
     assert [*family.widths()] == [family.step()]
     monkeypatch.setattr("txcalc.planning.shapes.WIDEST", family.step() - 1)
@@ -220,10 +220,10 @@ def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest
 
 
 def test_dense_layers_before_experts_stay_as_many() -> None:
-    family = Likeness(load("deepseek-v3"))
+    family = ScaledModel(load("deepseek-v3"))
     assert (family.first, family.round) == (4, 1)
     assert family.changes(10, 1792)["pattern"] == ["3*dense", "7*sparse"]
-    assert (Likeness(load("gemma-3-27b")).first, Likeness(load("gemma-3-27b")).round) == (6, 6)
+    assert (ScaledModel(load("gemma-3-27b")).first, ScaledModel(load("gemma-3-27b")).round) == (6, 6)
 
 
 def test_a_budget_of_training_is_6nd() -> None:
@@ -302,15 +302,15 @@ def test_ram_that_is_just_enough_suffices() -> None:
 
 
 def test_a_design_that_is_not_one_round_deep() -> None:
-    for family, said in ((DesignFamily(vocab=1000), "not one layer"), (Likeness(load("gemma-2-9b")), "not 2 layers")):
+    for family, said in ((DesignFamily(vocab=1000), "not one"), (ScaledModel(load("gemma-2-9b")), "not 2 layers")):
         with pytest.raises(InputError, match=said):
             designs(DesignBudget(family, engine(SMALL), memory=10))
 
 
 def test_the_widest_design_is_one_head_of_it() -> None:
-    assert list(Likeness(load("D=32768 L=2 h=1 F=64 V=64")).widths()) == [32_768]
+    assert list(ScaledModel(load("D=32768 L=2 h=1 F=64 V=64")).widths()) == [32_768]
     with pytest.raises(InputError, match="more than the 32,768 tried"):
-        Likeness(load("D=32832 L=2 h=1 F=64 V=64")).widths()
+        ScaledModel(load("D=32832 L=2 h=1 F=64 V=64")).widths()
 
 
 MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"

@@ -280,7 +280,7 @@ def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
         "ignore": ["re:.*experts\\.[01]\\..*"],
         "config_groups": {"g": {"weights": INT4}},
     }
-    with pytest.raises(InputError, match="a pattern of some of 4 experts, not of all"):
+    with pytest.raises(InputError, match="a pattern for some of 4 experts, not for all"):
         configured(model, some)
 
 
@@ -330,9 +330,7 @@ def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
     everywhere = bits({"quant_method": "fp8"})
     assert bits({"quant_method": "fp8", "ignore": [*named, "model.layers.3.eh_proj", "model.layers.3"]}) == everywhere
     for name in ("layers.1.mlp.lin1", "blocks.2.norm_attn_norm.attn.qkv", "layers.0.mlp.experts.0.linear"):
-        called = "names modules that are not known here: " + name.replace("blocks", "layers").replace(
-            ".0.linear", ".*.linear"
-        )
+        called = "names unknown modules: " + name.replace("blocks", "layers").replace(".0.linear", ".*.linear")
         with pytest.raises(InputError, match=re.escape(called)):
             bits({"quant_method": "fp8", "ignore": [f"model.{name}"]})
 
@@ -387,7 +385,7 @@ def test_a_quantised_config_json_is_counted_as_published(tmp_path: Path) -> None
     assert run("deploy", str(path), "--gpu", "l4", "--weights", "bf16")[0] == 0
     assert run("show", str(path))[0] == 0  # parameters are known all the same
     path.write_text(json.dumps({**llama, "quantization_config": ["fp8"]}))
-    assert "quantization_config is ['fp8'], expected a table" in run("show", str(path))[2]
+    assert "quantization_config is ['fp8'], expected an object" in run("show", str(path))[2]
 
 
 FLOAT8 = {"dynamic": False, "num_bits": 8, "type": "float"}
@@ -690,9 +688,9 @@ MIXTURE = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
     [
         ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(4)], ""),
         ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(3)], "names 3 of 4 experts"),
-        (["re:.*experts.0.gate_proj"], "of some of 4 experts, not of all"),
-        (["re:.*experts.3.gate_proj"], "of some of 4 experts, not of all"),
-        (["re:.*experts.2.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.0.gate_proj"], "for some of 4 experts, not for all"),
+        (["re:.*experts.3.gate_proj"], "for some of 4 experts, not for all"),
+        (["re:.*experts.2.gate_proj"], "for some of 4 experts, not for all"),
         (["re:.*experts.[0-3].gate_proj"], ""),
     ],
 )

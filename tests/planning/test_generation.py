@@ -65,5 +65,5 @@ def test_a_prompt_is_no_longer_than_its_context() -> None:
         generations(load(DENSE), (4,), 5)
     with pytest.raises(InputError, match="a whole number from 1 to 4 tokens"):
         generations(load(DENSE), (4,), 0)
-    with pytest.raises(InputError, match="not a decoder alone"):
+    with pytest.raises(InputError, match="not a plain decoder"):
         generations(load("t5-small"), (4,))

@@ -143,7 +143,7 @@ def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
         def __init__(self, budget: int) -> None:
             self.key, self.most, self.budget = "F", 60, budget
 
-        def over(self, value: int) -> int | None:
+        def excess(self, value: int) -> int | None:
             return 3 * value + 2 - self.budget if value in allowed else None
 
     tried = [size for size in allowed if 1 <= size <= 60]
@@ -152,7 +152,7 @@ def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
         above = min((size for size in tried if 3 * size + 2 >= budget), default=None)
         if len(allowed) == 1 and 3 * start + 2 != budget:
             continue  # it does not change
-        found = [near and near.value for near in Sizes(budget).around(start)]
+        found = [near and near.value for near in Sizes(budget).neighbours(start)]
         assert found == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)
 
 

@@ -1,1 +1,1 @@
-"""Questions asked of a ledger: rules of thumb, memory, training, crossovers, published conventions."""
+"""What follows from a ledger: memory, training and serving plans, crossovers, published conventions, rules of thumb."""

@@ -1,11 +1,10 @@
-"""Published counts of FLOPs and of activation memory, and rules of thumb, each beside txcalc's own, with the difference
-term by term.
+"""Published counts of FLOPs and of activation memory, and rules of thumb, compared with txcalc's term by term.
 
-A convention is a function of a model and its ledger. Its terms sum exactly to both totals, and say what a formula
-counts that is in no matrix product, what it leaves out, and where its sizes are not the model's. What a formula cannot
-describe at all is refused. FLOPs are those of the whole workload; a training step is three forwards.
+A convention is a function of a model and its ledger. Its terms sum exactly to both totals, and show what a formula
+counts outside matrix products, what it leaves out, and where its sizes are not the model's. A model that a formula does
+not describe is refused. FLOPs are those of the whole workload; a training step is three forwards.
 
-`pp` is the number of stages of the pipeline that it was measured on, for formulas that read parameters off the ranks.
+`pp` is the number of pipeline stages, for formulas that sum parameters over ranks.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from txcalc.planning.terms import (
 
 
 def palm(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N + 12·L·H·Q·T per token of a training step; N is every parameter, embeddings too.
+    """6·N + 12·L·H·Q·T per token of a training step; N is every parameter, with embeddings.
 
     Source   Chowdhery et al. 2022 (arXiv 2204.02311), appendix B
     """
@@ -59,8 +58,8 @@ def palm(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
 
 
 def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N + 12·L·D·T per token of a training step; N is every parameter, embeddings too. With activation checkpointing
-    the hardware's FLOPs are 4/3 of it.
+    """6·N + 12·L·D·T per token of a training step; N is every parameter, with embeddings. Hardware FLOPs with
+    activation checkpointing are 4/3 of it.
 
     Source   mosaicml/llm-foundry (8c8dd48), tests/scripts/train/benchmarking/README.md: MFU and HFU
     """
@@ -72,8 +71,8 @@ def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
 
 
 def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N + 12·L·D·T per token of a training step; N summed over the ranks, so that a tied table counts twice where a
-    pipeline holds it on two.
+    """6·N + 12·L·D·T per token of a training step; N is summed over the ranks, so that a tied table on two stages of a
+    pipeline counts twice.
 
     Source   the runs of huggingface/nanotron's ultra-scale playbook (2025), which it reproduces
     """
@@ -88,17 +87,17 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Conventio
 
 
 def six_n(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N per token of a training step, N the parameters a token passes, embeddings too; nothing for scores and values.
+    """6·N per token of a training step, with N active parameters and embeddings; nothing for scores and values.
 
-    Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
+    Source   as commonly quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
     """
     return _six_n("6n", "as quoted after Kaplan et al. 2020", model, ledger, attention)
 
 
 def llama_3(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N per token: what gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
+    """6·N per token, which gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
 
-    Source   Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2 and table 4, which does not say how it counts
+    Source   Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2 and table 4, which do not give a formula
     """
     return _six_n("llama-3", "Grattafiori et al. 2024, from its 3.8e25 FLOPs", model, ledger, attention)
 
@@ -110,7 +109,7 @@ def _six_n(name: str, source: str, model: Model, ledger: Ledger, attention: str)
 
 
 def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N + 12·L·H·Q·T per token of a training step; N without the position table, Q = D/H, T the length trained on.
+    """6·N + 12·L·H·Q·T per token of a training step; N without the position table, Q = D/H, T the training length.
 
     Source   karpathy/nanoGPT (3adf61e), model.py: get_num_params, estimate_mfu
     """
@@ -122,9 +121,9 @@ def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention
 
 
 def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N + 6·L·H·(d_qk + d_v)·T per token of a training step, L the layers that have attention.
+    """6·N + 6·L·H·(d_qk + d_v)·T per token of a training step, with L layers that have attention.
 
-    N is the parameters a token passes (routed experts times k/E), without the embedding tables unless the head is tied.
+    N counts active parameters (routed experts times k/E), without the embedding tables unless the head is tied.
 
     Source   pytorch/torchtitan (b5bcd76), torchtitan/models/utils.py
     """
@@ -136,8 +135,8 @@ def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int) -> Convent
 
 
 def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """Three forwards of the linear layers, the head once, and half of all pairs of attention, whatever the window; no
-    routers, no norms but those of MLA's latents.
+    """Three forwards of the linear layers, the head once, and half of all pairs of attention, for any window; no
+    routers, and only the norms of MLA's latents.
 
     Source   NVIDIA/Megatron-LM (001b00c), megatron/training/training.py: num_floating_point_operations; the same as
              stas00/ml-engineering (744d01e), insights/when-to-upgrade-gpus, for its runs with DeepSpeed
@@ -160,8 +159,8 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
 
 
 def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """6·N per token that goes in, N without embedding tables and a head tied to them; of an encoder–decoder, the
-    encoder's tokens times the parameters of both.
+    """6·N per input token, N without embedding tables and a head tied to them; for an encoder–decoder, the encoder's
+    tokens times the parameters of both.
 
     Source   huggingface/transformers, modeling_utils.py: floating_point_ops, estimate_tokens
     """
@@ -186,9 +185,9 @@ def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int) -> Conve
 
 
 def two_n(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """2·N per token of a forward pass, N the parameters a token passes, embeddings too; nothing for scores and values.
+    """2·N per token of a forward pass, with N active parameters and embeddings; nothing for scores and values.
 
-    Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
+    Source   as commonly quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
     """
     describes("2n", model, ledger, past=True)
     terms = (*weights(ledger, 1, (IDLE,)), cores_term(ledger, 1, attention, lambda core: 0))
@@ -196,9 +195,9 @@ def two_n(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
 
 
 def megatron(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h)), a training step that computes the layers' forward twice.
+    """96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h)), a training step that recomputes the layers' forward.
 
-    Every layer has 4·h² of attention and 8·h² of feed-forward, whatever the model's has.
+    Every layer counts 4·h² of attention and 8·h² of feed-forward, regardless of the model's.
 
     Source   Narayanan et al. 2021 (arXiv 2104.04473), equation 3
     """
@@ -207,7 +206,7 @@ def megatron(model: Model, ledger: Ledger, attention: str, pp: int) -> Conventio
 
 
 def megatron_model(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
-    """72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h)), a training step in which nothing is computed again.
+    """72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h)), a training step without recomputation.
 
     Source   Korthikanti et al. 2022 (arXiv 2205.05198), appendix A, equation 7
     """
@@ -241,7 +240,7 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convent
     """Three forwards of embeddings 2·T·V·D, logits 2·T·D·V, and in each layer: QKV 6·T·D·(d·H), scores 2·T²·(d·H),
     softmax 3·H·T², reduction 2·T²·(d·H), projection 2·T·(d·H)·D, dense block 4·T·D·F.
 
-    As the appendix is written; the ratios of the paper's table A4 come out only without its embeddings and logits.
+    This follows the text of the appendix; the paper's table A4 has its ratios only without embeddings and logits.
 
     Source   Hoffmann et al. 2022 (arXiv 2203.15556), appendix F
     """
@@ -290,7 +289,7 @@ CONVENTIONS: dict[str, Callable[..., Convention]] = {
 
 
 def known_conventions(names: Sequence[str], *extra_names: str) -> tuple[str, ...]:
-    """Names of conventions, each once; `extra_names` are known too. Errors: `UnknownName`."""
+    """The distinct names of conventions; `extra_names` are also valid. Errors: `UnknownName`."""
     known = [*CONVENTIONS, *extra_names]
     for name in names:
         if name not in known:
@@ -299,7 +298,7 @@ def known_conventions(names: Sequence[str], *extra_names: str) -> tuple[str, ...
 
 
 class RuleOfThumb(NamedTuple):
-    """A rule of thumb: what it claims to give, its formula in letters, what it gives, and the truth."""
+    """A rule of thumb: its quantity, formula in letters, result, and the exact figure."""
 
     what: str
     formula: str
@@ -308,7 +307,7 @@ class RuleOfThumb(NamedTuple):
 
 
 def sums_of(ledger: Ledger) -> dict[str, Any]:
-    """Sums of parameters that are quoted for all of them: without embedding and head, of all layers, of their
+    """Sums of parameters that are often quoted as a model's: without embedding and head, of all layers, of their
     feed-forward."""
     kinds = ledger.by_kind("params")
     blocks = total(entry.params for entry in ledger if entry.layer)
@@ -320,33 +319,24 @@ def sums_of(ledger: Ledger) -> dict[str, Any]:
 
 
 def rules_of_thumb(model: Model, ledger: Ledger) -> list[RuleOfThumb]:
-    """4D² a layer's attention, 8D² its feed-forward, 12·L·D² blocks, 2·V·D the embeddings, 2N and 6N FLOPs per token.
-
-    N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
-    training step's.
+    """Parameters: 4·D² per layer's attention, 8·D² per feed-forward, 12·L·D² in blocks, 2·V·D in embeddings; FLOPs per
+    token: 2·N and 6·N, with N active parameters, compared with forward and a training step of this workload.
     """
-    layers = total(stack.n_layers for stack in model.stacks)
-    width, vocab = model.d_model, model.vocab_size
-    kinds = ledger.by_kind("params")
-    active, embedding = ledger.total("active"), kinds.get("embedding", 0)
-    params = ledger.total("params")
-    blocks = params - embedding - kinds.get("head", 0)
-    attention = kinds.get("attention", 0)
-    channel = sums_of(ledger)["feed-forward of all layers"]
-    square = width * width
+    squares = total(stack.n_layers for stack in model.stacks) * model.d_model**2
+    tables = 2 * (model.vocab_size or 0) * model.d_model
+    params, active, sums = ledger.total("params"), ledger.total("active"), sums_of(ledger)
     tokens = ledger.work.batch * ledger.work.tokens
-    per_token = Fraction(ledger.total("flops"), tokens)
+    forward, training = Fraction(ledger.total("flops"), tokens), Fraction(training_flops(ledger), tokens)
+    attention, ffn = ledger.by_kind("params").get("attention", 0), sums["feed-forward of all layers"]
     rules = [
-        RuleOfThumb("attention of all layers", "4·L·D²", 4 * layers * square, attention) if attention else None,
-        RuleOfThumb("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
-        RuleOfThumb("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
-        RuleOfThumb("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params)
-        if vocab
-        else None,
-        RuleOfThumb("forward FLOPs per token", "2·N", 2 * active, per_token),
-        RuleOfThumb("training FLOPs per token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
+        (attention, RuleOfThumb("attention of all layers", "4·L·D²", 4 * squares, attention)),
+        (ffn, RuleOfThumb("feed-forward of all layers", "8·L·D²", 8 * squares, ffn)),
+        (True, RuleOfThumb("parameters, no embeddings", "12·L·D²", 12 * squares, sums["without embedding and head"])),
+        (tables, RuleOfThumb("parameters", "12·L·D² + 2·V·D", 12 * squares + tables, params)),
+        (True, RuleOfThumb("forward FLOPs per token", "2·N", 2 * active, forward)),
+        (True, RuleOfThumb("training FLOPs per token", "6·N", 6 * active, training)),
     ]
-    return [rule for rule in rules if rule is not None]
+    return [rule for applies, rule in rules if applies]
 
 
 MASK = "a dropout mask of one byte per element: txcalc's models drop nothing"
@@ -359,7 +349,7 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
 
     Letters  s tokens, b batch, h width, a heads
     Counts   the layers, with the attention matrix kept; txcalc's own are the ledger's saved elements, 2 bytes each
-    Omits    embedding, final norm and head, as their count of a layer does
+    Omits    embedding, final norm and head, as the paper's count per layer does
     Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1, equation 1
     Errors   `InputError` for layers that it does not describe
     """
@@ -368,8 +358,8 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     core = next(entry for entry in layers if entry.leaf.attended)
     assert core.leaf.attended is not None
     heads: Num = core.leaf.attended.heads
-    wide = ledger.work.positions * model.stacks[0].d_model * core.runs
-    square = ledger.work.positions * ledger.work.tokens * heads * core.runs
+    hidden = ledger.work.positions * model.stacks[0].d_model * core.runs
+    scores = ledger.work.positions * ledger.work.tokens * heads * core.runs
 
     def saved_elements(kind: str, duty: str = "", *, activation: bool = False) -> Num:
         entries = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
@@ -377,25 +367,26 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
 
     norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (
-        ConventionTerm("layer norms", 4 * wide, norms),
-        ConventionTerm("input of Q, K and V", 2 * wide, saved_elements("attention", "reads")),
-        ConventionTerm("Q, K and V", 6 * wide, saved_elements("attention_core") - 2 * square),
-        ConventionTerm("softmax", 2 * square, 2 * square),
-        ConventionTerm("mask of the softmax's dropout", square, 0, MASK),
-        ConventionTerm("what that dropout gives", 2 * square, 0, DROPPED),
-        ConventionTerm("input of the projection", 2 * wide, saved_elements("attention", "writes")),
-        ConventionTerm("mask of the attention's dropout", wide, 0, MASK),
-        ConventionTerm("input of the feed-forward", 2 * wide, saved_elements("feed_forward")),
-        ConventionTerm("input of GeLU", 8 * wide, saved_elements("feed_forward", activation=True)),
-        ConventionTerm("input of the second matrix", 8 * wide, saved_elements("feed_forward", "writes")),
-        ConventionTerm("mask of the feed-forward's dropout", wide, 0, MASK),
+        ConventionTerm("layer norms", 4 * hidden, norms),
+        ConventionTerm("input of Q, K and V", 2 * hidden, saved_elements("attention", "reads")),
+        ConventionTerm("Q, K and V", 6 * hidden, saved_elements("attention_core") - 2 * scores),
+        ConventionTerm("softmax", 2 * scores, 2 * scores),
+        ConventionTerm("mask of the softmax's dropout", scores, 0, MASK),
+        ConventionTerm("what that dropout gives", 2 * scores, 0, DROPPED),
+        ConventionTerm("input of the projection", 2 * hidden, saved_elements("attention", "writes")),
+        ConventionTerm("mask of the attention's dropout", hidden, 0, MASK),
+        ConventionTerm("input of the feed-forward", 2 * hidden, saved_elements("feed_forward")),
+        ConventionTerm("input of GeLU", 8 * hidden, saved_elements("feed_forward", activation=True)),
+        ConventionTerm("input of the second matrix", 8 * hidden, saved_elements("feed_forward", "writes")),
+        ConventionTerm("mask of the feed-forward's dropout", hidden, 0, MASK),
     )
     source = "Korthikanti et al. 2022, equation 1"
     return Convention("korthikanti", "activation bytes of the layers", "s·b·h·(34 + 5·a·s/h) a layer", source, terms)
 
 
 def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
-    """The formula's layer: as many K and V heads as queries, together as wide as the model, and two matrices of 4·h."""
+    """Errors: `InputError` unless every layer is the formula's: multi-head attention as wide as the model, and a
+    feed-forward of two matrices of h × 4·h."""
     stack = model.stacks[0]
     kinds = [layer for layer in stack.layer.values() if {"attention", "feed_forward"} == set(layer.parts)]
     cores = [entry.leaf for entry in layers if entry.leaf.attended]

@@ -1,8 +1,8 @@
-"""Where one cost overtakes another: the length from which attention outweighs the rest, the context from which reading
-the cache outweighs reading the weights.
+"""Where one cost overtakes another: the length from which attention outweighs other layers, the context from which
+reading the cache outweighs reading the weights.
 
-Integers only. In the length every cost is a polynomial of at most the second degree, on pieces that end at the windows.
-Each piece is rebuilt from its own values, so that "never" is proved by coefficients and not by giving up at a bound.
+All arithmetic is on integers. Every cost is a polynomial in the length of at most the second degree, on intervals that
+end at the windows. Each polynomial is found from values in its interval, so that "never" is proved by coefficients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PROJECTIONS = ("attention",)
 
 
 class CrossoverRule(NamedTuple):
-    """left ≥ right: sums over kinds of parts. `right` None: every other kind but those in `without`."""
+    """left ≥ right: sums over kinds of parts. `right` None: every other kind except those in `without`."""
 
     name: str
     left: tuple[str, ...]
@@ -51,30 +51,29 @@ RULES = (
 
 
 class Prefills(NamedTuple):
-    """Prefills of one sequence that differ in their length only."""
+    """Prefills of one sequence at any length."""
 
     model: Model
     start: Workload
-    coupled: bool  # an encoder apart is as long
+    coupled: bool  # a separate encoder has the same length
     windows: tuple[int, ...]
-    chunk: int | None  # the length of chunked attention's windows, which stand side by side
-    filled: int  # the multiple of positions that attention in blocks computes, or that are grouped to one
+    chunk: int | None  # length of the chunks of chunked attention
+    filled: int  # positions are padded to multiples of this, for attention in blocks or grouped positions
 
     def first(self, excess: Callable[[int], int]) -> int | None:
-        """The smallest length at which a cost is not below 0, or None where there is none."""
+        """The smallest length at which a cost is at least 0, or None."""
         if self.filled > 1:
             return first_in_blocks(excess, self.filled, self.windows)
         return first(excess, self.windows) if self.chunk is None else first_in_chunks(excess, self.chunk)
 
     def at(self, tokens: int) -> Workload:
-        """The workload of a length."""
         return self.start._replace(tokens=tokens, source=tokens if self.coupled else self.start.source)
 
 
 def lengths(model: Model, source: int | None = None, logits: str = "all", mla: str = "expanded") -> Prefills:
-    """A model's prefills; `source` fixes the length of an encoder apart.
+    """A model's prefills; `source` fixes the length of a separate encoder.
 
-    Errors: `InputError` where the number of positions is part of the model: there is no length to ask for.
+    Errors: `InputError` for a model with a fixed number of positions, or whose cost is no such polynomial.
     """
     start = model.workload(1, 1, 0, source, logits=logits, mla=mla)
     if model.fixed_length:
@@ -87,7 +86,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted({*windows})}"])
     multiples = {leaf.length_multiple for leaf in model.root.leaves()} | {c for _, _, c in groups}
     if None in multiples:
-        raise InputError(model.name, ["attends in squares of a picture: its cost is no polynomial of the length"])
+        raise InputError(model.name, ["attends in squares of an image: its cost is no polynomial of the length"])
     filled = lcm(*filter(None, multiples))
     if chunks and filled != 1:
         raise InputError(model.name, [f"mixes chunks of attention with blocks of {filled}"])
@@ -95,16 +94,15 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
 
 
 def ends(model: Model) -> tuple[list[Num], list[Num]]:
-    """The lengths at which a cost's polynomial changes, and those of them that are chunks, side by side."""
+    """The lengths at which a cost's polynomial changes, and those that are chunks of chunked attention."""
     leaves = list(model.root.leaves())
-    return [end for leaf in leaves for end in leaf.breakpoints], [
-        leaf.period for leaf in leaves if leaf.period is not None
-    ]
+    chunks = [leaf.period for leaf in leaves if leaf.period is not None]
+    return [end for leaf in leaves for end in leaf.breakpoints], chunks
 
 
 class RuleCrossover(NamedTuple):
-    """A rule's answer for one model: the smallest whole length, or None and why there is none; `one_sided`: one of the
-    rule's sides has no FLOPs."""
+    """A rule's answer for one model: the smallest whole length, or None and the reason; `one_sided`: one side of the
+    rule has no FLOPs."""
 
     rule: CrossoverRule
     attention: str
@@ -116,7 +114,7 @@ class RuleCrossover(NamedTuple):
 def crossovers(prefills: Prefills) -> list[RuleCrossover]:
     """Every rule's length, dense and masked; layers, active experts and routers are summed.
 
-    A rule with nothing on one of its sides has no length: a model without a feed-forward does not overtake it at once.
+    A rule with no FLOPs on one side has no length, for example in a model without feed-forward layers.
     """
     ledgers: dict[int, Ledger] = {}
 
@@ -146,7 +144,7 @@ def crossovers(prefills: Prefills) -> list[RuleCrossover]:
 
 class CacheCrossover(NamedTuple):
     """For one batch, the smallest context at which a decode step reads at least as many bytes of cache as of weights
-    (None: never), and both at it."""
+    (None: never), and both numbers of bytes there."""
 
     batch: int
     context: int | None
@@ -160,9 +158,9 @@ BATCHES = (1, 8, 32, 128, 512)
 def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[CacheCrossover]:
     """Where reading the cache costs more than reading the weights, for some batches; [] for a model without a cache.
 
-    A decode step reads every weight it multiplies by or adds once, a tied head too; rows of an embedding table are not
-    counted. Of experts it reads as many as its tokens can touch: min(E, k·batch). The cache is read whole, but where
-    keys are selected: of a latent only those.
+    A decode step reads every weight that it multiplies by or adds once, including a tied head; rows of an embedding
+    table are not counted. It reads as many experts as its tokens can select: min(E, k·batch). It reads the whole cache,
+    or, of a latent with selected keys, only those.
     """
     model = prefills.model
     if not walk(model.root, prefills.at(1)).total("cache"):
@@ -184,14 +182,12 @@ def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") ->
 
 
 def cache_read(entry: Entry) -> int:
-    """The cached elements of a sequence that one step reads of a leaf."""
-    if entry.work is None:
-        return entry.cache
-    return entry.leaf.cache_read(entry.work) * entry.runs
+    """The elements of a leaf's cache of one sequence that one step reads."""
+    return entry.cache if entry.work is None else entry.leaf.cache_read(entry.work) * entry.runs
 
 
 def elements_read(entry: Entry) -> int:
-    """The weights of a leaf that one step reads, each once."""
+    """The distinct weights of a leaf that one step reads."""
     if entry.work is None or entry.leaf.row is not None:
         return 0
     copies = minimum(entry.times, entry.runs * entry.work.positions) if entry.routed else entry.times
@@ -199,43 +195,40 @@ def elements_read(entry: Entry) -> int:
 
 
 def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | None:
-    """The smallest whole n ≥ 1 with excess(n) ≥ 0, or None where there is none.
+    """The smallest whole n ≥ 1 with excess(n) ≥ 0, or None.
 
     From 1 to the first of `ends`, from each to the next, and from the last one on, `excess` must be a polynomial of at
-    most the second degree: `ArithmeticError` where it is seen not to be.
+    most the second degree: `ArithmeticError` if its values show that it is not.
     """
     starts = [1, *(end for end in ends if end > 1)]
     for low, high in pairwise([*starts, None]):
         assert low is not None
-        most = None if high is None else high - low
-        values = [excess(low + i) for i in range(4 if most is None else min(4, most + 1))]
+        limit = None if high is None else high - low
+        values = [excess(low + i) for i in range(4 if limit is None else min(4, limit + 1))]
         for i, value in enumerate(values):
             if value >= 0:
                 return low + i
-        if len(values) == 4:
-            steps = steps_to_zero(values, most)
-            if steps is not None:
-                root = low + steps
-                if not excess(root) >= 0 > excess(root - 1):
-                    raise ArithmeticError(f"not quadratic from {low} on")
-                return root
+        if len(values) == 4 and (steps := steps_to_zero(values, limit)) is not None:
+            if not excess(low + steps) >= 0 > excess(low + steps - 1):
+                raise ArithmeticError(f"not quadratic from {low} on")
+            return low + steps
     return None
 
 
 def first_in_chunks(excess: Callable[[int], int], chunk: int) -> int | None:
-    """As `first`, for a cost that starts from 0, is convex within every chunk, and at the chunks' ends is a polynomial
-    of at most the second degree in their number: below 0 at both ends of a chunk, it is below 0 within."""
+    """As `first`, for a cost that starts at 0, is convex within every chunk, and at the ends of chunks is a polynomial
+    of at most the second degree in their number: if below 0 at both ends of a chunk, it is below 0 within."""
     number = first(lambda n: excess(n * chunk))
     if number is None:
         return None
     low, high = (number - 1) * chunk, number * chunk
     if low == 0 and excess(1) >= 0:
         return 1
-    return _turning(excess, max(low, 1), high)
+    return _bisect_sign(excess, max(low, 1), high)
 
 
-def _turning(value: Callable[[int], int], low: int, high: int) -> int:
-    """Where a value that is below 0 at `low` and not at `high`, and turns once between them, is no longer."""
+def _bisect_sign(value: Callable[[int], int], low: int, high: int) -> int:
+    """The smallest n with value(n) ≥ 0, which is below 0 at `low`, not at `high`, and changes its sign once."""
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if value(middle) < 0 else (low, middle)
@@ -243,38 +236,37 @@ def _turning(value: Callable[[int], int], low: int, high: int) -> int:
 
 
 def first_in_blocks(excess: Callable[[int], int], block: int, ends: tuple[int, ...] = ()) -> int | None:
-    """As `first`, for a cost of positions that are filled up to whole blocks: of the lengths with the same remainder
-    each is a polynomial in the number of blocks, which may jump behind an end."""
+    """As `first`, for a cost of positions that are padded to whole blocks: for lengths with the same remainder it is a
+    polynomial in the number of blocks, which may jump after an end."""
 
-    def of(remainder: int) -> int | None:
-        last = [(end - remainder) // block + 1 for end in ends]  # the last number of blocks up to each end
-        number = first(
-            lambda n: excess((n - 1) * block + remainder), tuple(sorted({n + i for n in last for i in (0, 1)}))
-        )
+    def first_with(remainder: int) -> int | None:
+        last = [(end - remainder) // block + 1 for end in ends]  # the largest number of blocks up to each end
+        jumps = tuple(sorted({n + i for n in last for i in (0, 1)}))
+        number = first(lambda n: excess((n - 1) * block + remainder), jumps)
         return None if number is None else (number - 1) * block + remainder
 
-    return min(filter(None, map(of, range(1, block + 1))), default=None)
+    return min(filter(None, map(first_with, range(1, block + 1))), default=None)
 
 
-def steps_to_zero(values: list[int], most: int | None) -> int | None:
-    """The smallest i (at most `most`) at which the polynomial through (0 … 3, values), all below 0, is not."""
+def steps_to_zero(values: list[int], limit: int | None) -> int | None:
+    """The smallest i ≤ `limit` at which the polynomial through (0 … 3, values), all below 0, is at least 0."""
     slopes = [b - a for a, b in pairwise(values)]
-    start, slope, bend = values[0], slopes[0], slopes[1] - slopes[0]
-    if slopes[2] - slopes[1] != bend:
+    start, slope, curvature = values[0], slopes[0], slopes[1] - slopes[0]
+    if slopes[2] - slopes[1] != curvature:
         raise ArithmeticError("a cost that grows faster than the square of the length")
 
     def value(i: int) -> int:
-        return start + i * slope + i * (i - 1) // 2 * bend
+        return start + i * slope + i * (i - 1) // 2 * curvature
 
-    if bend <= 0 and slope <= 0:
+    if curvature <= 0 and slope <= 0:
         return None
-    top = 1
-    if bend < 0:
-        top = -(slope // bend)  # it rises until here
+    high = 1
+    if curvature < 0:
+        high = -(slope // curvature)  # the maximum
     else:
-        while value(top) < 0:
-            top *= 2
-    top = top if most is None else min(top, most)
-    if value(top) < 0:
+        while value(high) < 0:
+            high *= 2
+    high = high if limit is None else min(high, limit)
+    if value(high) < 0:
         return None
-    return _turning(value, 0, top)
+    return _bisect_sign(value, 0, high)

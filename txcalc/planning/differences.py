@@ -1,10 +1,10 @@
-"""Which hyperparameters of two models differ, and what each changes by itself in the first.
+"""The hyperparameters in which two models differ, and the effect of each on the first.
 
-A difference is a key that one of the two descriptions sets otherwise. It is applied alone to the first model: every
-other key stays as it is, and what follows from the changed one (h_kv where it is h, a Mamba's channels) follows. Layer
-patterns, and parts that only one of the two has, are one difference: none of them means anything without the others.
-Where it is more than one thing (other attention and experts), each is counted alone too: the other model's mixers over
-the first's feed-forward, its feed-forward under the first's mixers, its number of layers.
+A difference is a key with different values in the two descriptions. It is applied separately to the first model: every
+other key stays, except those that follow from the changed one (h_kv equal to h, a Mamba's channels). Layer patterns,
+and parts that only one model has, are one difference, since they depend on each other. If it has several sides (for
+example other attention, and experts), each side is also counted separately: the other model's mixers with the first's
+feed-forward, its feed-forward with the first's mixers, its number of layers.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from txcalc.symbols import TABLE
 
 LETTERS = {symbol.key: symbol.letter for symbol in TABLE if symbol.key}
 LAYERS = "layers"
-# What layers are made of, as two sides: what looks at other positions, and what works on each alone.
+# The two sides of a layer: token mixers, and position-wise parts.
 CHANNEL = ("feed_forward", "experts", "channel_mix", "layer_input")
 SIDES = {"mixer": tuple(name for name in PART_TABLES if name not in CHANNEL), "feed_forward": CHANNEL}
 
 
 class CostChange(NamedTuple):
-    """What changes: parameters; FLOPs of the workload, and of one of its tokens (a picture's patches are the model's
-    own number of them); the cache's growth per token and its constant part, elements of one sequence."""
+    """Changes of parameters; FLOPs of the workload, and per token (or patch) of each model; and the cache's elements of
+    one sequence: growth per token, and constant part."""
 
     params: int
     flops: int
@@ -44,7 +44,7 @@ class CostChange(NamedTuple):
 
 
 class KeyDifference(NamedTuple):
-    """A key, its letter if it has one, both values, and what it costs alone; without a cost, `why`."""
+    """A key, its letter if it has one, both values, and the cost of changing it alone, or `why` there is none."""
 
     key: str
     letter: str
@@ -55,7 +55,7 @@ class KeyDifference(NamedTuple):
 
 
 def cost(left: Ledger, right: Ledger, flops: str = "flops") -> CostChange:
-    """What the second ledger has more than the first; `flops` is the quantity that counts: dense or masked."""
+    """The second ledger minus the first; `flops` is the quantity to use: dense or masked."""
     cache, other_cache = left.cache_terms, right.cache_terms
     params = right.total("params") - left.total("params")
     before, after = left.total(flops), right.total(flops)
@@ -65,8 +65,8 @@ def cost(left: Ledger, right: Ledger, flops: str = "flops") -> CostChange:
 
 
 class _Change(NamedTuple):
-    """A key, its value in both descriptions, and what to write into the first to change it: values by path, None where
-    the key then follows from others."""
+    """A key, its value in both descriptions, and the edits of the first that change it: values by path (None removes a
+    key)."""
 
     key: str
     left: Any
@@ -77,7 +77,7 @@ class _Change(NamedTuple):
 def differences(left: Model, right: Model, work: Table, flops: str = "flops") -> list[KeyDifference]:
     """Every difference: those with a cost in the order of the description, then those that are part of another.
 
-    `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
+    `work` is a workload of the first model, `flops` the quantity to use: dense or masked.
     """
     mine, theirs = explicit(left.description), explicit(right.description)
     ledger = left.ledger(**work)
@@ -93,29 +93,29 @@ def differences(left: Model, right: Model, work: Table, flops: str = "flops") ->
     rows: list[KeyDifference] = []
     parts: list[KeyDifference] = []
     for half in halves:
-        stack_changes, together = _of_stack(left, right, mine, theirs, half)
-        if together:
-            whole, why = _cost(left, together.description, ledger, work, flops)
-            rows.append(KeyDifference(together.key, "", together.left, together.right, whole, why))
-            for part in _sides(left, right, mine, theirs, half):
-                its_cost, why = _cost(left, part.description, ledger, work, flops)
-                rows.append(KeyDifference(f"{together.key}.{part.key}", "", part.left, part.right, its_cost, why))
-            parts += together.parts
+        stack_changes, layers = _of_stack(left, right, mine, theirs, half)
+        if layers:
+            layers_cost = _cost(left, layers.description, ledger, work, flops)
+            rows.append(KeyDifference(layers.key, "", layers.left, layers.right, *layers_cost))
+            for side in _sides(left, right, mine, theirs, half):
+                side_cost = _cost(left, side.description, ledger, work, flops)
+                rows.append(KeyDifference(f"{layers.key}.{side.key}", "", side.left, side.right, *side_cost))
+            parts += layers.parts
         changes += stack_changes
     unbundled, bundled = _bundled(_merged(changes))
     for change in unbundled:
-        change_cost, why = _cost(left, _with(mine, change), ledger, work, flops)
-        rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, change_cost, why))
+        change_cost = _cost(left, _with(mine, change), ledger, work, flops)
+        rows.append(KeyDifference(change.key, _letter(change.key), change.left, change.right, *change_cost))
     return [*rows, *parts, *bundled]
 
 
 def _merged(changes: list[_Change]) -> list[_Change]:
-    """Keys that change alike in the encoder and in the decoder as one, without the half in its name."""
+    """Changes with those that are equal in the encoder and in the decoder merged, under a key without the stack."""
     groups: dict[Any, list[_Change]] = {}
     for change in changes:
         half, _, name = change.key.partition(".")
-        same = (name if half in ("encoder", "decoder") else change.key, str(change.left), str(change.right))
-        groups.setdefault(same, []).append(change)
+        key = name if half in ("encoder", "decoder") else change.key
+        groups.setdefault((key, str(change.left), str(change.right)), []).append(change)
     return [
         group[0] if len(group) == 1 else group[0]._replace(key=key, edits=tuple(e for c in group for e in c.edits))
         for (key, _, _), group in groups.items()
@@ -123,7 +123,7 @@ def _merged(changes: list[_Change]) -> list[_Change]:
 
 
 def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]]:
-    """A form (of positions, of the head) takes with it the keys of its table that only one of the two has."""
+    """Bundles with a change of form (of positions, of the head) the keys of its table that only one model has."""
     unbundled: list[_Change] = []
     parts: list[KeyDifference] = []
     forms = {change.key.rpartition(".")[0]: change for change in changes if change.key.endswith(".form")}
@@ -138,8 +138,8 @@ def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]
     return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in unbundled], parts
 
 
-class _Together(NamedTuple):
-    """Layers of another kind: the first description with the other's, and the keys that this takes."""
+class _LayersChange(NamedTuple):
+    """Layers of another kind: the first description with the other's layers, and the keys that this changes."""
 
     key: str
     left: Any
@@ -148,37 +148,36 @@ class _Together(NamedTuple):
     parts: list[KeyDifference]
 
 
-def _sides(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
-    """What layers of another kind differ in, each alone: their number, where the pattern is that of a certain one, what
-    mixes positions, and the feed-forward. Empty where it is one of these only."""
+def _sides(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> list[_LayersChange]:
+    """The sides in which layers of another kind differ, as separate changes: their number, if a pattern fixes it, the
+    mixers, and the feed-forward. Empty if there is only one."""
     stack, twin = left.description.stacks[half], right.description.stacks[half]
     table, other_table = (mine[half], theirs[half]) if half else (mine, theirs)
-    differ = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
-    if _counted(table, other_table) and table["n_layers"] != other_table["n_layers"]:
-        differ.insert(0, "n_layers")
-    sides = []
-    for what in differ if len(differ) > 1 else ():
-        values = [s.n_layers if what == "n_layers" else _side_in_words(s, what) for s in (stack, twin)]
+    sides = [side for side in SIDES if _order(stack, side) != _order(twin, side)]
+    if _fixes_number(table, other_table) and table["n_layers"] != other_table["n_layers"]:
+        sides.insert(0, "n_layers")
+    changes = []
+    for side in sides if len(sides) > 1 else ():
+        values = [s.n_layers if side == "n_layers" else _side_in_words(s, side) for s in (stack, twin)]
         changed = deepcopy(mine)
         target = changed[half] if half else changed
-        target.update(_exchanged(stack, twin, table, other_table, what))
+        target.update(_exchanged(stack, twin, table, other_table, side))
         for name in PART_TABLES:
             target.pop(name, None)
-        sides.append(_Together(what, values[0], values[1], changed, []))
-    return sides
+        changes.append(_LayersChange(side, values[0], values[1], changed, []))
+    return changes
 
 
 def _written(raw: Raw, kind: str) -> Raw:
-    """The table of a kind of layer; of a stack whose layers are alike it has no name of its own."""
+    """The table of a kind of layer, which is "layer" in a stack of equal layers."""
     table: Raw = raw["layer"][kind if kind in raw["layer"] else "layer"]
     return table
 
 
 def _exchanged(stack: StackSpec, twin: StackSpec, table: Raw, other_table: Raw, what: str) -> Raw:
-    """The layers of a stack with one thing of the other's: `n_layers`, or a side of every layer.
+    """The layers of a stack with the other's `n_layers`, or the other's side of every layer.
 
-    A pattern goes on with its last kind where the layers are more. As in all layers of another kind, a table that both
-    stacks have stays the first's.
+    With more layers, a pattern continues with its last kind. A table that both stacks have stays the first's.
     """
     number = other_table["n_layers"] if what == "n_layers" else table["n_layers"]
     names, twins = stretched(kinds_in_order(stack), number), stretched(kinds_in_order(twin), number)
@@ -210,19 +209,18 @@ def _side_of(part: str) -> str:
 
 
 def _order(stack: StackSpec, side: str) -> Any:
-    """What one side of the layers is made of, and which layers are alike in it, as `_structure` says it of both."""
-    seen: list[Any] = []
+    """The parts of one side of the layers, and the order of layers that are equal in them (see `_structure`)."""
+    distinct: list[Any] = []
     order = []
     for name in kinds_in_order(stack):
         tables = {section: table for section, table in stack.layer[name].tables.items() if section in SIDES[side]}
-        if tables not in seen:
-            seen.append(tables)
-        order.append(seen.index(tables))
-    return [sorted(tables) for tables in seen], cycle(order)
+        if tables not in distinct:
+            distinct.append(tables)
+        order.append(distinct.index(tables))
+    return [sorted(tables) for tables in distinct], cycle(order)
 
 
 def _side_in_words(stack: StackSpec, side: str) -> str:
-    """One side of the layers in a few words."""
     words = {}
     for name, layer in stack.layer.items():
         mixers = [_mixer(part, layer) for part in layer.parts if _side_of(part) == side]
@@ -241,56 +239,59 @@ def _mixer(part: str, layer: LayerSpec) -> str:
     return name if attention.get("window") is None else f"{name} in a window"
 
 
-def _of_stack(left: Model, right: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:
+def _of_stack(
+    left: Model, right: Model, mine: Raw, theirs: Raw, half: str
+) -> tuple[list[_Change], _LayersChange | None]:
     mine_half, theirs_half = (mine[half], deepcopy(theirs[half])) if half else (mine, deepcopy(theirs))
     stack, twin = left.description.stacks[half], right.description.stacks[half]
     prefix = f"{half}." if half else ""
     replaced: set[str] = set()
-    together = None
-    if _structure(stack) == _structure(twin):  # the same layers, whatever their names
+    layers = None
+    if _structure(stack) == _structure(twin):  # equal layers under other names
         names = dict(zip(theirs_half["layer"], mine_half["layer"], strict=True))
         theirs_half["layer"] = {names[name]: table for name, table in theirs_half["layer"].items()}
     else:
         changed = deepcopy(mine)
         replaced = _restructure(changed[half] if half else changed, mine_half, theirs_half)
-        together = _Together(prefix + LAYERS, _layers_in_words(mine_half), _layers_in_words(theirs_half), changed, [])
-    flat, flat_its = leaves(mine_half), leaves(theirs_half)
+        words = _layers_in_words(mine_half), _layers_in_words(theirs_half)
+        layers = _LayersChange(prefix + LAYERS, *words, changed, [])
+    flat, other_flat = leaves(mine_half), leaves(theirs_half)
     changes = []
-    for path in dict.fromkeys((*flat, *flat_its)):
+    for path in dict.fromkeys((*flat, *other_flat)):
         first = path.partition(".")[0]
-        if first in ("kind", "context", "encoder", "decoder", "pattern") or flat.get(path) == flat_its.get(path):
+        if first in ("kind", "context", "encoder", "decoder", "pattern") or flat.get(path) == other_flat.get(path):
             continue
-        values = _effective_value(flat, stack, path), _effective_value(flat_its, twin, path)
+        values = _effective_value(flat, stack, path), _effective_value(other_flat, twin, path)
         if first not in replaced:
-            changes.append(_Change(prefix + path, *values, ((prefix + path, flat_its.get(path)),)))
-        elif together and not _usual(path.split("."), values):
+            changes.append(_Change(prefix + path, *values, ((prefix + path, other_flat.get(path)),)))
+        elif layers and not _is_implied(path.split("."), values):
             why = f"counted with {prefix}{LAYERS}"
-            together.parts.append(KeyDifference(prefix + path, _letter(path), *values, None, why))
-    return changes, together
+            layers.parts.append(KeyDifference(prefix + path, _letter(path), *values, None, why))
+    return changes, layers
 
 
-def _usual(words: list[str], values: tuple[object, object]) -> bool:
-    """A key that only one model has, at its default; or the parts, which the line of the layers says."""
+def _is_implied(words: list[str], values: tuple[object, object]) -> bool:
+    """Whether a key is one that only one model has, at its default; or the parts, which the row of the layers shows."""
     section, key = words[-2:] if len(words) > 1 else ("", words[0])
     default = SECTIONS.get(section, {}).get(key, (None, ABSENT))[1]
     return key == "parts" or (None in values and default in values and default is not None)
 
 
 def _structure(stack: StackSpec) -> object:
-    """What must be the same for layers to be compared key by key: which are alike, and what they are made of."""
+    """The parts and the order of equal layers: two stacks that agree in both are compared key by key."""
     names = list(stack.layer)
     tables = [(layer.parts, sorted(layer.tables)) for layer in stack.layer.values()]
     return tables, cycle([names.index(name) for name in kinds_in_order(stack)])
 
 
 def _restructure(target: Raw, table: Raw, other_table: Raw) -> set[str]:
-    """Gives a stack the other's layer kinds and the tables they need; the keys that this takes."""
+    """Gives a stack the other's layer kinds and the tables they need; returns the changed keys."""
     replaced = {"layer", "pattern"}
     target["layer"] = deepcopy(other_table["layer"])
     target.pop("pattern", None)
     if "pattern" in other_table:
         target["pattern"] = other_table["pattern"]
-    if _counted(table, other_table):
+    if _fixes_number(table, other_table):
         target["n_layers"] = other_table["n_layers"]
         replaced.add("n_layers")
     for name in PART_TABLES:
@@ -302,24 +303,21 @@ def _restructure(target: Raw, table: Raw, other_table: Raw) -> set[str]:
     return replaced
 
 
-def _counted(table: Raw, other_table: Raw) -> bool:
-    """Whether a pattern does not repeat: it is that of a certain number of layers."""
-    return any(sum(_runs(stack.get("pattern", []))) == stack["n_layers"] for stack in (table, other_table))
+def _fixes_number(table: Raw, other_table: Raw) -> bool:
+    """Whether a pattern lists all layers of its stack instead of repeating, which fixes their number."""
 
+    def listed(pattern: list[str]) -> int:
+        return sum(int(item.partition("*")[0]) if "*" in item else 1 for item in pattern)
 
-def _runs(pattern: list[str]) -> list[int]:
-    return [int(item.partition("*")[0]) if "*" in item else 1 for item in pattern]
+    return any(listed(stack.get("pattern", [])) == stack["n_layers"] for stack in (table, other_table))
 
 
 def _layers_in_words(table: Raw) -> str:
-    """The layers of a stack in a few words."""
-    if "pattern" in table:
-        return ", ".join(table["pattern"])
-    return " + ".join(table["layer"]["layer"]["parts"])
+    return ", ".join(table["pattern"]) if "pattern" in table else " + ".join(table["layer"]["layer"]["parts"])
 
 
 def _effective_value(flat: Table, stack: StackSpec, path: str) -> Any:
-    """A key's value, also where it follows from others."""
+    """A key's value, also if it follows from other keys."""
     if path in flat:
         return flat[path]
     *sections, key = path.split(".")
@@ -333,7 +331,6 @@ def _effective_value(flat: Table, stack: StackSpec, path: str) -> Any:
 
 
 def _with(mine: Raw, change: _Change) -> Raw:
-    """The description with one change."""
     changed = deepcopy(mine)
     for path, value in change.edits:
         *sections, key = path.split(".")

@@ -23,7 +23,7 @@ from txcalc.planning.serving.rank_memory import RankBytes
 
 
 class CardSet(NamedTuple):
-    """Accelerators of one kind and their number; `bare`: a memory alone, without a speed."""
+    """Accelerators of one kind and their number; `bare`: only a memory size, without a speed."""
 
     accelerator: Accelerator
     number: int = 1
@@ -39,15 +39,15 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One model in one format on one set of accelerators, with one sequence at a context.
 
     asked            the format's name as the user gave it
-    need_bytes       that the fullest accelerator needs; `room_bytes`: that it has left (below 0: lacks)
-    short_bytes      that lack, on it or in RAM; None, as the two before: `refused` says why
-    tokens_per_s     of the sequence; None: the bandwidth is not known
-    in_ram           what is in the host's RAM, and the bytes left there (below 0: lacking)
-    best             of several formats of the model on these accelerators, the one to take
-    engine           whose memory it is, where one is named or runs the format on these accelerators
+    need_bytes       bytes that the fullest accelerator needs; `room_bytes`: bytes left on it (below 0: missing)
+    short_bytes      bytes missing on it or in RAM; None, as the two before, if `refused`
+    tokens_per_s     of the sequence; None if the bandwidth is not known
+    in_ram           the part of the model in host RAM; `ram_free_bytes`: bytes left there (below 0: missing)
+    best             whether it is the format to choose of several for the model on these accelerators
+    engine           the engine whose memory this is, if one is named or is the format's default
     kind             the model's: decoder, encoder …
-    listed           a language model that an engine serves; --all and CSV have the others too
-    known            how and where it is known, of a module that is measured
+    listed           a language model that an engine serves; --all and CSV include others
+    known            for a measured module, how and where the figures are known
     """
 
     model: str
@@ -73,7 +73,6 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @classmethod
     def refusal(cls, model: Model, weights: str, asked: str, gpu: str, context: int, why: str) -> ModelFit:
-        """Of a model that cannot be in a format on accelerators."""
         return cls(
             model=model.name, params=model.params, weights=weights, asked=asked, gpu=gpu, layout="", context=context,
             fits=False, need_bytes=None, room_bytes=None, short_bytes=None, tokens_per_s=None, refused=why,
@@ -87,12 +86,12 @@ def _listed(model: Model) -> bool:
 
 
 def shortage(room: int, ram_free: int | None) -> int:
-    """Bytes that lack on an accelerator or in RAM, of what is left on both; 0: it fits."""
+    """Bytes missing on an accelerator or in RAM, from the bytes left on both; 0 if it fits."""
     return max(0, -room, -(ram_free or 0))
 
 
 def checked_context(context: int) -> int:
-    """A context that can be. Errors: `InputError`."""
+    """The context. Errors: `InputError` if it is out of range."""
     if not 1 <= context <= MAX_TOKENS:
         raise InputError("options", [Fault("--context", context, f"a whole number from 1 to {MAX_TOKENS:,}")])
     return context
@@ -106,13 +105,13 @@ def need(model: Model, engine: EngineConfig, context: int) -> int:
 
 def needed_bytes(rank: RankBytes, context: int) -> int:
     """Bytes that a rank needs for one sequence."""
-    besides = max(rank.activations(context, 1).values()) + sum(rank.overheads.values())
-    return rank.weights_bytes + rank.pages_bytes(context) + besides
+    temporaries = max(rank.activations(context, 1).values()) + sum(rank.overheads.values())
+    return rank.weights_bytes + rank.pages_bytes(context) + temporaries
 
 
 class FormatFits:
-    """One model in one format with one sequence at a context, or at its own longest where that is shorter; `on` any
-    accelerators. `whole`: the model's ranks where nothing is in RAM, shared by its formats."""
+    """One model in one format with one sequence at a context, or at the model's longest if that is shorter. `whole`:
+    the model's sharding without offloading, shared by its formats."""
 
     def __init__(self, model: Model, engine: EngineConfig, context: int, whole: Sharding | None = None) -> None:
         self.model, self.engine = model, engine
@@ -121,14 +120,14 @@ class FormatFits:
         self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
 
     def on(self, card: CardSet) -> ModelFit:
-        """Several accelerators: tensor parallel where their link is known, else, and in llama.cpp, by layers; the other
-        way where the model cannot be split so."""
+        """The fit on a set of accelerators: tensor parallel if their link is known, else, and in llama.cpp, split by
+        layers; the other way if the model does not allow the first."""
         model, engine, offload, kind = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
         name = engine.weights.name
         try:
             tensor_parallel = bool(kind.link) and not (engine.memory and engine.memory.profile.rules.stages)
-            layout = self._laid(_split(self.sharding, card.number, tensor_parallel))
+            layout = self._supported(_split(self.sharding, card.number, tensor_parallel))
         except InputError as error:
             return ModelFit.refusal(model, name, engine.weights_name, card.name, self.length, str(error))
         text, ranks, needed = self.known[layout]
@@ -160,9 +159,9 @@ class FormatFits:
             listed=_listed(model),
         )
 
-    def _laid(self, ways: Iterable[Layout]) -> Layout:
-        """The first layout that the format and the engine support, with what its fullest GPU needs `known`. Errors:
-        `InputError`, the first layout's, where there is none."""
+    def _supported(self, ways: Iterable[Layout]) -> Layout:
+        """The first layout that the format and the engine support; stores its ranks and needed bytes in `known`.
+        Errors: the first layout's `InputError` if there is none."""
         refused: InputError | None = None
         for layout in ways:
             try:
@@ -179,14 +178,14 @@ class FormatFits:
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
     """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
-    # tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order
+    # tensor parallel, with expert parallelism, and by layers; without a link in reverse order
     ways = [Layout(tp=number), *[Layout(tp=number, ep=number)] * sharding.has_experts, Layout(pp=number)]
     best, *fallbacks = ways if linked else ways[::-1]
     first = sharding.faults(best)
     if not first:
         yield best
-    yield from (left := [layout for layout in fallbacks if not sharding.faults(layout)])
-    if first and not left:
+    yield from (possible := [layout for layout in fallbacks if not sharding.faults(layout)])
+    if first and not possible:
         raise InputError(sharding.model.name, [f"cannot be split over {number} accelerators", *first])
 
 
@@ -195,19 +194,19 @@ def step(
 ) -> float | None:
     """Seconds of a decode step of one sequence, achievable by the roofline. Without a known peak, arithmetic is not
     counted; None without a known link."""
-    for counted in (True, False):
-        known = accelerator if counted else replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
+    without_arithmetic = replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
+    for candidate in (accelerator, without_arithmetic):
         try:
-            return LayoutTime(model, sharding, layout, known, engine).step(1, context).achievable
+            return LayoutTime(model, sharding, layout, candidate, engine).step(1, context).achievable
         except InputError:
             continue
     return None
 
 
 class FitRequest(NamedTuple):
-    """The request for every model on every card.
+    """The options that hold for every model and card.
 
-    engine_named   an engine is named, or none
+    engine_named   whether an engine is named, or none
     ladder         stop at the first format that fits
     """
 
@@ -223,7 +222,7 @@ class FitRequest(NamedTuple):
 
 
 class ModelFits:
-    """A model on one card after the other; what is the same on all of them is made once."""
+    """A model on several cards; what does not depend on the card is computed once."""
 
     def __init__(self, model: Model, asked: FitRequest) -> None:
         self.model, self.asked, self.sharding = model, asked, Sharding(model)
@@ -231,7 +230,7 @@ class ModelFits:
         self.known: dict[str, FormatFits | InputError] = {}
 
     def within(self, name: str) -> FormatFits:
-        """The model in a format without a named engine, the same for all cards. Errors: `InputError`."""
+        """The model in a format without a named engine, for all cards. Errors: `InputError`."""
         if name not in self.known:
             asked = self.asked
             try:
@@ -245,22 +244,22 @@ class ModelFits:
         return known
 
     def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
-        """The model on a card in every format, offloading to RAM where needed and possible; `memory`: of the engine
-        that is named, or that is the default of some formats."""
+        """The model on a card in every format, offloading to RAM if needed and possible; `memory`: of the named engine,
+        or of one that is the default of some formats."""
         personal, discrete = is_personal(card.accelerator), not (card.bare or card.accelerator.unified)
         model, asked = self.model, self.asked
         fits = []
         for name in asked.formats:
             try:
-                form = self.within(name)
+                format_fits = self.within(name)
                 named = asked.engine_named
-                config = on_accelerator(form.engine, model, memory, asked.reserve, named, personal)
-                if config is not form.engine:
-                    form = FormatFits(model, config, asked.context, form.sharding)
-                fit = form.on(card)
+                config = on_accelerator(format_fits.engine, model, memory, asked.reserve, named, personal)
+                if config is not format_fits.engine:
+                    format_fits = FormatFits(model, config, asked.context, format_fits.sharding)
+                fit = format_fits.on(card)
                 if self.host and discrete and not fit.fits:
-                    number, length = card.number, form.length
-                    engine = with_offload(self.host, model, card.accelerator, form.engine, number, length, 1)
+                    number, length = card.number, format_fits.length
+                    engine = with_offload(self.host, model, card.accelerator, format_fits.engine, number, length, 1)
                     fit = FormatFits(model, engine, length).on(card)
             except InputError as error:
                 fit = ModelFit.refusal(model, name, name, card.name, asked.context, str(error))
@@ -271,13 +270,13 @@ class ModelFits:
         return [replace(fit, best=True) if fit is choice else fit for fit in fits]
 
 
-# Formats that are tried in turn unless some are given: as published, and those of most .gguf files.
+# Formats to try in turn by default: as published, and those of most .gguf files.
 LADDER = ("native", "Q8_0", "Q4_K_M")
 
 
 def best(fits: Sequence[ModelFit]) -> ModelFit:
-    """Of one model on one card in several formats, the first that fits without RAM; else the one that leaves most RAM;
-    else the one that lacks least."""
+    """The best of several formats for one model on one card: the first that fits without RAM; else the one that leaves
+    the most RAM; else the one with the fewest missing bytes."""
     fitting = [fit for fit in fits if fit.fits]
     if without_ram := next((fit for fit in fitting if not fit.in_ram), None):
         return without_ram

@@ -1,9 +1,9 @@
 """The cost of generating a text token by token, with and without the cache.
 
-A generation holds `context` tokens at its end: one pass over a prompt, then one for each further token. With the cache
-a pass works on its one token; without it on all of them, and computes again the keys and values of those before.
-Sums over passes are exact: a pass's cost is a polynomial of at most the second degree in the tokens, on pieces that end
-at the windows, and each piece is summed from its first three values.
+A generation has `context` tokens at its end: one pass over a prompt, then one pass per token. With the cache a pass
+computes its new token; without it all tokens, with the keys and values of earlier ones again. Sums over passes are
+exact: a pass's cost is a polynomial of at most the second degree in the tokens, on intervals that end at the windows,
+and each interval is summed from its first three values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ FLOPS = {"dense": "flops", "masked": "flops_masked"}
 
 
 class Generation(Struct, frozen=True):
-    """Generating one sequence of `context` tokens at its end.
+    """The generation of one sequence of `context` tokens.
 
     kv_computed     positions for which a layer computes K and V, over all passes
-    kv_redundant    of those without a cache, the ones that were known
+    kv_redundant    those computed again, without a cache
     flops           FLOPs of all passes
     """
 
@@ -42,9 +42,9 @@ class Generation(Struct, frozen=True):
 
 
 def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attention: str = "dense") -> list[Generation]:
-    """A generation for each context; logits of the last position alone, latents absorbed in passes of one token.
+    """A generation for each context; logits of the last position only, latents absorbed in passes of one token.
 
-    Errors: `InputError` for a model that is no decoder by itself, or a prompt longer than a context.
+    Errors: `InputError` for a model that is no plain decoder, or a prompt longer than a context.
     """
     prefills = _prefills(model)
     results = []
@@ -53,25 +53,25 @@ def generations(model: Model, contexts: Sequence[int], prompt: int = 1, attentio
             raise InputError("options", [Fault("--prompt", prompt, f"a whole number from 1 to {context:,} tokens")])
         quantity = FLOPS[attention]
         ends = _ends(prefills, context)
-        first = _whole(model, quantity)(prompt)
-        written = summed(_step(model, quantity), prompt, context - 1, ends)
-        uncached = summed(_whole(model, quantity), prompt, context, ends)
+        prompt_flops = _prefill_cost(model, quantity)(prompt)
+        steps = summed(_step_cost(model, quantity), prompt, context - 1, ends)
+        uncached = summed(_prefill_cost(model, quantity), prompt, context, ends)
         without = triangle(context) - triangle(prompt - 1)
         passes, redundant = context - prompt + 1, without - context
-        results.append(Generation(context, passes, context, without, redundant, first + written, uncached))
+        results.append(Generation(context, passes, context, without, redundant, prompt_flops + steps, uncached))
     return results
 
 
 class FlopsLaw(NamedTuple):
-    """FLOPs as a polynomial in n, the tokens held at the end, from `start` on: coefficients of n⁰, n¹ … over
-    `below`."""
+    """FLOPs as a polynomial in n, the tokens at the end, from `start` on: coefficients of n⁰, n¹ … over
+    `denominator`."""
 
     start: int
     coefficients: tuple[int, ...]
-    below: int
+    denominator: int
 
     def at(self, n: int) -> Fraction:
-        return Fraction(sum(factor * n**power for power, factor in enumerate(self.coefficients)), self.below)
+        return Fraction(sum(factor * n**power for power, factor in enumerate(self.coefficients)), self.denominator)
 
     def text(self) -> str:
         """`(5·n³ − 7·n)/3`."""
@@ -80,28 +80,25 @@ class FlopsLaw(NamedTuple):
             if factor:
                 sign = ((" + ", " − ") if terms else ("", "−"))[factor < 0]
                 terms += f"{sign}{abs(factor)}{power}"
-        return terms if self.below == 1 else f"({terms})/{self.below}"
+        return terms if self.denominator == 1 else f"({terms})/{self.denominator}"
 
 
 def laws(model: Model, prompt: int = 1, attention: str = "dense") -> tuple[FlopsLaw, FlopsLaw] | None:
-    """FLOPs with the cache and without it past every window; None where chunks of attention make them no polynomial."""
+    """FLOPs with the cache and without it, past every window; None if chunked attention makes them no polynomial."""
     prefills = _prefills(model)
     if prefills.chunk is not None:
         return None
     quantity = FLOPS[attention]
     start = max([prompt, *(window + 1 for window in prefills.windows)])
-    whole, step = _whole(model, quantity), _step(model, quantity)
-    ends = _ends(prefills, start + 4)
-    first = whole(prompt)
-    sums = [
-        (first + summed(step, prompt, n - 1, ends), summed(whole, prompt, n, ends)) for n in range(start, start + 5)
-    ]
-    with_cache, without = zip(*sums, strict=True)
+    prefill, step = _prefill_cost(model, quantity), _step_cost(model, quantity)
+    ends, lengths = _ends(prefills, start + 4), range(start, start + 5)
+    with_cache = [prefill(prompt) + summed(step, prompt, n - 1, ends) for n in lengths]
+    without = [summed(prefill, prompt, n, ends) for n in lengths]
     return _law(start, with_cache), _law(start, without)
 
 
 def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int]) -> int:
-    """Σ cost(n) over n = first … last, where cost is of at most the second degree between `ends`."""
+    """Σ cost(n) over n = first … last, for a cost of at most the second degree between `ends`."""
     total = 0
     starts = [first, *(end for end in sorted(set(ends)) if first < end <= last), last + 1]
     for low, high in pairwise(starts):
@@ -110,30 +107,30 @@ def summed(cost: Callable[[int], int], first: int, last: int, ends: Sequence[int
         if number <= 3:
             total += sum(values)
             continue
-        slope, bend = values[1] - values[0], values[2] - 2 * values[1] + values[0]
+        slope, curvature = values[1] - values[0], values[2] - 2 * values[1] + values[0]
         for n in {number // 2, number - 1}:
-            if cost(low + n) != values[0] + n * slope + comb(n, 2) * bend:
+            if cost(low + n) != values[0] + n * slope + comb(n, 2) * curvature:
                 raise ArithmeticError(f"not quadratic from {low} to {high - 1}")
-        total += number * values[0] + comb(number, 2) * slope + comb(number, 3) * bend
+        total += number * values[0] + comb(number, 2) * slope + comb(number, 3) * curvature
     return total
 
 
 def _prefills(model: Model) -> Prefills:
     if model.has_encoder_apart or model.description.kind != "decoder":
-        raise InputError(model.name, ["is not a decoder alone: generation without a cache is not counted"])
+        raise InputError(model.name, ["is not a plain decoder: generation without a cache is not counted"])
     return lengths(model, logits="last")
 
 
-def _whole(model: Model, quantity: str) -> Callable[[int], int]:
+def _prefill_cost(model: Model, quantity: str) -> Callable[[int], int]:
     return lambda tokens: model.ledger(tokens=tokens, logits="last").total(quantity)
 
 
-def _step(model: Model, quantity: str) -> Callable[[int], int]:
+def _step_cost(model: Model, quantity: str) -> Callable[[int], int]:
     return lambda past: model.ledger(past=past, logits="last", mla="absorbed").total(quantity)
 
 
 def _ends(prefills: Prefills, last: int) -> list[int]:
-    """Lengths from which another polynomial may hold: every window's, and every chunk's end."""
+    """Lengths at which the polynomial may change: every window, and the end of every chunk."""
     return [*prefills.windows, *(range(0, last + 1, prefills.chunk) if prefills.chunk is not None else ())]
 
 
@@ -155,5 +152,5 @@ def _law(start: int, values: Sequence[int]) -> FlopsLaw:
         for power, factor in enumerate(basis):
             shifted[power] -= factor * (start + k)
         basis = [factor / (k + 1) for factor in shifted]
-    below = lcm(*(factor.denominator for factor in total))
-    return FlopsLaw(start, tuple(int(factor * below) for factor in total), below)
+    denominator = lcm(*(factor.denominator for factor in total))
+    return FlopsLaw(start, tuple(int(factor * denominator) for factor in total), denominator)

@@ -1,8 +1,8 @@
 """Initial values of the parameters for training: the standard deviation of each kind.
 
-Matrices and tables from N(0, 0.02²), biases and sinks 0, norms 1 (GPT-2, Radford et al. 2019; BERT, Llama, most since).
-What a pre-norm block adds to the residual stream is smaller by 1/√(its stack's branches): GPT-2's 1/√(2·N) of N layers,
-so that the stream's variance does not grow with them.
+Matrices and tables start from N(0, 0.02²), biases and sinks at 0, norms at 1 (GPT-2, Radford et al. 2019; BERT, Llama
+and most others). The output projections of pre-norm branches are scaled by 1/√(branches of the stack), GPT-2's 1/√(2·N)
+of N layers, so that the residual stream's variance does not grow with depth.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ STD = Fraction(2, 100)
 
 
 class InitialValues(Struct, frozen=True):
-    """Parameters that begin alike: how many, the rule in words, and their standard deviation (0: all are one value;
-    None: by a rule of the part's own)."""
+    """Parameters with the same initial values: their number, the rule in words, and the standard deviation (0: one
+    constant; None: a rule of the part's own)."""
 
     parts: tuple[str, ...]
     rule: str
@@ -28,7 +28,7 @@ class InitialValues(Struct, frozen=True):
 
 
 def initial_values(model: Model) -> tuple[InitialValues, ...]:
-    """Every parameter once, by what it begins with."""
+    """Every parameter once, by its initial values."""
     by_rule: dict[tuple[str, float | None], tuple[dict[str, None], int]] = {}
     branches = _branches(model)
     for entry in model.ledger():
@@ -43,22 +43,21 @@ def initial_values(model: Model) -> tuple[InitialValues, ...]:
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
-    begins = entry.leaf.initial_value(weight)
-    # One of a product's experts, or what an adapter stands beside, does what that product does.
+    initial = entry.leaf.initial_value(weight)
+    # An expert, or the base of an adapter, has the duty of its product.
     duty = next((step.duty for step in reversed(entry.steps) if step.duty not in ("expert", "base")), "")
-    if begins == "own" or duty == "steps":
+    if initial == "own" or duty == "steps":
         return "as the mixer's paper has it", None
-    if begins != "normal":
-        return {"one": "1", "zero": "0"}[begins], 0.0
+    if initial != "normal":
+        return {"one": "1", "zero": "0"}[initial], 0.0
     if duty == "writes" and branches:
         return f"N(0, σ²), σ = 0.02/√{branches}", float(STD) / branches**0.5
     return "N(0, σ²), σ = 0.02", float(STD)
 
 
 def _branches(model: Model) -> dict[str, int]:
-    """Branches of each stack whose norms do not stand after the sums, by the half of the model that it is."""
-    halves = model.description.stacks
+    """The number of branches of each stack, by its name, except in blocks with a norm after the sum."""
     return {
-        half: sum(group.count * len(group.block.branches) * (not group.block.norm_after_sum) for group in stack.groups)
-        for half, stack in zip(halves, model.root.stacks, strict=True)
+        name: sum(group.count * len(group.block.branches) * (not group.block.norm_after_sum) for group in stack.groups)
+        for name, stack in zip(model.description.stacks, model.root.stacks, strict=True)
     }

@@ -1,7 +1,7 @@
-"""A layout: over how many accelerators each kind of parallelism spreads a model, and where the ranks stand.
+"""A layout: the degree of each kind of parallelism, and the placement of ranks on nodes.
 
-Ranks are numbered as Megatron-LM and torchtitan number them: those of tp are neighbours, then cp, fsdp, dp, and stages
-of pp are farthest apart. So a group of ranks lies within a node, or reaches over several, by its size and its stride.
+Ranks are numbered as in Megatron-LM and torchtitan: tp varies fastest, then cp, fsdp, dp, and pp slowest. The size and
+the stride of a group of ranks therefore decide whether it is within a node or spans several.
 Source   Narayanan et al. 2021 (arXiv 2104.04473), section 3; Liang et al. 2024 (arXiv 2410.06511), section 2
 """
 
@@ -21,9 +21,9 @@ from msgspec.structs import replace
 from txcalc.errors import Fault, InputError, meant, nearest
 from txcalc.num import ceil_div
 
-MOST = 1 << 16
-ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart
-# A server's copies of a model are apart, each with its stages side by side.
+MAX_DEGREE = 1 << 16
+ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from the fastest to the slowest varying axis
+# In a server, the stages of each replica are neighbours.
 SERVING_ORDER = ("tp", "cp", "pp", "fsdp", "dp")
 
 
@@ -36,13 +36,13 @@ class Group(NamedTuple):
 
     @property
     def crosses(self) -> bool:
-        """Whether it reaches over several nodes."""
+        """Whether it spans several nodes."""
         return self.local < self.size
 
 
 def filled(node: int, ranks: int) -> int:
-    """Ranks per node of `node` accelerators: the same on each of the fewest nodes that hold all ranks, as launchers
-    start them (64 of 72 for 256 ranks on four nodes), or `node` if they do not divide evenly.
+    """Ranks per node of `node` accelerators: equal on the fewest nodes that hold all ranks, as launchers start them (64
+    of 72 for 256 ranks on four nodes), or `node` if they do not divide evenly.
 
     Source   torchrun's --nproc-per-node and Slurm's --ntasks-per-node, one number for all nodes
     """
@@ -53,12 +53,12 @@ def filled(node: int, ranks: int) -> int:
 @lru_cache(maxsize=4096)
 def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     """Over all groups of `size` ranks, `stride` apart: the fewest ranks that a group has in a node, and the most nodes
-    that a group spans. A node between a group's first and last holds no fewer than the first of some other group, which
-    begins up to a stride later."""
+    that a group spans. Only a group's first and last node matter: a node between them has at least as many of its ranks
+    as the first node of a group that starts less than a stride later."""
     node = filled(node, ranks)
     if size == 1 or stride >= node:
         return 1, size
-    firsts = {  # in its node, of every group's first rank
+    firsts = {  # positions of the groups' first ranks within their nodes
         (block + offset) % node
         for block in islice(range(0, ranks, size * stride), node)
         for offset in range(stride)
@@ -75,19 +75,20 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
 class Layout(Struct, frozen=True, kw_only=True, dict=True):
     """tp · pp · cp · dp · fsdp accelerators.
 
-    tp     tensor parallel: heads, feed-forward columns and vocabulary are split over tp ranks
-    sp     sequence parallel: between the branches of a layer, where nothing is split by tp, its ranks hold a share of
-           the positions each; tp, or 1 for not
-    pp     pipeline parallel: the layers are cut into stages on pp ranks
-    vpp    stages of each rank of a pipeline (interleaved)
-    dp     data parallel: dp copies of everything but the experts, each with sequences of its own
-    fsdp   fully sharded data parallel: ranks with sequences of their own that hold a share of every weight each and
-           gather it when it is used; with dp above 1 there are dp copies of such groups (hybrid sharding)
-    cp     context parallel: the positions of a sequence are split over cp ranks; with --framework fsdp2 these
-           hold a share of every weight each, as those of fsdp do
-    ep     expert parallel: whole experts are spread over ep ranks of a stage, whatever else these are; 1: experts are
-           split like any feed-forward
-    etp    ranks over which one expert is split; None: tp/ep where ep < tp, else 1
+    tp     tensor parallel: heads, feed-forward columns and vocabulary are sharded over tp ranks
+    sp     sequence parallel: between the branches of a layer, outside tp's region, positions are sharded over tp's
+           ranks; tp, or 1 without
+    pp     pipeline parallel: the layers are partitioned into stages on pp ranks
+    vpp    stages per rank of a pipeline (interleaved)
+    dp     data parallel: dp replicas of everything except experts, each with its own sequences
+    fsdp   fully sharded data parallel: every weight is sharded over ranks with their own sequences, which gather it
+    when
+           it is used; with dp above 1 there are dp replicas of such groups (hybrid sharding)
+    cp     context parallel: the positions of a sequence are sharded over cp ranks; with --framework fsdp2 every weight
+           is sharded over these too
+    ep     expert parallel: unsharded experts are distributed over ep ranks of a stage, of any axis; 1: experts are
+           sharded like any feed-forward
+    etp    ranks over which one expert is sharded; None: tp/ep if ep < tp, else 1
     """
 
     tp: int = 1
@@ -106,47 +107,47 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
 
     @property
     def stage(self) -> int:
-        """Ranks of one stage of a pipeline."""
+        """Ranks per pipeline stage."""
         return self.tp * self.cp * self.copies
 
     @property
     def copies(self) -> int:
-        """Ranks, or groups of them, with sequences of their own."""
+        """Ranks, or groups of ranks, with their own sequences."""
         return self.dp * self.fsdp
 
     @property
     def expert_ways(self) -> int:
-        """Ranks over which one expert is split."""
+        """Ranks over which one expert is sharded."""
         return max(1, self.tp // self.ep) if self.etp is None else self.etp
 
     @property
     def expert_group(self) -> int:
-        """Neighbouring ranks of a stage that hold every expert once between them."""
+        """Neighbouring ranks of a stage that together have every expert once."""
         return self.ep * self.expert_ways
 
     @cached_property
     def sharing(self) -> int:
-        """Copies of the rest that experts are spread over."""
+        """Replicas of other weights over which experts are distributed."""
         return max(1, self.expert_group // self.tp)
 
     @property
     def exchanges(self) -> bool:
-        """Whether tokens are sent to their experts: these are spread over others than the ranks of tp, which all have
-        the same tokens."""
+        """Whether tokens are dispatched to experts: they are distributed over other ranks than tp's, which all have the
+        same tokens."""
         return self.expert_group != self.tp
 
     @cached_property
     def replica(self) -> Layout:
-        """One of its `dp` copies."""
+        """One of its `dp` replicas."""
         return self.replace(dp=1)
 
     @cached_property
     def uncut(self) -> Layout:
-        """The same without a pipeline."""
+        """The layout without a pipeline."""
         return self.replace(pp=1)
 
     def replace(self, **ways: int) -> Layout:
-        """The same with other numbers."""
+        """The layout with other degrees."""
         return replace(self, **ways)
 
     @cached_property
@@ -154,7 +155,7 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
         return {name: getattr(self, name) for name in AXES}
 
     def record(self) -> dict[str, int]:
-        """tp, pp, dp and ep, and others that are not 1."""
+        """The degrees of tp, pp, dp and ep, and all others above 1."""
         return {
             name: number
             for name, number in self._numbers.items()
@@ -176,46 +177,45 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
             return Group(size, self._together(size, step, filled(node, self.gpus), order))
         stride = prod(getattr(self, name) for name in order[: order.index(axis)])
         fewest, nodes = standing(size, stride, node, self.gpus)
-        return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # stages hand on one after the other
+        return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # each stage sends to the next
 
     def ends(self, node: int | None) -> Group:
-        """A rank of the first stage and its fellow of the last."""
+        """A rank of the first stage and the corresponding rank of the last."""
         return Group(2, 2 if node is None else standing(2, (self.pp - 1) * self.stage, node, self.gpus)[0])
 
     def _together(self, size: int, step: int, node: int, order: tuple[str, ...]) -> int:
-        """Of all groups of `size` ranks of a stage, `step` apart in it: the fewest ranks that stand in one node."""
-        axes = [name for name in order if name != "pp"]
+        """Over all groups of `size` ranks of a stage, `step` apart in it: the fewest ranks of a group in one node."""
         stride = prod(getattr(self, name) for name in order[: order.index("pp")])
-        places = [self._place(member, axes, order) for member in range(self.gpus // self.pp)]
-        firsts = [block + offset for block in range(0, len(places), size * step) for offset in range(step)]
-        groups = [places[first : first + size * step : step] for first in firsts]
+        ranks = [self._first_stage_rank(index, order) for index in range(self.gpus // self.pp)]
+        firsts = [block + offset for block in range(0, len(ranks), size * step) for offset in range(step)]
+        groups = [ranks[first : first + size * step : step] for first in firsts]
         shifts = [stage * stride for stage in range(self.pp)]
         return min(
-            min(Counter((place + shift) // node for place in group).values()) for group in groups for shift in shifts
+            min(Counter((rank + shift) // node for rank in group).values()) for group in groups for shift in shifts
         )
 
-    def _place(self, member: int, axes: list[str], order: tuple[str, ...]) -> int:
-        """The number among all ranks of the i-th of those that differ in some axes alone."""
-        place, stride = 0, 1
+    def _first_stage_rank(self, index: int, order: tuple[str, ...]) -> int:
+        """The number of the first stage's rank with this index in its stage."""
+        rank, stride = 0, 1
         for name in order:
             ways = getattr(self, name)
-            if name in axes:
-                member, digit = divmod(member, ways)
-                place += digit * stride
+            if name != "pp":
+                index, digit = divmod(index, ways)
+                rank += digit * stride
             stride *= ways
-        return place
+        return rank
 
-    def not_numbers(self) -> list[Fault | str]:
-        """The fields that are no whole numbers above 0."""
+    def invalid_degrees(self) -> list[Fault | str]:
+        """Faults of degrees that are no whole numbers above 0."""
         return [
-            Fault(name, number, f"a whole number from 1 to {MOST:,}")
+            Fault(name, number, f"a whole number from 1 to {MAX_DEGREE:,}")
             for name, number in self._numbers.items()
-            if not (type(number) is int and 1 <= number <= MOST) and not (name == "etp" and number is None)
+            if not (type(number) is int and 1 <= number <= MAX_DEGREE) and not (name == "etp" and number is None)
         ]
 
     def faults(self) -> list[Fault | str]:
-        """Why there is no such layout, whatever the model; [] where there is."""
-        if faults := self.not_numbers():
+        """Why the layout is impossible for any model; [] if it is possible."""
+        if faults := self.invalid_degrees():
             return faults
         if self.sp not in (1, self.tp):
             faults.append(Fault("sp", self.sp, f"1 or tp = {self.tp}, whose ranks split the positions"))
@@ -243,14 +243,14 @@ class Layout(Struct, frozen=True, kw_only=True, dict=True):
         return " ".join(axes) or "one GPU"
 
     def _is_stated(self, name: str) -> bool:
-        """Whether an axis of 1 is another layout than without it: an expert that is not split where tp is."""
+        """Whether a degree of 1 must be written: etp=1, if the default shards experts."""
         return name == "etp" and self.etp is not None and self.etp != max(1, self.tp // self.ep)
 
 
 AXES = Layout.__struct_fields__
 SERVING = ("tp", "pp", "dp", "ep")
-# What a server has no use for, and why.
-UNSERVED: Mapping[str, str] = {
+# Axes that are only for training, and why.
+TRAINING_AXES: Mapping[str, str] = {
     "sp": "1: sequence parallelism saves activations for backward, which a server does not keep",
     "vpp": "1: interleaved stages fill the bubble of training's backward; a server's stages are contiguous",
     "fsdp": "1: a server keeps its weights; gathering them for every step is for training",
@@ -258,23 +258,19 @@ UNSERVED: Mapping[str, str] = {
 }
 
 
-def unserved(layout: Layout) -> list[Fault | str]:
-    """What of a layout is for training only."""
+def serving_faults(layout: Layout) -> list[Fault | str]:
+    """Faults of degrees that are only for training."""
     faults: list[Fault | str] = [
-        Fault(name, n, why) for name, why in UNSERVED.items() if (n := getattr(layout, name)) not in (1, None)
+        Fault(name, n, why) for name, why in TRAINING_AXES.items() if (n := getattr(layout, name)) not in (1, None)
     ]
-    if layout.etp is not None and layout.expert_group not in (layout.tp, every := layout.tp * layout.dp):
-        faults.append(
-            Fault("ep · etp", layout.expert_group, f"tp = {layout.tp}, or tp · dp = {every} that share experts")
-        )
+    tp, ranks = layout.tp, layout.tp * layout.dp
+    if layout.etp is not None and layout.expert_group not in (tp, ranks):
+        faults.append(Fault("ep · etp", layout.expert_group, f"tp = {tp}, or tp · dp = {ranks} that share experts"))
     return faults
 
 
 def parse_layout(text: str) -> Layout:
-    """`tp=8,pp=16,dp=64` as a layout; what is not named is 1.
-
-    Errors: `InputError` with every fault at once.
-    """
+    """`tp=8,pp=16,dp=64` as a layout; other degrees are 1. Errors: `InputError` with every fault."""
     sizes: dict[str, Any] = {}
     faults: list[Fault | str] = []
     for pair in text.split(","):
@@ -295,7 +291,7 @@ def parse_layout(text: str) -> Layout:
 
 
 def read_layout(value: Layout | str) -> Layout:
-    """A layout, also of a text. Errors: `InputError` with every fault."""
+    """A layout, from a layout or its text. Errors: `InputError` with every fault."""
     if isinstance(value, str):
         return parse_layout(value)
     if faults := value.faults():

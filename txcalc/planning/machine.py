@@ -1,9 +1,9 @@
-"""The machine that a model is served or trained on: accelerators in nodes, their kernels, links and hosts,
-and the messages that ranks send.
+"""The machine that a model is served or trained on: accelerators in nodes, their kernels, links and hosts, and the
+messages that ranks send.
 
-The time of a kernel follows the curve of its class (`curves.Curve`), which is fitted to measured kernels: those of the
-engine if there are any. The time of a message follows the communication library (`Library`): serving and training
-time a message alike where their libraries are the same.
+The time of a kernel follows the curve of its class (`curves.Curve`), which is fitted to measured kernels, to the
+engine's if there are any. The time of a message follows the communication library (`Library`): with the same library, a
+message takes the same time in serving and in training.
 Source   Williams et al. 2009 (roofline)
 """
 
@@ -23,17 +23,18 @@ from txcalc.num import ceil_div
 from txcalc.planning.layout import Group, standing
 from txcalc.units import bits_of
 
-# Ranks of one node up to which engines exchange tokens of experts by an all-gather and a reduce-scatter, unless told:
-# vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM but in racks.
+# Up to this number of ranks in a node, engines exchange experts' tokens by an all-gather and a reduce-scatter by
+# default: vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM except in
+# racks.
 GATHERED = 8
 NODE = 8  # accelerators that usually share a link
 SLOT = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
 PCIE_5 = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
-RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
+RINGS = "all_reduce", "all_gather", "reduce_scatter"  # ring collectives
 
 
 def slow_link(accelerator: Accelerator) -> str:
-    """How GPUs are linked, where it is no faster than PCIe 5.0, and which option changes it; "" for faster links."""
+    """A note on a link no faster than PCIe 5.0, with the option that changes it; "" for faster links."""
     if not accelerator.link or accelerator.link > PCIE_5:
         return ""
     rate, source = f"{accelerator.link / 1e9:g} GB/s", accelerator.sources.get("link", "")
@@ -45,10 +46,10 @@ def slow_link(accelerator: Accelerator) -> str:
 
 
 class Message(NamedTuple):
-    """A collective, or what one rank sends to the next.
+    """A collective, or the tensors that one rank sends to the next.
 
     sent    bytes that each rank sends
-    pieces  collectives that it consists of
+    pieces  number of collectives
     across  bytes that leave the node; None: an even share
     """
 
@@ -67,7 +68,7 @@ def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
 
 def relayed(group: Group, token_bytes: float, choices: float) -> Message:
     """An all-to-all of `token_bytes` of tokens, each with `choices` experts: a token is sent once to each node with any
-    of its experts, to the rank of the same number, which forwards it once to each rank of its node that needs it.
+    of its experts, to the rank of the same index, which forwards it once to each rank of its node that needs it.
 
     Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
     """
@@ -79,14 +80,14 @@ def relayed(group: Group, token_bytes: float, choices: float) -> Message:
 
 
 def datasheet_seconds(accelerator: Accelerator, message: Message, least: bool = False) -> float:
-    """Seconds of a message at datasheet rates: links within nodes and between them work at the same time, and the
-    slower decides.
+    """Seconds of a message at datasheet rates: links within nodes and between them work concurrently, and the slower
+    decides.
 
-    A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
-    the other node has does); in an all-to-all every rank sends to all others alike, over its own. What a pipeline stage
-    sends to the next is the mean over all stages, some of which share a node; without a link it goes through the host's
-    memory (at least: PCIe 5.0 of sixteen lanes).
-    Errors: `InputError` where a link is needed and not known.
+    A ring enters and leaves a node once, over the network cards of all its ranks there (at `least`, only bytes that no
+    rank of the other node has); in an all-to-all every rank sends equally to all others, over its own card. A message
+    between pipeline stages is the mean over all stages, some of which share a node; without a link it passes through
+    host memory (at `least`, over PCIe 5.0 of sixteen lanes).
+    Errors: `InputError` if a needed link is not known.
     """
     kind, group, sent, _, across = message
     if kind == "send" and accelerator.link is None and not group.crosses:
@@ -107,7 +108,7 @@ def datasheet_seconds(accelerator: Accelerator, message: Message, least: bool = 
 
 
 class LibrarySource(Struct, frozen=True):
-    """What sends a message, and where its figures are from."""
+    """The library that sends a message, and the source of its figures."""
 
     library: str
     source: str
@@ -122,21 +123,21 @@ class Library(Struct, frozen=True):
 
     @abstractmethod
     def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
-        """What sends a kind of message to a group."""
+        """The library that sends a kind of message to a group."""
 
 
-# What NCCL's large messages reach of a link: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100.
+# The share of a link's rate that NCCL's large messages reach: 367.61 of 450 GB/s on 8 × H200, 77 % to 83 % on 8 × A100.
 LINK_SHARE = 0.82
-# Seconds of its start, and of a hop within a node and one between two, of rings and of trees: baseLat, hwLat.
+# Seconds of a start, and of a hop (within a node, between nodes) of rings and of trees: NCCL's baseLat and hwLat.
 START, RING, TREE = 14e-6, (1.9e-6, 4.0e-6), (1.25e-6, 8.5e-6)
 
 
 class Nccl(Library, frozen=True):
-    """NCCL as frameworks call it: a share of the links' rate, and for every collective, however small, what NCCL's own
-    cost model gives its LL128 protocol.
+    """NCCL as frameworks call it: a share of the links' rate, and for every collective of any size the latency of the
+    LL128 protocol in NCCL's own cost model.
 
-    busbw   bytes per second that rings between nodes reach at most, as nccl-tests measure it: of each group of ranks,
-            however many of a node's network cards it has
+    busbw   bytes per second that rings between nodes reach at most, as measured by nccl-tests: for each group of ranks,
+            with any number of a node's network cards
     """
 
     busbw: float = inf
@@ -148,17 +149,16 @@ class Nccl(Library, frozen=True):
         return max(rated, least) + message.pieces * self.latency(message)
 
     def latency(self, message: Message) -> float:
-        """Seconds of one piece of a collective, however small it is: the ring's, or of an all-reduce the tree's if that
-        is less."""
+        """Seconds of one collective of any size: the ring's, or for an all-reduce the tree's if that is less."""
         size, local = message.group
         nodes = ceil_div(size, local)
         hops = nodes if nodes > 1 else 0  # between nodes
         if message.kind not in RINGS:
             return START + (RING[1] if hops else RING[0])
-        around = max(0, size - 1 - hops) * RING[0] + hops * RING[1]
+        ring_s = max(0, size - 1 - hops) * RING[0] + hops * RING[1]
         if message.kind != "all_reduce":
-            return START + around
-        return START + 2 * min(around, (local - 1) * TREE[0] + log2(nodes) * TREE[1])
+            return START + ring_s
+        return START + 2 * min(ring_s, (local - 1) * TREE[0] + log2(nodes) * TREE[1])
 
     def source(self, accelerator: Accelerator, kind: str, group: Group) -> LibrarySource:
         latencies = "latency: NCCL 2.2x, src/graph/tuning.cc"
@@ -167,13 +167,13 @@ class Nccl(Library, frozen=True):
 
 
 class EngineCollectives(Library, frozen=True):
-    """What serving engines send. Within a node they replay captured graphs, measured kernel by kernel
+    """Collectives of serving engines. Within a node they replay captured graphs, with measured kernels
     (`Efficiency.links`): the engine's all-reduce (TensorRT-LLM, vLLM and SGLang each have one), and NCCL for every
-    other collective. Between nodes they call NCCL as frameworks do: in the engine's all-reduce ranks write into each
-    other's memory, which works only within a node.
+    other collective. Between nodes they call NCCL as frameworks do, since ranks of the engine's all-reduce write into
+    each other's memory, which works only within a node.
 
     Source   vLLM, distributed/device_communicators/custom_all_reduce.py: disabled for a group over several nodes, and
-             for more than two GPUs on a shared bus (PCIe), where NCCL is what was measured
+             for more than two GPUs on a shared bus (PCIe), where the measurements are of NCCL
     """
 
     def seconds(self, accelerator: Accelerator, message: Message) -> float:
@@ -194,8 +194,8 @@ class EngineCollectives(Library, frozen=True):
 
 
 class Datasheet(Library, frozen=True):
-    """No library but a lower bound: every byte at the datasheet's rate, of an all-reduce its message once, as a switch
-    that reduces can do."""
+    """A lower bound instead of a library: every byte at the datasheet's rate; an all-reduce sends its message once, as
+    with a switch that reduces."""
 
     def seconds(self, accelerator: Accelerator, message: Message) -> float:
         if message.kind == "all_reduce":
@@ -210,16 +210,16 @@ class Datasheet(Library, frozen=True):
 NCCL, ENGINE_COLLECTIVES, DATASHEET = Nccl(), EngineCollectives(), Datasheet()
 
 
-# Share of an A100's peak that FlashAttention reaches: the middle of 25 to 40 % (1) and of 50 to 73 % (2). On newer
+# The share of an A100's peak that FlashAttention reaches: the middle of 25 to 40 % (1) and of 50 to 73 % (2). On newer
 # accelerators, whose new instructions it does not use, it reaches `NEWER` times this share: 335 of an H100's 989
 # TFLOP/s, against 73 % of an A100's peak (Dao 2023, arXiv 2307.08691, abstract, sections 1 and 4.1).
 FLASH = {"flash1": 0.325, "flash2": 0.615}
 OLDER = ("ampere", "ada")
 NEWER = 335 / 989 / 0.73
 
-# Seconds that compute loses per second of a concurrent collective: they share multiprocessors, memory and power. On
-# average compute took 18.9 % longer with concurrent collectives than alone, and running both in sequence took 10.2 %
-# longer than running them concurrently: collectives alone took 0.310 of the time of compute alone (1.189 * 1.102 - 1).
+# Seconds that compute loses per second of a concurrent collective, since they share multiprocessors, memory and power.
+# On average, concurrent collectives slowed compute by 18.9 %, and running both in sequence took 10.2 % longer than
+# running them concurrently: collectives took 0.310 of the time of compute (1.189 * 1.102 - 1).
 # Lee et al. 2025 (arXiv 2507.03114, abstract): GPT-3 and Llama training steps on 4 A100, H100, MI210 or MI250.
 SLOWED = 0.189 / (1.189 * 1.102 - 1)
 
@@ -234,19 +234,19 @@ CONTEXT = 512 << 20
 
 
 def allocatable(accelerator: Accelerator) -> int:
-    """Bytes that PyTorch can allocate on an accelerator: what a process sees, of NVIDIA's without the CUDA context."""
+    """Bytes that PyTorch can allocate on an accelerator: those that a process sees, minus NVIDIA's CUDA context."""
     return max(0, accelerator.visible - (CONTEXT if accelerator.vendor == "NVIDIA" else 0))
 
 
 class Machine(Struct, frozen=True):
-    """Where a model runs.
+    """The machine on which a model runs.
 
-    accelerator  with the node and the link between nodes that it is sold with, or those that were said
-    products     dtype that linear layers multiply in
-    overlap      whether collectives go on beside compute, where the framework lets them
+    accelerator  with the node and the link between nodes that it is sold with, or requested ones
+    products     dtype of linear layers' products
+    overlap      whether collectives overlap with compute if the framework allows it
     host         bytes per second one way between an accelerator and its host
-    engine       whose kernels it runs; "": those that engines have in common
-    library      of its communication
+    engine       the engine whose kernels run; "": kernels that engines have in common
+    library      of communication
     waits        seconds that both stages are blocked before a message between them: of activations, of gradients
     """
 
@@ -268,9 +268,9 @@ class Machine(Struct, frozen=True):
         overlap: bool = True,
         host: int | None = None,
     ) -> Machine:
-        """`node` accelerators share links, and each has `network` bytes per second to other nodes, one way; None: as it
-        is sold; `host` a second one way to its host. Errors: `InputError` for a node of none, a link of nothing,
-        and a dtype whose peak is not known."""
+        """`node` accelerators share links, and each has `network` bytes per second one way to other nodes (None: as it
+        is sold) and `host` bytes per second one way to its host. Errors: `InputError` for a node or rate below 1, and
+        for a dtype whose peak is not known."""
         peak(accelerator, products)
         if host is not None and host < 1:
             raise InputError("--host-link", [Fault("--host-link", host, "a rate above 0")])
@@ -282,17 +282,16 @@ class Machine(Struct, frozen=True):
         return self.accelerator.node
 
     def library_source(self, kind: str, group: Group) -> LibrarySource:
-        """What sends a kind of message to a group."""
+        """The library that sends a kind of message to a group."""
         return self.library.source(self.accelerator, kind, group)
 
     @staticmethod
     def lost(collectives: float, compute: float) -> float:
-        """Seconds that compute of `compute` seconds takes longer next to `collectives` seconds of concurrent
-        collectives."""
+        """Seconds by which concurrent collectives of `collectives` seconds prolong `compute` seconds of compute."""
         return max(SLOWED * collectives, collectives - compute)
 
     def group(self, size: int, stride: int, ranks: int) -> Group:
-        """A group of `size` out of `ranks` ranks, `stride` apart."""
+        """A group of `size` ranks, `stride` apart, out of `ranks`."""
         return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 
 
@@ -309,24 +308,24 @@ class Kernels:
         self._peaks = {dtype: float(peak(self.accelerator, dtype)) for dtype in {wide, machine.products}}
 
     def curve(self, kind: str, name: str, layers: Mapping[str, int] | None = None) -> Curve:
-        """The curve of a class of kernels: the engine's own, where they were measured on this accelerator. `layers`: as
-        in `Efficiency.curve`."""
+        """The curve of a class of kernels: the engine's own if they were measured on this accelerator. `layers`: as in
+        `Efficiency.curve`."""
         return self.efficiency.curve(kind, name, self.machine.engine, layers)
 
     @property
     def source(self) -> str:
-        """Where products' and attention's rates are from."""
+        """The sources of the rates of products and attention."""
         names = ("matmul", self.machine.products), ("attention", "prefill")
         keys = (self.efficiency.named(kind, name, self.machine.engine) for kind, name in names)
         return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
 
     def dtype(self, matrix: tuple[int, int] | None) -> str:
-        """What a product by a matrix multiplies in: 8 bits take only sizes that are multiples of 16.
+        """The dtype of a product with a matrix: 8-bit kernels take only sizes that are multiples of 16.
 
         Source   torch._scaled_mm; torchtitan b5bcd76c, components/quantization/utils.py, module_filter_fn
         """
-        narrow = bits_of(self.machine.products) < 16
-        return self.wide if narrow and any(size % 16 for size in matrix or ()) else self.machine.products
+        in_8_bits = bits_of(self.machine.products) < 16
+        return self.wide if in_8_bits and any(size % 16 for size in matrix or ()) else self.machine.products
 
     def product(
         self,
@@ -338,19 +337,19 @@ class Kernels:
         kind: str = "matmul",
         matrix: tuple[int, int] | None = None,
     ) -> float:
-        """Seconds of `starts` matrix products of `flops` FLOPs and `size` bytes together, with inner size `depth`.
-        `rows` of the input are quantised first, if products are narrower than their inputs. `matrix`: (inputs,
+        """Seconds of `starts` matrix products with `flops` FLOPs and `size` bytes in total, and inner size `depth`.
+        `rows` of the input are quantised first, if products have fewer bits than their inputs. `matrix`: (inputs,
         outputs), whose rows set the alignment of memory reads."""
         dtype = self.dtype(matrix)
         curve = self.curve(kind, dtype)
         curve = curve.of_matrix(matrix, bits_of(dtype)) if matrix else curve
         compute = flops / self._peaks[dtype] / curve.compute
         memory = size / self.bandwidth / curve.memory
-        passes = self.curve("matmul", dtype).quantise  # experts' inputs as any other's
-        narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(dtype)) / 8
+        passes = self.curve("matmul", dtype).quantise  # the same for experts' inputs
+        quantised = passes * rows * depth * (bits_of(self.wide) + bits_of(dtype)) / 8
         seconds: float = curve.blended(memory, compute)
         seconds += starts * (curve.start_s + curve.depth_s * depth)
-        return seconds + narrowed / self.bandwidth / self.memory_share
+        return seconds + quantised / self.bandwidth / self.memory_share
 
     def aligned(self, matrix: tuple[int, int], kind: str = "matmul") -> float:
         """The rate of a large product with this matrix over that of one with rows of multiples of 16 bytes."""
@@ -360,8 +359,9 @@ class Kernels:
     def core(
         self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool, backward: bool = False
     ) -> float:
-        """Attention in one kernel, of `flops` forward; `score` FLOPs of one pair of a head: its softmax takes time too,
-        however narrow. FlashAttention's shares are of forward and backward alike."""
+        """Seconds of attention in one kernel, with `flops` in forward and `score` FLOPs per query-key pair of a head;
+        narrow heads are slower, since the softmax also takes time. FlashAttention's shares hold for forward and
+        backward."""
         curve = self.curve("attention", "latent_prefill" if latent else "prefill")
         if backward:
             flops *= Curve().backward if self.flash else curve.backward
@@ -372,30 +372,28 @@ class Kernels:
         return seconds + starts * (curve.start_s + curve.depth_s * keys)
 
     def scores(self, flops: float, size: float, starts: float, depth: float) -> float:
-        """Attention in products whose scores go through memory, one kernel after the other."""
+        """Seconds of unfused attention, whose kernels write scores to memory."""
         curve = self.curve("matmul", self.wide)
-        compute = flops / self._peaks[self.wide] / curve.compute
-        return (
-            compute + size / self.bandwidth / self.memory_share + 4 * starts * (curve.start_s + curve.depth_s * depth)
-        )
+        compute, memory = flops / self._peaks[self.wide] / curve.compute, size / self.bandwidth / self.memory_share
+        return compute + memory + 4 * starts * (curve.start_s + curve.depth_s * depth)
 
     def stream(self, size: float, starts: float) -> float:
-        """Whatever moves more than it computes."""
+        """Seconds of kernels limited by memory bandwidth."""
         return size / self.bandwidth / self.memory_share + starts * self.launch
 
     def update(self, size: float, moments: str) -> float:
-        """The optimizer over all tensors, which moves `size` bytes; `moments`: AdamW's dtype, "" of another."""
+        """Seconds of an optimizer that moves `size` bytes; `moments`: the dtype of AdamW's, "" for other optimizers."""
         return size / self.bandwidth / (self.curve("optimizer", moments).memory if moments else self.memory_share)
 
     def transfer(self, message: Message) -> float:
-        """A collective, or what a stage sends to the next."""
+        """Seconds of a collective, or of a message between stages."""
         if message.group.size == 1 or not message.sent:
             return 0.0
         return self.library.seconds(self.accelerator, message)
 
 
 class Floor(Kernels):
-    """The same at the datasheet: full peaks and bandwidths, and starts that cost nothing."""
+    """Lower bounds at the datasheet's peaks and bandwidths, with launches that take no time."""
 
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         super().__init__(machine, wide)

@@ -1,7 +1,7 @@
 """Equal budgets: the value of one key at which two models cost the same, solved in whole numbers.
 
-Every candidate is built and counted. A budget that no whole number meets lies between two neighbours, which are both
-given; sizes that the description refuses (heads that do not divide a width) are passed over.
+Every candidate is built and counted. If no whole number meets a budget exactly, the answer has both neighbours; sizes
+that the description refuses (heads that do not divide a width) are skipped.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from txcalc.sources import build
 from txcalc.sources.expressions import size_field, size_of
 from txcalc.sources.spec import MAX_LAYERS, MAX_SIZE, changed, layers, letter_path
 
-TRIED = 1024  # sizes that are refused one after another before a side is given up
+MAX_REFUSED = 1024  # consecutive refused sizes before the search in a direction ends
 
 
 class Near(Struct, frozen=True):
-    """A size, and by how much it spends more than the budget (below 0: less)."""
+    """A size, and its cost minus the budget."""
 
     value: int
     difference: int
 
 
 class MatchedModel(NamedTuple):
-    """`model` with `key` at the size that comes nearest to `budget`; the largest size below it and the smallest that is
-    not, None where there is none."""
+    """`model` with `key` at the size whose cost is nearest to `budget`; the largest size below the budget and the
+    smallest at or above it (None if there is none)."""
 
     model: Model
     key: str
@@ -41,9 +41,9 @@ class MatchedModel(NamedTuple):
 
 
 def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> MatchedModel:
-    """The size of `key` at which `cost` comes nearest to the budget; of two as near, the smaller.
+    """The size of `key` at which `cost` is nearest to the budget; of two equally near, the smaller.
 
-    Errors: `InputError` where the key is no size, or the cost does not grow with it.
+    Errors: `InputError` if the key is no size, or the cost does not grow with it.
     """
     path = letter_path(key, model.raw, "--by")
     field = size_field(path)
@@ -51,12 +51,10 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
         raise InputError("--by", [f"{path} is not a size of a description"])
     start = size_of(model.raw, key)
     search = SizeSearch(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
-    below, above = search.around(start)
-    near = [size for size in (below, above) if size is not None]
-    best = min(near, key=lambda size: abs(size.difference))
-    if best.value == start:
-        return MatchedModel(model, key, budget, best, below, above)
-    return MatchedModel(search.model(best.value), key, budget, best, below, above)
+    below, above = search.neighbours(start)
+    best = min(filter(None, (below, above)), key=lambda size: abs(size.difference))
+    best_model = model if best.value == start else search.model(best.value)
+    return MatchedModel(best_model, key, budget, best, below, above)
 
 
 class SizeSearch:
@@ -67,13 +65,13 @@ class SizeSearch:
         self._known: dict[int, int | None] = {}
 
     def model(self, value: int) -> Model:
-        """The model with this size. Errors: `InputError` where it cannot be."""
+        """The model with this size. Errors: `InputError` if the description refuses it."""
         base = self.base
         built = build(changed(base.raw, {self.key: value}), base.origin, base.assumptions, base.notes)
         return replace(built, name=base.name, changed=f"changed: {self.key} = {value}")
 
-    def over(self, value: int) -> int | None:
-        """By how much a size is over the budget; None where it cannot be."""
+    def excess(self, value: int) -> int | None:
+        """The cost of a size minus the budget; None if the description refuses it."""
         if value not in self._known:
             try:
                 self._known[value] = self.cost(self.model(value)) - self.budget
@@ -82,57 +80,59 @@ class SizeSearch:
         return self._known[value]
 
     def next(self, value: int, end: int, up: bool) -> int | None:
-        """The first size that can be, from `value` up or down to `end`, which it may be."""
-        sizes = range(value, min(value + TRIED, end) + 1) if up else range(value, max(value - TRIED, end) - 1, -1)
-        return next((size for size in sizes if self.over(size) is not None), None)
+        """The first allowed size from `value` up or down to `end`, inclusive."""
+        sizes = (
+            range(value, min(value + MAX_REFUSED, end) + 1)
+            if up
+            else range(value, max(value - MAX_REFUSED, end) - 1, -1)
+        )
+        return next((size for size in sizes if self.excess(size) is not None), None)
 
-    def around(self, start: int) -> tuple[Near | None, Near | None]:
+    def neighbours(self, start: int) -> tuple[Near | None, Near | None]:
         """The largest size below the budget and the smallest at or above it; only the latter if `start` meets it
         exactly."""
-        at = self.over(start)
-        assert at is not None, "a model can be"
-        if at == 0:
+        excess = self.excess(start)
+        assert excess is not None, "the model exists"
+        if excess == 0:
             return None, Near(start, 0)
-        last, beyond = self._beyond(start, at < 0)
-        low, high = (last, beyond) if at < 0 else (beyond, last)
+        last, other = self._bracket(start, excess < 0)
+        low, high = (last, other) if excess < 0 else (other, last)
         while low is not None and high is not None:
             middle = (low + high) // 2
             size = self.next(middle, low + 1, False) or self.next(middle + 1, high - 1, True)
             if size is None:
                 break
-            low, high = (size, high) if self._rising(size, low, high) < 0 else (low, size)
+            low, high = (size, high) if self._checked_excess(size, low, high) < 0 else (low, size)
         return self._near(low), self._near(high)
 
     def _near(self, size: int | None) -> Near | None:
-        over = None if size is None else self.over(size)
-        return None if size is None or over is None else Near(size, over)
+        excess = None if size is None else self.excess(size)
+        return None if size is None or excess is None else Near(size, excess)
 
-    def _rising(self, size: int, low: int, high: int) -> int:
-        over, least, most = self.over(size), self.over(low), self.over(high)
-        assert over is not None and least is not None and most is not None
-        if not least <= over <= most:
-            raise InputError(
-                "--by", [f"the quantity to match does not grow with {self.key}: {low:,}, {size:,}, {high:,}"]
-            )
-        return over
+    def _checked_excess(self, size: int, low: int, high: int) -> int:
+        """The excess of a size. Errors: `InputError` if it is not between those of `low` and `high`."""
+        excess, least, most = self.excess(size), self.excess(low), self.excess(high)
+        assert excess is not None and least is not None and most is not None
+        if not least <= excess <= most:
+            message = f"the quantity to match does not grow with {self.key}: {low:,}, {size:,}, {high:,}"
+            raise InputError("--by", [message])
+        return excess
 
-    def _beyond(self, start: int, up: bool) -> tuple[int, int | None]:
-        """The last size tried on this side of the budget and the first on the other, farther and farther up or down;
-        None where there is none."""
+    def _bracket(self, start: int, up: bool) -> tuple[int, int | None]:
+        """The last size tried on this side of the budget and the first on the other, in doubling steps up or down; None
+        if no size is on the other."""
         end, step = (self.most, 1) if up else (1, -1)
-        last, reach = start, 1
+        last, distance = start, 1
         while last != end:
-            target = min(last + reach, end) if up else max(last - reach, end)
+            target = min(last + distance, end) if up else max(last - distance, end)
             size = self.next(target, end, up) or self.next(target - step, last + step, not up)
             if size is None:
                 break
-            if ((self.over(size) or 0) >= 0) == up:
+            if ((self.excess(size) or 0) >= 0) == up:
                 return last, size
-            last, reach = size, 2 * reach
-        other = self.next(start - step, 1 if up else self.most, not up)
-        if len({self.over(size) for size in (start, last, other) if size}) == 1:
-            raise InputError(
-                "--by",
-                [f"the quantity to match does not change with {self.key} (name a size that it depends on: L, h_kv)"],
-            )
+            last, distance = size, 2 * distance
+        opposite = self.next(start - step, 1 if up else self.most, not up)
+        if len({self.excess(size) for size in (start, last, opposite) if size}) == 1:
+            message = f"the quantity to match does not change with {self.key} (name a size that it depends on: L, h_kv)"
+            raise InputError("--by", [message])
         return last, None

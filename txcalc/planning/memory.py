@@ -10,16 +10,16 @@ from txcalc.planning.formats.weights import Format
 
 
 class StateShare(Struct, frozen=True):
-    """A part of the training state: bytes per parameter (None for a training step's own), and of all parameters."""
+    """A part of the training state: bytes per parameter (None for temporaries of a step), and of all parameters."""
 
     name: str
     bytes_per_param: int | None
     bytes: int
 
 
-MASTER_BYTES = 4  # of an element of the optimizer's own copy of 16-bit weights: fp32
-# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1), 16 bytes per parameter: as `train`
-# has for a rank of DeepSpeed that holds everything.
+MASTER_BYTES = 4  # per element of the optimizer's fp32 copy of 16-bit weights
+# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1), 16 bytes per parameter, as `train`
+# gives for an unsharded rank of DeepSpeed.
 ADAMW_MIXED = (
     ("training weights (bf16)", 2),
     ("gradients (bf16)", 2),
@@ -30,21 +30,21 @@ ADAMW_MIXED = (
 
 
 def training_state(params: int, learning: int | None = None) -> tuple[StateShare, ...]:
-    """The training state, which does not depend on the batch. `learning`: the number of trained parameters; of frozen
-    ones only the weights are held."""
+    """The training state, which does not depend on the batch. `learning`: the number of trained parameters; frozen ones
+    have only weights."""
     trained = params if learning is None else learning
     first, *states = ADAMW_MIXED
     return StateShare(*first, first[1] * params), *(StateShare(name, size, size * trained) for name, size in states)
 
 
 def learning(ledger: Ledger) -> int:
-    """Parameters that a training step changes: all, or beside frozen ones the adapters'."""
-    learnt = total(entry.params for entry in ledger if entry.kind == "adapters")
-    return learnt or ledger.total("params")
+    """Trainable parameters: the adapters' if there are any, else all."""
+    adapters = total(entry.params for entry in ledger if entry.kind == "adapters")
+    return adapters or ledger.total("params")
 
 
 def has_frozen_weights(ledger: Ledger) -> bool:
-    """Whether a training step leaves weights as they are, beside adapters."""
+    """Whether only adapters are trained."""
     return learning(ledger) != ledger.total("params")
 
 
@@ -56,20 +56,20 @@ def weights_bytes(ledger: Ledger, form: Format | None = None) -> int:
 
 
 def cache_bytes(ledger: Ledger) -> int:
-    """What one sequence's cache holds under this workload, at the ledger's cache dtype."""
+    """One sequence's cache under this workload, at the ledger's cache dtype."""
     return ceil_div(ledger.total("cache") * ledger.bits[2], 8)
 
 
 def saved_bytes(ledger: Ledger) -> int:
-    """Activations kept for backward, at the ledger's activation dtype."""
+    """Activations saved for backward, at the ledger's activation dtype."""
     return ceil_div(ledger.total("saved") * ledger.bits[1], 8)
 
 
 def dense_cache(ledger: Ledger) -> Num:
-    """Elements one sequence's cache would hold if every attention layer kept every token: no window ever drops one."""
+    """Elements of one sequence's cache without windows: every attention layer keeps every token."""
     return total(entry.leaf.dense(entry.work) * entry.runs for entry in ledger if entry.work is not None)
 
 
 def cross_cache(ledger: Ledger) -> Num:
-    """Elements of it that are the encoder's: K and V of the source, which no decode step adds to."""
+    """Elements of one sequence's cache for the encoder: K and V of the source, to which no decode step adds."""
     return total(entry.cache for entry in ledger if entry.leaf.cache_kind == "source")

@@ -1,13 +1,13 @@
-"""How a model is spread over accelerators: the tree of parts that one of them holds.
+"""Sharding of a model over accelerators: the tree of parts on one of them.
 
-One rule: a rank's share is itself a tree of parts, with fewer heads, columns, experts and layers. Its ledger gives the
-rank's weights, FLOPs, traffic, cache and activations by the same formulas as the whole model's. Each part says its own
-share (`shard`); here layouts are tried, and layers cut into stages.
+A rank's share is itself a tree of parts, with fewer heads, columns, experts and layers. Its ledger gives the rank's
+weights, FLOPs, traffic, cache and activations by the same formulas as the whole model's. Each part defines its own
+share (`shard`); this module checks layouts and partitions layers into stages.
 
-Split by tp: query heads, key/value heads down to one per rank, feed-forward columns, recurrent channels and heads, rows
-of the vocabulary (padded up). Whole on every rank: norms, routers, a layer's own inputs, biases after a row-split
-product, the low-rank halves, the latent and the index of MLA, key/value heads where tp > h_kv, positions, patches,
-convolutions in front.
+Sharded over tp: query heads, key/value heads down to one per rank, feed-forward columns, recurrent channels and heads,
+rows of the vocabulary (padded up). Replicated on every rank: norms, routers, a layer's own inputs, biases after a
+row-sharded product, the low-rank factors, the latent and the index of MLA, key/value heads if tp > h_kv, positions,
+patches, and convolutions before the first layer.
 Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts; the
          stages of an uneven pipeline as vLLM's `get_pp_indices` cuts them
 """
@@ -31,22 +31,22 @@ from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Receive, Send, Ways
 from txcalc.parts.work import Axis
-from txcalc.planning.layout import Layout, unserved
+from txcalc.planning.layout import Layout, serving_faults
 
 if TYPE_CHECKING:
     from txcalc.planning.serving.offload import Offload
 
-UNCUT = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
-KEPT = 64  # workloads whose ledger a stage keeps
+UNCUT = "1: only a single stack whose layers each read only the one before is partitioned into stages"
+KEPT = 64  # ledgers that a stage caches
 
 Asked = dict[Workload, dict[Any, Entry]]
 
 
 class PipelineStage(Struct, frozen=True, eq=False, dict=True):
-    """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds.
+    """Equal stages of a pipeline, `copies` of them, the first at index `first`, with the tree of one rank.
 
-    alive   elements alive at the peak of a step: of a number of tokens, and whether it decodes
-    asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
+    alive   elements alive at the peak of a step, by number of tokens and whether it decodes
+    asked   by workload, the first entry of each leaf, shared by all stages of one tree
     passes  the work of a pass on any accelerator, by layout and formats (`planning.serving.rank_work`)
     """
 
@@ -68,7 +68,7 @@ class PipelineStage(Struct, frozen=True, eq=False, dict=True):
         return {}
 
     def ledger(self, work: Workload) -> Ledger:
-        """The rank's ledger, walked once for every workload; of many the latest are kept."""
+        """The rank's ledger, cached by workload."""
         if work not in self._walked:
             if len(self._walked) == KEPT:
                 self._walked.clear()
@@ -78,10 +78,10 @@ class PipelineStage(Struct, frozen=True, eq=False, dict=True):
     def _first(self, spot: Spot, work: Workload) -> Entry:
         if work not in self.asked and len(self.asked) == KEPT:
             self.asked.clear()
-        known, key = self.asked.setdefault(work, {}), (spot.leaf, spot.streams, spot.routed)
-        if key not in known:
-            known[key] = spot.at(work)
-        return known[key]
+        entries, key = self.asked.setdefault(work, {}), (spot.leaf, spot.streams, spot.routed)
+        if key not in entries:
+            entries[key] = spot.at(work)
+        return entries[key]
 
     def _entry(self, spot: Spot, work: Workload) -> Entry:
         first = self._first(spot, work)
@@ -92,26 +92,26 @@ class PipelineStage(Struct, frozen=True, eq=False, dict=True):
         return entry
 
     def live(self, work: Workload, without: str) -> Num | Fraction:
-        """The most elements that one operation reads and writes, of all leaves but those of a kind."""
+        """The most elements that one operation reads and writes, over all leaves except those of one kind."""
         return max((_live(spot, work) for spot in spots(self.root) if spot.kind != without), default=0)
 
 
 def _live(spot: Spot, work: Workload) -> Num | Fraction:
-    """The same of one leaf; a layer's experts count together."""
-    most = _most(spot.leaf, spot.streams, work)
+    """The most elements that one operation of a leaf reads and writes; a layer's experts count together."""
+    most = _most_activations(spot.leaf, spot.streams, work)
     if not spot.routed:
         return most
     return most * Fraction(spot.counts[2], product([step.number for step in spot.steps if step.duty == "layer"]))
 
 
 @lru_cache(maxsize=1024)  # stages of many layouts have the same leaves
-def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Num:
-    work_here = along(streams, work)
-    return max([op.traffic.activations for op in leaf.operations(work_here)], default=0) if work_here else 0
+def _most_activations(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Num:
+    leaf_work = along(streams, work)
+    return max([op.traffic.activations for op in leaf.operations(leaf_work)], default=0) if leaf_work else 0
 
 
 class RankShare(NamedTuple):
-    """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded; `asked` as in
+    """One tp and ep rank's tree of a model, with faults, and notes on replicated or padded tensors; `asked` as in
     `PipelineStage`."""
 
     root: Root
@@ -121,15 +121,15 @@ class RankShare(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """Where one tensor of parameters is: of `whole`, its shape on one accelerator alone, a rank holds `shard`.
+    """The placement of one parameter tensor: a rank has `shard` of `whole`, its unsharded shape.
 
-    entry   the leaf on the rank, with how many copies of it the rank has
-    times   copies of the leaf in the stage on one accelerator alone: ep spreads those of experts
-    dim     the dimension that is split; None: the ranks of `axis` all hold the tensor
-    axis    the axis of the layout that may split it: tp, or etp of routed experts
-    pieces  into how many; together they are more than the whole where it is padded, or where a packed projection has
-            rows that several ranks hold (Mamba-2's B and C)
-    alike   ranks of the axis that hold the same piece
+    entry   the leaf on the rank, with the number of its copies there
+    times   copies of the leaf in the unsharded stage (ep distributes those of experts)
+    dim     the sharded dimension; None: the ranks of `axis` all have the tensor
+    axis    the axis of the layout that may shard it: tp, or etp of routed experts
+    pieces  number of shards; their sum exceeds the whole if it is padded, or if several ranks have the same rows of a
+            packed projection (Mamba-2's B and C)
+    alike   ranks of the axis that have the same shard
     """
 
     entry: Entry
@@ -144,13 +144,13 @@ class Placement(NamedTuple):
 
 
 class Sharding:
-    """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused.
+    """A model's ranks under many layouts; trees are built once. `serving`: degrees for training are refused.
 
-    `offload` says what of the model lies in RAM: layers are cut where that ends, and stages are even without those of
-    RAM. `pads`, `slices` and `copies` as in `Ways`.
+    `offload` gives the part of the model in RAM: groups of layers end where it ends, and stages have equal numbers of
+    layers without those in RAM. `pads`, `slices` and `copies` as in `Ways`.
 
-    A rank's tree has whole weights, and all positions of its sequences: what fsdp shares of the weights, cp and sp of
-    the positions, is `planning.training`'s; of sp it has the collectives.
+    A rank's tree has all rows of its weights, and all positions of its sequences: `planning.training` shards weights
+    over fsdp, and positions over cp and sp; the tree has the collectives of sp.
     """
 
     def __init__(
@@ -165,15 +165,15 @@ class Sharding:
         self.model, self.serving, self.offload = model, serving, offload
         self.pads, self.slices, self.copies = pads, slices, copies
         self.outside = offload.layers if offload else 0
-        # Layers that a pipeline may cut; 0: it may not.
-        self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
+        # Layers that a pipeline can partition; 0 if it cannot.
+        self.layers = sum(group.count for group in cast(Stack, model.root).groups) if model.root.cuttable else 0
         self.has_experts = any(layer.experts for layer in model.description.layers)
         self._ranks: dict[tuple[int, int, int, int], RankShare] = {}
         self._stages: dict[Layout, tuple[PipelineStage, ...]] = {}
         self._faults: dict[Layout, list[Fault | str]] = {}
 
     def stages(self, layout: Layout) -> tuple[PipelineStage, ...]:
-        """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
+        """The distinct stages of a layout. Errors: `InputError` with every reason why it is impossible."""
         if faults := self.faults(layout):
             raise InputError(f"layout {layout}", faults)
         key = layout.replica
@@ -183,37 +183,36 @@ class Sharding:
         return self._stages[key]
 
     def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
-        """Every tensor that a rank of one of `stages` holds, in the order of its ledger.
+        """Every tensor on a rank of one of `stages`, in the order of its ledger.
 
-        Errors: `InputError` with every reason why the layout cannot be.
+        Errors: `InputError` with every reason why the layout is impossible.
         """
-        split = self.stages(layout)[stage]
+        sharded = self.stages(layout)[stage]
         unsharded = list(_stages(self.model.root, layout, {}))[stage]
         work = self.model.workload()
-        whole, shares = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (unsharded, split))
-        both = zip(whole, shares, strict=True)
+        full, shards = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (unsharded, sharded))
         return [
-            _placement(whole, shares, tensors, layout)
-            for whole, shares in both
-            for tensors in zip(whole.leaf.weights(), shares.leaf.weights(), strict=True)
+            _placement(entry, shard, tensors, layout)
+            for entry, shard in zip(full, shards, strict=True)
+            for tensors in zip(entry.leaf.weights(), shard.leaf.weights(), strict=True)
         ]
 
     def notes(self, layout: Layout) -> tuple[str, ...]:
-        """What is held more than once, or padded."""
+        """Notes on replicated and padded tensors."""
         return tuple(self._rank(layout).notes)
 
     def faults(self, layout: Layout) -> list[Fault | str]:
-        """Why the model cannot be laid out so; [] where it can."""
+        """Why the model does not allow a layout; [] if it does."""
         if layout not in self._faults:
-            self._faults[layout] = self._wrong(layout)
+            self._faults[layout] = self._find_faults(layout)
         return self._faults[layout]
 
-    def _wrong(self, layout: Layout) -> list[Fault | str]:
-        if wrong := layout.not_numbers():
-            return wrong
-        faults = layout.faults() + (unserved(layout) if self.serving else [])
+    def _find_faults(self, layout: Layout) -> list[Fault | str]:
+        if invalid := layout.invalid_degrees():
+            return invalid
+        faults = layout.faults() + (serving_faults(layout) if self.serving else [])
         if self.offload and self.offload.cuts and layout.gpus != layout.pp:
-            expected = "pp alone: where layers or experts lie in RAM, llama.cpp splits the others by layer"
+            expected = "only pp: with layers or experts in RAM, llama.cpp splits the others by layer"
             faults.append(Fault("layout", str(layout), expected))
         for name in () if self.has_experts else ("etp",) if self.serving else ("ep", "etp"):
             if (ways := getattr(layout, name)) not in (1, None):
@@ -227,8 +226,8 @@ class Sharding:
         return faults or self._rank(layout).faults
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
-        """Every layout of `gpus` accelerators that the model and the `fixed` sizes allow, over tp, pp and dp. Experts
-        are split like the rest (ep = 1) or spread over a whole stage; etp is only used if fixed."""
+        """Every layout of `gpus` accelerators that the model and the `fixed` degrees allow, over tp, pp and dp. Experts
+        are sharded like other layers (ep = 1) or distributed over a whole stage; etp is only used if fixed."""
         sizes = fixed or {}
 
         def of(name: str, number: int) -> Iterable[int]:
@@ -265,13 +264,8 @@ def _placement(whole: Entry, share: Entry, tensors: tuple[Weight, Weight], layou
     return Placement(share, shard.name, tensor.shape, shard.shape, whole.times, dim, axis, pieces, ways // pieces)
 
 
-def _layers(stack: Stack) -> int:
-    return sum(group.count for group in stack.groups)
-
-
 def sizes(layers: int, pieces: int) -> list[int]:
-    """Layers of each piece of a pipeline: as even as can be; where it does not divide, those before the last take one
-    more each."""
+    """Layers of each piece of a pipeline: equal, or with a remainder one more in each of the pieces before the last."""
     counts = [layers // pieces] * pieces
     for i in range(layers % pieces):
         counts[-2 - i] += 1
@@ -279,8 +273,7 @@ def sizes(layers: int, pieces: int) -> list[int]:
 
 
 def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
-    """The layers of these numbers; of the `first` piece with what is before all layers, of the `last` with what is
-    after them."""
+    """The stack with only these layers, and the parts before all layers if `first`, and after them if `last`."""
     numbers = frozenset(layers)
     groups = (
         group._replace(indices=indices, count=len(indices))
@@ -304,12 +297,14 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
 
 
 def parted(root: Root, cuts: Iterable[int]) -> Stack:
-    """The same layers, no group of equal ones on both sides of a cut; a tied head has weights of its own."""
+    """The same layers, with groups of equal layers split at the cuts; a tied head gets its own weights."""
     stack, head = cast(Stack, root), cast(Stack, root).head
     groups = list(stack.groups)
     for cut in cuts:
         sides = (
-            (group, tuple(i for i in group.indices if (i < cut) is low)) for group in groups for low in (True, False)
+            (group, tuple(i for i in group.indices if (i < cut) is before))
+            for group in groups
+            for before in (True, False)
         )
         groups = [group._replace(indices=indices, count=len(indices)) for group, indices in sides if indices]
     if head and head.projection and head.projection.tied:
@@ -318,7 +313,7 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
 
 
 def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[PipelineStage]:
-    """The layers of every stage. The first `outside` are with the first stage, beside its own."""
+    """The distinct stages. The first `outside` layers are additional ones of the first stage."""
     if layout.pp == 1:
         yield PipelineStage(0, 1, root, asked)
         return
@@ -332,13 +327,13 @@ def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Itera
 
 
 def stage(root: Root, layout: Layout, number: int, tp: Num) -> Stack:
-    """The tree of the stage of that number, of a rank's tree over numbers or letters; `tp` as that tree has it."""
+    """The tree of stage `number`, from a rank's tree in numbers or letters; `tp` as in that tree."""
     indices = list(_layers_of_stages(root, layout, 0))[number]
     return _linked(piece(cast(Stack, root), indices, number == 0, number == layout.pp - 1), layout, number, tp)
 
 
 def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iterable[int]]:
-    """The numbers of every stage's layers, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces
+    """The indices of every stage's layers: contiguous, or with vpp above 1 those of every pp-th of pp · vpp pieces
     (Narayanan et al. 2021, section 2.2)."""
     layers = sum(len(group.indices) for group in cast(Stack, root).groups) - outside
     ends = list(accumulate(sizes(layers, layout.pp * layout.vpp), initial=outside))
@@ -347,7 +342,7 @@ def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iter
 
 
 def _linked(share: Stack, layout: Layout, number: int, tp: Num) -> Stack:
-    """A stage with what it receives and sends: the first piece receives nothing, and the last one sends nothing on."""
+    """A stage with its receives and sends: the first piece receives nothing, and the last one sends nothing."""
     receives, sends = layout.vpp - (number == 0), layout.vpp - (number == layout.pp - 1)
     axis = Axis("pp", layout.pp)
     receive = Receive(width=share.d_model, axis=axis, sharers=tp) if receives else None
@@ -356,7 +351,7 @@ def _linked(share: Stack, layout: Layout, number: int, tp: Num) -> Stack:
 
 
 def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
-    """The sharding of a model whose vocabulary is padded to a multiple of `padded` first, and notes on that; made once
+    """The sharding of a model whose vocabulary is first padded to a multiple of `padded`, and notes on that; built once
     for all recipes of the same rules."""
     shardings: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.cache.setdefault("shardings", {})
     key = padded, *sorted(rules.items())
@@ -369,7 +364,7 @@ def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tupl
 
 @lru_cache(maxsize=256)
 def own_logits(root: Root) -> Root:
-    """The tree without the gather of logits: each rank keeps those of its own rows of the vocabulary."""
+    """The tree without the all-gather of logits: each rank has those of its own rows of the vocabulary."""
     stack = root.stacks[-1]
     if stack.head is None:
         return root

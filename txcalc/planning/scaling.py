@@ -1,11 +1,11 @@
-"""Scaling laws: the loss of a model of N parameters after D tokens, and the N and D that are best for a compute budget.
+"""Scaling laws: the loss of a model of N parameters after D tokens, and the optimal N and D for a compute budget.
 
 Every law here has the form L(N, D) = E + A/N^α + B/D^β, in nats per token of the tokenizer it was fitted with. N counts
-all parameters, embeddings too, of a dense decoder; compute is C = 6·N·D.
+all parameters of a dense decoder, including embeddings; compute is C = 6·N·D.
 
 On C = 6·N·D the loss is least at N = G·(C/6)^(β/(α+β)), D = (C/6)/N, with G = (α·A/(β·B))^(1/(α+β)).
 
-Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; each law's constants where it stands in `scaling.json`
+Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; for each law's constants see `scaling.json`
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from txcalc.model import Model
 from txcalc.planning.gradients import FLOPS
 from txcalc.units import short
 
-EPOCHS = 44  # as often as Muennighoff et al. repeated their data
+EPOCHS = 44  # the most that Muennighoff et al. fitted
 
 
 class ScalingLaw(NamedTuple):
-    """Constants of L(N, D) = E + A/N^α + B/D^β, where they stand, and what they were fitted to.
+    """Constants of L(N, D) = E + A/N^α + B/D^β, their source, and the data they were fitted to.
 
-    interval   95 % confidence of a constant, where it was published
-    params     smallest (0: not published) and largest N that it was fitted to; `tokens` likewise of D
-    data       what it was fitted to, in words
-    repeats    R_D* and R_N* of repeated data; None: it says nothing of data that is seen again
+    interval   95 % confidence interval of a constant, if published
+    params     smallest (0: not published) and largest N of the fit; `tokens`: the same of D
+    data       data of the fit, in words
+    repeats    R_D* and R_N* of repeated data; None if the law has no term for repeated data
     """
 
     name: str
@@ -49,11 +49,11 @@ class ScalingLaw(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """G: how the best N grows from C/6."""
+        """G, the factor of the optimal N."""
         return float((self.alpha * self.A / (self.beta * self.B)) ** (1 / (self.alpha + self.beta)))
 
     def loss(self, params: float, tokens: float, unique: float | None = None) -> float:
-        """Nats per token after `tokens`, of which `unique` are different (None: all).
+        """Nats per token after `tokens`, of which `unique` are distinct (None: all).
 
         Source   of repeated data: Muennighoff et al. 2023 (arXiv 2305.16264), section 3.1 and equation 6
         """
@@ -66,24 +66,24 @@ class ScalingLaw(NamedTuple):
         return float(self.E + self.A / params**self.alpha + self.B / tokens**self.beta)
 
     def optimum(self, compute: float) -> tuple[float, float]:
-        """The N and D that are best for a budget of FLOPs, all data different."""
-        whole = compute / FLOPS
-        params = self.ratio * whole ** (self.beta / (self.alpha + self.beta))
-        return params, whole / params
+        """The optimal N and D for a budget of FLOPs, without repeated data."""
+        budget = compute / FLOPS
+        params = self.ratio * budget ** (self.beta / (self.alpha + self.beta))
+        return params, budget / params
 
     def tokens_for(self, params: float) -> float:
-        """The D of which a given N is the best."""
-        whole = (params / self.ratio) ** ((self.alpha + self.beta) / self.beta)
-        return float(whole / params)
+        """The D for which N = `params` is optimal."""
+        budget = (params / self.ratio) ** ((self.alpha + self.beta) / self.beta)
+        return float(budget / params)
 
     def params_for(self, tokens: float) -> float:
-        """The N of which a given D is the best."""
-        whole = (tokens * self.ratio) ** ((self.alpha + self.beta) / self.alpha)
-        return float(whole / tokens)
+        """The N for which D = `tokens` is optimal."""
+        budget = (tokens * self.ratio) ** ((self.alpha + self.beta) / self.alpha)
+        return float(budget / tokens)
 
     def limited(self, compute: float, unique: float) -> tuple[float, float]:
-        """The optimal N and D for a budget with `unique` tokens of data, to six digits. There is no closed form; along
-        C = 6·N·D the loss falls, then rises."""
+        """The optimal N and D for a budget with `unique` tokens of data, to six digits, by ternary search: the loss
+        along C = 6·N·D has one minimum, without a closed form."""
         low, high = 0.0, log(compute / FLOPS)
         for _ in range(120):
             left, right = low + (high - low) / 3, high - (high - low) / 3
@@ -95,25 +95,25 @@ class ScalingLaw(NamedTuple):
         return self.loss(params, compute / FLOPS / params, unique)
 
 
-def effective_amount(first: float, seen: float, decay: float) -> float:
-    """What `seen` is worth, of which everything beyond `first` is a repetition: first·(1 + R*·(1 − e^(−R/R*)))."""
-    return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
+def effective_amount(unique: float, total: float, decay: float) -> float:
+    """The amount of unique data equivalent to `total` with repetitions: unique·(1 + R*·(1 − e^(−R/R*)))."""
+    return unique * (1 + decay * (1 - exp(-max(0.0, total / unique - 1) / decay)))
 
 
 def _law(table: Mapping[str, Any]) -> ScalingLaw:
-    """A law of the file; pairs are lists there."""
+    """A law from its JSON table, in which pairs are lists."""
     pairs = {key: tuple(value) for key, value in table.items() if isinstance(value, list)}
     interval = {key: tuple(ends) for key, ends in table.get("interval", {}).items()}
     return ScalingLaw(**{**table, **pairs, "interval": interval})
 
 
-# Of muennighoff the logarithms of E, A and B are published: 0.6254804, 6.255414, 7.3049974.
+# Muennighoff et al. published the logarithms of E, A and B: 0.6254804, 6.255414, 7.3049974.
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 LAWS = {law.name: law for law in map(_law, _DATA)}
 
 
 class LossPoint(NamedTuple):
-    """N, D, and the loss there."""
+    """N, D, and their loss."""
 
     params: float
     tokens: float
@@ -121,8 +121,8 @@ class LossPoint(NamedTuple):
 
 
 class ScalingAnswer(NamedTuple):
-    """What a law says of the model asked about (the best one where only a budget, N or D is given) and of the best one
-    for the same compute; where it is used outside what it was fitted to."""
+    """A law's loss for the requested N and D (optimal ones if only a budget, N or D is given) and for the optimal ones
+    at the same compute; warnings if it is used outside its fitted range."""
 
     law: ScalingLaw
     asked: LossPoint
@@ -135,7 +135,7 @@ class ScalingAnswer(NamedTuple):
 
 
 class ScalingQuestion(NamedTuple):
-    """Two of N, D and C, or one, for which the others are to be best; how many of the tokens are different."""
+    """Two of N, D and C, or one, for which the others are to be optimal; the number of distinct tokens."""
 
     params: int | None = None
     tokens: int | None = None
@@ -145,9 +145,9 @@ class ScalingQuestion(NamedTuple):
     def checked(self) -> ScalingQuestion:
         """Errors: `InputError` with every fault."""
         named = {"--params": self.params, "--train-tokens": self.tokens, "--compute": self.compute}
-        also = {"--unique-tokens": self.unique}
+        numbers = {**named, "--unique-tokens": self.unique}
         faults: list[Fault | str] = [
-            Fault(name, number, "a number above 0") for name, number in {**named, **also}.items() if number == 0
+            Fault(name, number, "a number above 0") for name, number in numbers.items() if number == 0
         ]
         given = [name for name, number in named.items() if number is not None]
         if not given:
@@ -166,28 +166,26 @@ class ScalingQuestion(NamedTuple):
 
 
 def laws(text: str | None, unique: int | None) -> list[ScalingLaw]:
-    """Laws by name, separated by commas; None: all that answer. Errors: `UnknownName`, `InputError`."""
+    """Laws by name, separated by commas; None: all that apply. Errors: `UnknownName`, `InputError`."""
     names = list(LAWS) if text is None else list(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     for name in names:
         if name not in LAWS:
             raise UnknownName("--law", "law", name, list(LAWS), f"one of {', '.join(LAWS)}")
-    chosen = [LAWS[name] for name in names]
+    selected = [LAWS[name] for name in names]
     if unique is None:
-        return chosen
-    silent = [law.name for law in chosen if not law.repeats]
-    if text is not None and silent:
-        raise InputError(
-            "--unique-tokens", [f"no term for data that is seen again in {' and '.join(silent)} (muennighoff has one)"]
-        )
-    return [law for law in chosen if law.repeats]
+        return selected
+    without = [law.name for law in selected if not law.repeats]
+    if text is not None and without:
+        message = f"no term for repeated data in {' and '.join(without)} (muennighoff has one)"
+        raise InputError("--unique-tokens", [message])
+    return [law for law in selected if law.repeats]
 
 
 def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
     """One law's answer to a checked question."""
     params, tokens, compute, unique = question
     if params and compute:
-        tokens_asked = compute / FLOPS / params
-        point = (float(params), tokens_asked)
+        point = (float(params), compute / FLOPS / params)
     elif tokens and compute:
         point = (compute / FLOPS / tokens, float(tokens))
     elif params and tokens:
@@ -212,8 +210,8 @@ def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
     warnings = [f"{law.name}: outside its fitted range: {' and '.join(outside)}"] if outside else []
     if unique and point[1] / unique > EPOCHS:
         warnings.append(f"{law.name}: {point[1] / unique:,.0f} epochs are outside its fitted range, up to {EPOCHS}")
-    asked, there = LossPoint(*point, law.loss(*point, unique)), LossPoint(*best, law.loss(*best, unique))
-    return ScalingAnswer(law, asked, there, tuple(warnings))
+    requested, optimal = (LossPoint(*sizes, law.loss(*sizes, unique)) for sizes in (point, best))
+    return ScalingAnswer(law, requested, optimal, tuple(warnings))
 
 
 def _range(low: float, high: float) -> str:
@@ -221,14 +219,12 @@ def _range(low: float, high: float) -> str:
 
 
 def counted(model: Model) -> int:
-    """The N of a model: all its parameters. Errors: `InputError` for one that no law here describes."""
+    """N, the parameters of a model. Errors: `InputError` for a model that no law describes."""
     faults = []
     if model.kind not in ("decoder", "hybrid", "recurrent"):
         faults.append(f"the laws describe decoders; {model.name} is a model of kind {model.kind!r}")
     if model.active != model.params:
-        faults.append(
-            f"the laws describe dense models; {model.name} has experts (give --params, and say what it counts)"
-        )
+        faults.append(f"the laws describe dense models; {model.name} has experts (give --params for the N to use)")
     if faults:
         raise InputError(model.name, faults)
     return model.params

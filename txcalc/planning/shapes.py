@@ -1,8 +1,8 @@
-"""Shapes that spend a budget of parameters, memory or training FLOPs.
+"""Model shapes for a budget of parameters, memory or training FLOPs.
 
-The size of a decoder whose layers repeat is a + b·L, exactly, in parameters and in bytes. a and b come from the ledgers
-of one round of layers and of two, L is solved in whole numbers, and every shape shown is built and checked: L fits, one
-round more does not.
+The size of a decoder with repeating layers is exactly a + b·L, in parameters and in bytes. a and b come from the
+ledgers of one and of two rounds of layers, L is solved in whole numbers, and every shape is built and checked: L fits,
+and one more round does not.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ WIDEST = 32_768
 MOST_LAYERS = 512
 
 
-class Kin(Protocol):
-    """Decoders that differ in width and depth only. Depths are `first`, and then one `round` of layers more each."""
+class Family(Protocol):
+    """Decoders that differ only in width and depth. Depths are `first` plus any number of rounds of `round` layers."""
 
     @property
     def first(self) -> int: ...
@@ -49,11 +49,11 @@ class Kin(Protocol):
 
 
 class DesignFamily(Struct, frozen=True):
-    """Gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
+    """Decoders like Llama: gated feed-forward, RMSNorm, rotary positions, no biases.
 
     vocab    V, rows of the embedding and of the head
-    ratio    F/D, then rounded up to a multiple of `multiple`
-    gqa      query heads for each key/value head
+    ratio    F/D; F is rounded up to a multiple of `multiple`
+    gqa      query heads per key/value head
     d_head   width of a head
     tied     one matrix for embedding and head
     """
@@ -68,15 +68,12 @@ class DesignFamily(Struct, frozen=True):
     round: int = 1
 
     def checked(self) -> DesignFamily:
-        """Itself. Errors: `InputError` with every size that cannot be."""
+        """The family. Errors: `InputError` with every size out of range."""
+        limits = ("vocab", self.vocab, 10**9), ("gqa", self.gqa, 1024), ("head", self.d_head, 4096)
         faults: list[Fault | str] = [
-            Fault(name, value, f"a whole number from 1 to {most:,}")
-            for name, value, most in (
-                ("vocab", self.vocab, 10**9),
-                ("gqa", self.gqa, 1024),
-                ("head", self.d_head, 4096),
-            )
-            if not 1 <= value <= most
+            Fault(name, value, f"a whole number from 1 to {limit:,}")
+            for name, value, limit in limits
+            if not 1 <= value <= limit
         ]
         if not 0 < self.ratio <= 64:
             faults.append(Fault("ratio", str(self.ratio), "F/D, above 0 and up to 64"))
@@ -91,17 +88,17 @@ class DesignFamily(Struct, frozen=True):
         return ceil_div(ceil_div(width * self.ratio.numerator, self.ratio.denominator), self.multiple) * self.multiple
 
     def text(self, layers: int, width: int) -> str:
-        """The inline description of one of them."""
+        """The inline description of a member."""
         heads = width // self.d_head
         words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)} gated"
         return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
 
     def built(self, layers: int, width: int) -> Raw:
-        """How to build one of them."""
+        """`Shape.inline` or `Shape.changes`, from which a member is built."""
         return {"inline": self.text(layers, width)}
 
     def describe(self) -> list[str]:
-        """What all of them share."""
+        """The common sizes of all members, in words."""
         return [
             f"V = {self.vocab:,}{' (tied)' if self.tied else ''}; F = {self.ratio}·D, rounded up to a multiple of "
             f"{self.multiple}; heads of {self.d_head}, {self.gqa} per key/value head; D a multiple of {self.step()}"
@@ -115,24 +112,23 @@ class DesignFamily(Struct, frozen=True):
         return build(*inline.read(self.text(layers, width)), spelling=inline.SPELLING)
 
     def step(self) -> int:
-        """What a width must be a multiple of: whole groups of heads, and 256, a tile of matrix products."""
+        """The divisor of all widths: whole groups of heads, and 256, a tile of matrix products."""
         return lcm(256, self.d_head * self.gqa)
 
     def widths(self) -> range:
         return range(self.step(), WIDEST + 1, self.step())
 
 
-# What grows with the width, in proportion: heads, each as wide as it is, and widths, rounded up to multiples of 64, or
-# of the largest power of two that the model's own is a multiple of.
+# Widths that grow with D are rounded up to multiples of 64, or of the largest power of two that divides the model's.
 TILE = 64
 
 
-class Likeness(Struct, frozen=True, dict=True):
-    """Decoders with the layers of a model: heads and widths grow with D, everything else is unchanged (vocabulary,
-    experts, ranks, windows, the order of the layers).
+class ScaledModel(Struct, frozen=True, dict=True):
+    """Decoders with the layers of a model: the number of heads and widths grow with D, everything else is unchanged
+    (vocabulary, width of a head, experts, low ranks, windows, the order of the layers).
 
-    `sizes` are changes laid over that, by key: numbers, or expressions in the shape's own sizes (`F=8/3*D`).
-    Errors: `InputError` where it is no decoder.
+    `sizes` are additional changes by key: numbers, or expressions in the shape's own sizes (`F=8/3*D`).
+    Errors: `InputError` if the model is no decoder.
     """
 
     base: Model
@@ -143,7 +139,7 @@ class Likeness(Struct, frozen=True, dict=True):
             raise InputError(self.base.name, ["is not a decoder: a design has one stack of layers"])
         for key in ("D", "L", "d_model", "n_layers"):
             if key in self.sizes:
-                raise InputError("options", [f"{key} is what a design looks for: it cannot be set"])
+                raise InputError("options", [f"{key} cannot be set: the design searches for it"])
 
     @property
     def stack(self) -> StackSpec:
@@ -159,7 +155,7 @@ class Likeness(Struct, frozen=True, dict=True):
 
     @property
     def first(self) -> int:
-        """One round; of an order that does not repeat all layers until its last kind, which then goes on."""
+        """One round; for an order that does not repeat, all layers up to the first of its last kind, which repeats."""
         if self.repeats:
             return len(cycle(self.order))
         return next(i for i in range(len(self.order), 1, -1) if self.order[i - 2] != self.order[-1])
@@ -169,7 +165,7 @@ class Likeness(Struct, frozen=True, dict=True):
         return len(cycle(self.order)) if self.repeats else 1
 
     def step(self) -> int:
-        """What D must be a multiple of: whole tiles, and whole heads in proportion."""
+        """The divisor of all D: whole tiles, and whole heads in proportion."""
         width: int = self.stack.d_model
         heads = [value for path, value in leaves(self.base.raw).items() if _grows(path) == "heads"]
         return lcm(TILE, *(width // gcd(width, number) for number in heads))
@@ -181,7 +177,7 @@ class Likeness(Struct, frozen=True, dict=True):
         return range(step, WIDEST + 1, step)
 
     def changes(self, layers: int, width: int) -> Raw:
-        """What makes a shape of the model: values by dotted path."""
+        """The changes that make a shape of the model: values by dotted path."""
         base: int = self.stack.d_model
         values: Raw = {"d_model": width, "n_layers": layers}
         for path, value in leaves(self.base.raw).items():
@@ -194,8 +190,8 @@ class Likeness(Struct, frozen=True, dict=True):
             for section, table in layer.tables.items():
                 if _grows(f"{section}.d_head") == "head":
                     options = (self.base.raw.get("layer") or {}).get(name, {})
-                    there = f"layer.{name}.{section}" if section in options else section
-                    values.setdefault(f"{there}.d_head", table.get("d_head"))
+                    path = f"layer.{name}.{section}" if section in options else section
+                    values.setdefault(f"{path}.d_head", table.get("d_head"))
         if not self.repeats:
             values["pattern"] = folded(stretched(self.order, layers))
         raw = changed(self.base.raw, values)
@@ -203,11 +199,9 @@ class Likeness(Struct, frozen=True, dict=True):
         return {**values, **sizes}
 
     def built(self, layers: int, width: int) -> Raw:
-        """How to build one of them."""
         return {"changes": self.changes(layers, width)}
 
     def describe(self) -> list[str]:
-        """What all of them share."""
         depths = f"L = {self.first:,}" if self.round == self.first else f"L from {self.first:,} on"
         rounds = f"; {depths}, in rounds of {self.round:,}" if self.round > 1 else ""
         return [
@@ -221,20 +215,20 @@ class Likeness(Struct, frozen=True, dict=True):
 
     def model(self, layers: int, width: int) -> Model:
         raw = changed(self.base.raw, self.changes(layers, width))
-        raw.pop("beside", None)  # its towers fit the model as it was
+        raw.pop("beside", None)  # towers fit only the original model
         for key in ("params", "active", "published"):
             raw.pop(key, None)
         return build(raw, self.base.origin)
 
 
 def _grows(path: str) -> str:
-    """How a key of a table follows the width of the model (`Letter.grows`)."""
+    """How a key of a table grows with the model's width (`Letter.grows`)."""
     *_, section, key = ["", *path.split(".")]
     field = SECTIONS[section].get(key) if section in ALL else None
     return field.letter.grows if field and field.letter else ""
 
 
-# D/L of Llama 7B and 70B is 128 and 102; Kaplan et al. 2020 (arXiv 2001.08361, figure 5) find that it matters little.
+# D/L of Llama 7B and 70B is 128 and 102; it has little effect (Kaplan et al. 2020, arXiv 2001.08361, figure 5).
 SHAPE = 128
 RULE = f"D/L nearest to {SHAPE} (in ratio), then nearest to the budget, then least cache per token"
 
@@ -251,9 +245,9 @@ def parse_ratio(text: str) -> Fraction:
 
 
 class Shape(Struct, frozen=True, omit_defaults=True):
-    """A decoder of a family, its figures, and how to build it: an inline description, or changes of a model.
+    """A decoder of a family, its figures, and its inline description, or its changes of a model.
 
-    spare   parameters or bytes of the budget that remain; below 0: exceeded
+    spare   parameters or bytes left of the budget; below 0: exceeded
     """
 
     layers: int
@@ -273,7 +267,7 @@ class Shape(Struct, frozen=True, omit_defaults=True):
 
 
 class Line(NamedTuple):
-    """What the first depth spends, and what each round of layers adds."""
+    """The cost of the first depth, and of each round of layers."""
 
     start: int
     slope: int
@@ -283,10 +277,10 @@ class Line(NamedTuple):
 
 
 class DesignBudget(Struct, frozen=True):
-    """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
-    training, 6·N·D: then `params` are the active parameters N that they allow with `tokens` D."""
+    """The budget of a design: parameters; or bytes of an accelerator, with an engine and a context; or `flops` of
+    training, 6·N·D: then `params` are the active parameters N that they allow with D = `tokens`."""
 
-    family: Kin
+    family: Family
     engine: EngineConfig
     context: int | None = None
     params: int | None = None
@@ -295,13 +289,12 @@ class DesignBudget(Struct, frozen=True):
     tokens: int | None = None
 
     def spent(self, model: Model) -> int:
-        """Parameters, or bytes: of the weights, and with a context of one sequence's cache and activations too."""
+        """Parameters, or bytes of the weights and, with a context, of one sequence's cache and activations."""
         if self.params is not None:
             return model.params if self.flops is None else model.active
         return self.size(model)
 
     def size(self, model: Model) -> int:
-        """Bytes of a model under this budget."""
         if self.context is not None:
             return need(model, self.engine, self.context)
         return sum(self.engine.weights.bytes_of(entry) for entry in model.ledger())
@@ -314,13 +307,13 @@ class DesignBudget(Struct, frozen=True):
         return self.memory - self.engine.reserve.of(self.memory)
 
     def line(self, width: int) -> Line:
-        """What is spent as a function of the rounds after the first depth."""
+        """The cost as a function of the rounds after the first depth."""
         depths = (self.family.first, self.family.first + self.family.round)
         first, second = (self.spent(self.family.model(layers, width)) for layers in depths)
         return Line(first, second - first)
 
     def shape(self, layers: int, width: int) -> Shape:
-        """A shape, built, with all its figures."""
+        """The shape with all its figures."""
         model = self.family.model(layers, width)
         growth: Any = model.ledger().cache_terms.growth
         spare = self.total - self.spent(model)
@@ -342,7 +335,7 @@ class DesignBudget(Struct, frozen=True):
 
 
 def _size(model: Model, letter: str) -> int | None:
-    """A size, the same in all layers that have it; None where there is none, or several."""
+    """A size that is equal in all layers that have it; None if there is none, or several."""
     try:
         size: int = size_of(model.raw, letter)
         return size
@@ -362,11 +355,11 @@ def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
 
 
 def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
-    """The shapes that spend a budget, best first by `RULE`.
+    """The `most` best shapes for a budget, by `RULE`.
 
-    Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
-    within 5 % (or the nearest one).
-    Errors: `InputError` where not one layer of the narrowest fits.
+    For memory: for every width the most layers that fit. For parameters: for every width the nearest depth, if within
+    5 % of the budget (or the nearest of all).
+    Errors: `InputError` if not even one layer of the smallest width fits.
     """
     candidates = list(_depths(budget))
     if not candidates:
@@ -383,35 +376,35 @@ def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
 
 
 def _aspect(layers: int, width: int) -> Fraction:
-    """How far D/L is from `SHAPE`, as a factor of at least 1."""
+    """The ratio of D/L to `SHAPE`, or its inverse, at least 1."""
     shape = Fraction(width, layers * SHAPE)
     return max(shape, 1 / shape)
 
 
 def _depths(budget: DesignBudget) -> Iterator[tuple[int, int, int]]:
-    """Layers, width and what is left, for every width."""
-    family, refused, tried = budget.family, None, False
-    most = (MOST_LAYERS - family.first) // family.round
+    """Layers, width and what remains of the budget, for every width."""
+    family, refused, possible = budget.family, None, False
+    max_rounds = (MOST_LAYERS - family.first) // family.round
     for width in family.widths():
         try:
             line = budget.line(width)
         except InputError as error:
-            refused = error  # a size that was set does not go with this width
+            refused = error  # a fixed size is incompatible with this width
             continue
-        tried = True
-        left = budget.total - line.start
-        if left < 0 and budget.params is None:
-            return  # wider ones are larger still
-        deep = left // line.slope
-        near = [deep, deep + 1] if budget.params is not None else [deep]
-        rounds = [number for number in near if 0 <= number <= most]
+        possible = True
+        spare = budget.total - line.start
+        if spare < 0 and budget.params is None:
+            return  # larger widths cost more
+        deepest = spare // line.slope
+        depths = [deepest, deepest + 1] if budget.params is not None else [deepest]
+        rounds = [number for number in depths if 0 <= number <= max_rounds]
         if not rounds:
-            if left < 0:
+            if spare < 0:
                 return
             continue
         number = min(rounds, key=lambda n: abs(budget.total - line.at(n)))
         yield family.first + number * family.round, width, budget.total - line.at(number)
-    if refused and not tried:
+    if refused and not possible:
         raise refused
 
 
@@ -420,5 +413,5 @@ CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656)
 
 
 def classics(budget: DesignBudget, family: DesignFamily) -> list[Shape]:
-    """The shapes everybody knows, in this family: which of them fit."""
+    """The shapes of `CLASSIC` in this family."""
     return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]

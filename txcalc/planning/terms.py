@@ -1,4 +1,4 @@
-"""The terms of published FLOPs counts, each beside txcalc's own, over the leaves of a ledger."""
+"""The terms of published FLOPs counts, each with txcalc's own count from the leaves of a ledger."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcalc.parts.spans import Attended
 
 
 class ConventionTerm(NamedTuple):
-    """FLOPs of one term by the convention and by txcalc, and why they differ (empty: they do not)."""
+    """FLOPs of one term by the convention and by txcalc, and why they differ ("" if they are equal)."""
 
     name: str
     theirs: int
@@ -23,10 +23,10 @@ class ConventionTerm(NamedTuple):
 
 
 class Convention(NamedTuple):
-    """A published way to count the FLOPs of a workload: what it counts, its formula, source and terms.
+    """A published count of a workload's FLOPs: the workload, its formula, source and terms.
 
     recomputed  FLOPs, by the same convention, of recomputing attention (`core`) or all blocks (`blocks`) in backward
-    included    which of these the terms already include
+    included    the recomputation that the terms already include
     """
 
     name: str
@@ -47,11 +47,11 @@ class Convention(NamedTuple):
 
     @property
     def model_flops(self) -> int:
-        """FLOPs without recomputation: what a model FLOPs utilisation (MFU) divides."""
+        """FLOPs without recomputation: the numerator of model FLOPs utilisation (MFU)."""
         return self.theirs - self.recomputed.get(self.included, 0)
 
     def hardware_flops(self, recompute: str) -> int:
-        """FLOPs with recomputation: what a hardware FLOPs utilisation (HFU) divides."""
+        """FLOPs with recomputation: the numerator of hardware FLOPs utilisation (HFU)."""
         return self.model_flops + self.recomputed.get(recompute, 0)
 
 
@@ -91,7 +91,7 @@ def describes(
     experts: bool = True,
     past: bool = False,
 ) -> None:
-    """Refuses a model or workload that a formula says nothing about."""
+    """Errors: `InputError` for a model or workload that a formula does not describe."""
     faults = []
     if model.kind in ("encoder-decoder", "audio", "vision"):
         faults.append(f"describes one stack over one text; {model.name} is a model of kind {model.kind!r}")
@@ -114,7 +114,7 @@ def convention(name: str, counts: str, formula: str, source: str, terms: Iterabl
 
 
 def trained(name: str, formula: str, source: str, terms: Iterable[ConventionTerm]) -> Convention:
-    """A training step: three forwards, of which backward may compute one again."""
+    """The convention of a training step: three forwards; recomputation adds one."""
     result = convention(name, "a training step", formula, source, terms)
     core = sum(term.theirs for term in result.terms if term.name == CORE)
     return result._replace(recomputed={"core": core // 3, "blocks": result.theirs // 3})
@@ -125,12 +125,12 @@ def term(name: str, theirs: int, ours: int, why: str = "") -> ConventionTerm:
 
 
 def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterator[ConventionTerm]:
-    """2·N FLOPs per token and pass, apart by what the parameters are, beside the products that they are in."""
+    """Terms of 2·N FLOPs per token and pass, by kind of parameters, each compared with their products."""
     tied = tied_table(ledger)
     theirs, ours = Counter[str](), Counter[str]()
     for entry in ledger:
         if entry.kind != "attention_core":
-            frozen = passes == 3 and entry.gradient == "input"  # backward leaves the weights' product out
+            frozen = passes == 3 and entry.gradient == "input"  # backward has no product for the weights' gradient
             ours[MATRICES.get(entry.kind, "norms")] += (passes - frozen) * entry.flops
         for name, params in parameters(entry, tied):
             theirs[name] += 0 if name in left_out else 2 * passes * params * ledger.work.positions
@@ -139,7 +139,7 @@ def weights(ledger: Ledger, passes: int, left_out: Iterable[str] = ()) -> Iterat
 
 
 def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
-    """The parameters of a leaf, by the term they are in."""
+    """The parameters of a leaf, by term."""
     for weight in entry.leaf.weights():
         if entry.leaf.row is not None:
             name = "head" if tied and entry.duty == "tokens" else TABLES.get(entry.duty, "further tables")
@@ -152,10 +152,9 @@ def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
 
 
 def cores_term(ledger: Ledger, passes: int, attention: str, width: Callable[[Attended], int]) -> ConventionTerm:
-    """2·width·T FLOPs per token, pass and layer that has attention, beside the cores' own."""
-    cores = [(entry.leaf.attended, entry.runs) for entry in ledger]
-    widest = sum(width(heads) * runs for heads, runs in cores if heads)
-    theirs = widest * ledger.work.positions * ledger.work.tokens
+    """The term of 2·width·T FLOPs per token, pass and layer with attention, compared with the cores' FLOPs."""
+    widths = sum(width(entry.leaf.attended) * entry.runs for entry in ledger if entry.leaf.attended)
+    theirs = widths * ledger.work.positions * ledger.work.tokens
     ours = by_kind(ledger, attention).get("attention_core", 0)
     return term(CORE, 2 * passes * theirs, passes * ours, why_core(ledger, attention) if theirs else NOTHING)
 
@@ -171,8 +170,8 @@ def widths(core: Attended) -> int:
 def why_core(ledger: Ledger, attention: str) -> str:
     if attention == "masked":
         return "ours: only what the mask lets through"
-    beyond = next((entry.leaf.extra_products for entry in ledger if entry.leaf.extra_products), "")
-    return f"ours: {beyond}" if beyond else "theirs: heads of another width"
+    extra = next((entry.leaf.extra_products for entry in ledger if entry.leaf.extra_products), "")
+    return f"ours: {extra}" if extra else "theirs: heads of another width"
 
 
 def by_kind(ledger: Ledger, attention: str) -> dict[str, int]:
@@ -185,7 +184,7 @@ def flops_of(entry: Entry, attention: str) -> int:
 
 
 def by_product(ledger: Ledger, attention: str) -> Counter[str]:
-    """FLOPs of attention by what a projection does, or by product of a core; of all else by kind."""
+    """FLOPs of attention by duty of a projection, and by product of a core; all other FLOPs by kind."""
     result = Counter[str]()
     for entry in ledger:
         for op in entry.operations:

@@ -1,7 +1,6 @@
-"""Utilisation: the share of the peak that a training rate is, by each published count of FLOPs.
+"""Utilisation: the share of the peak that a measured or predicted training rate reaches, by published FLOPs counts.
 
-MFU counts the FLOPs of the model, HFU also those of recomputation. Both ways: a rate in, utilisation out, for a rate
-that was measured as for one that was predicted.
+MFU counts the FLOPs of the model, HFU also those of recomputation.
 Source   Chowdhery et al. 2022 (arXiv 2204.02311), section 4.1
 """
 
@@ -21,24 +20,25 @@ from txcalc.planning.gradients import training_flops
 from txcalc.planning.memory import has_frozen_weights
 from txcalc.planning.terms import Convention, ConventionTerm
 
-# What `train` reports where nobody asks for others: no forward counts, and none for a model it cannot describe.
+# The default conventions of `train`, which count training steps.
 REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", "torchtitan", "llama-3")
-
-
 COMPUTED = "computed"  # the count of a step with frozen weights
 
 
 def computed(ledger: Ledger) -> Convention:
-    """FLOPs of a training step as it computes them: frozen weights have no gradients."""
+    """FLOPs of a training step without gradients of frozen weights."""
     flops = training_flops(ledger)
-    ways: dict[str, int] = {way: training_flops(ledger, way) - flops for way in ("core", "blocks")}
-    formula = "forward and backward, without gradients of frozen weights"
-    return Convention(COMPUTED, "a training step", formula, "txcalc", (ConventionTerm("step", flops, flops),), ways)
+    recomputed: dict[str, int] = {mode: training_flops(ledger, mode) - flops for mode in ("core", "blocks")}
+    formula, terms = (
+        "forward and backward, without gradients of frozen weights",
+        (ConventionTerm("step", flops, flops),),
+    )
+    return Convention(COMPUTED, "a training step", formula, "txcalc", terms, recomputed)
 
 
 class Utilisation(Struct, frozen=True):
-    """Model and hardware FLOPs per second over the peak, by a convention; its model FLOPs per token, a float where they
-    are no whole number."""
+    """Model and hardware FLOPs per second over the peak, by a convention, with its model FLOPs per token, a float if
+    not whole."""
 
     name: str
     formula: str
@@ -57,12 +57,12 @@ def utilisation(
     share: Fraction = Fraction(1),
     names: tuple[str, ...] = REPORTED,
 ) -> list[Utilisation]:
-    """By each convention that describes the model, at a rate of tokens per second and accelerator.
+    """Utilisation by each convention that describes the model, at a rate of tokens per second and accelerator.
 
-    recompute   none, core or blocks, of which `share` of the layers
+    recompute   none, core or blocks, in `share` of the layers
     pp          stages of the pipeline
-    Errors      `InputError` where only one convention was asked for, and it does not describe the model; where one was
-                asked for, and weights are frozen: every convention counts gradients of all weights
+    Errors      `InputError` if only one convention is requested and it does not describe the model, or if any is
+                requested and weights are frozen, since every convention counts gradients of all weights
     """
     frozen = has_frozen_weights(ledger)
     if frozen and names is not REPORTED:
@@ -89,26 +89,23 @@ def utilisation(
 
 
 class MeasuredRate(NamedTuple):
-    """A measured rate: `number` tok/s of one accelerator, seconds of a step, or FLOP/s of one accelerator."""
+    """A measured rate: `number` tok/s per accelerator, seconds per step, or FLOP/s per accelerator."""
 
     number: float
     unit: str
 
-    def tokens_s(self, tokens: int, gpus: int, flops_a_token: float) -> float:
-        """Tokens per second and accelerator; `tokens` of a step of `gpus` accelerators."""
+    def tokens_s(self, tokens: int, gpus: int, flops_per_token: float) -> float:
+        """Tokens per second and accelerator, for a step of `tokens` tokens on `gpus` accelerators."""
         if self.unit == "s":
             return tokens / self.number / gpus
-        return self.number if self.unit == "tok/s" else self.number / flops_a_token
+        return self.number if self.unit == "tok/s" else self.number / flops_per_token
 
 
 _UNITS = {"tok/s": "tok/s", "tokens/s": "tok/s", "s": "s", "tflops": "tflops", "tflop/s": "tflops"}
 
 
 def parse_measured(text: str) -> MeasuredRate:
-    """`1007tok/s` (of one accelerator), `1.42s` (a step) or `400TFLOPS` (of one accelerator).
-
-    Errors: `InputError`.
-    """
+    """`1007tok/s` (per accelerator), `1.42s` (per step) or `400TFLOPS` (per accelerator). Errors: `InputError`."""
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*([A-Za-z/]+)\s*", text, re.ASCII)
     unit = _UNITS.get(match[2].lower()) if match else None
     if not match or not unit or not float(match[1]):

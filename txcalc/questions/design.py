@@ -9,7 +9,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.planning import shapes
 from txcalc.planning.fitting import checked_context
 from txcalc.planning.serving.engine import Reserve, engine, parse_reserve
-from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, Shape
+from txcalc.planning.shapes import DesignBudget, DesignFamily, ScaledModel, Shape
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import count, length, maybe
@@ -157,14 +157,16 @@ def design(
     )
 
 
-def _family(source: Source | None, changes: Mapping[str, object], sizes: Mapping[str, Any]) -> DesignFamily | Likeness:
+def _family(
+    source: Source | None, changes: Mapping[str, object], sizes: Mapping[str, Any]
+) -> DesignFamily | ScaledModel:
     """Llama's family, or a model's. Errors: `InputError`."""
     if source is not None:
         if sizes:
             flags = ", ".join(f"--{name}" for name in sizes)
             model = source if isinstance(source, str) else "a model"
             raise InputError("options", [f"{flags} apply to a Llama-like family: change {model} with --set"])
-        return Likeness(load(source), changes)
+        return ScaledModel(load(source), changes)
     if changes:
         raise InputError("options", ["--set needs a model (without one: --ratio, --gqa, --head, --vocab)"])
     default = DesignFamily()

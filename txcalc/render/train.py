@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.training.answer import MOST_GPUS, OnAccelerator, TrainingRun
+from txcalc.planning.training.answer import MAX_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
 from txcalc.render.report import Report, Table, TableCell, column, duration, exact, percent, rounded
@@ -200,7 +200,7 @@ def _limits(answer: Train) -> Table:
     fewest = answer.min_gpus
     micro = column("largest micro-batch", "sequences", "max micro-batch (sequences)")
     tokens = column("longest sequence", "tokens", "max sequence length (tokens)")
-    layout = str(fewest.layout) if fewest else f"no number of replicas fits, up to {MOST_GPUS:,} GPUs"
+    layout = str(fewest.layout) if fewest else f"no number of replicas fits, up to {MAX_GPUS:,} GPUs"
     rows: list[list[Any]] = [
         [micro, exact(answer.max_micro_batch), ""],
         [tokens, exact(answer.max_tokens), ""],

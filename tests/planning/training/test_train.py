@@ -235,7 +235,7 @@ def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
         return searched(model, number, 4 * number, 4096, framework="fsdp2", recompute="blocks", micro_batch=1)
 
     least = ceil(model.params * 16 * 1.04 / allocatable(H100.accelerator))
-    assert of(1).least == least == 14
+    assert of(1).min_gpus == least == 14
     found = fewest_gpus(of, 2)
     assert {number for number in tried if number < least} == {1, 2}
     assert found.best[0].recipe.layout.gpus == 16 and found.too_few == 14 and 14 in tried

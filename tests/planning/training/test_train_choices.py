@@ -294,13 +294,13 @@ def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> 
 
     class Known:
         def __init__(self, number: int, least: int, floor: int = 0) -> None:
-            self.number, self.least, self.floor = number, least, floor
+            self.number, self.min_gpus, self.floor = number, least, floor
 
         def run(self, tell: object, given: bool, enough: int = 6) -> Searched:
             assert not given
-            held = max(self.floor, 1000 * self.least // self.number)
+            held = max(self.floor, 1000 * self.min_gpus // self.number)
             best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=held)), gpus=self.number)
-            return Searched((best,), 1, 1, "" if self.number >= self.least else "no")
+            return Searched((best,), 1, 1, "" if self.number >= self.min_gpus else "no")
 
     whole = node or 8
     numbers = [n for n in (1, 2, 4) if n < whole] + list(range(whole, 40 * whole, whole))
@@ -321,7 +321,7 @@ def test_where_twice_as_many_gpus_have_no_layout_the_search_ends() -> None:
             best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=1000 // number)))
             return Searched((best,), 1, 1, "none of them" if number < 4 else "")
 
-        return SimpleNamespace(run=run, least=1)
+        return SimpleNamespace(run=run, min_gpus=1)
 
     found = fewest_gpus(of, 8)
     assert found.refused == "none of them; of 2: train: no layout"

@@ -103,7 +103,7 @@ def test_frozen_weights_by_format() -> None:
 
 @pytest.mark.parametrize(
     ("model", "numbers", "said"),
-    [("t5-small", "2", "of either stack"), ("albert-base-v2", "0,12", "from 0 to 11"), ("vit-b", "12", "from 0 to 11")],
+    [("t5-small", "2", "each stack"), ("albert-base-v2", "0,12", "from 0 to 11"), ("vit-b", "12", "from 0 to 11")],
 )
 def test_numbers_of_layers_that_are_not_there(model: str, numbers: str, said: str) -> None:
     """Of what no pipeline cuts too: nothing was recomputed, without a word."""

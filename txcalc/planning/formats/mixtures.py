@@ -1,12 +1,12 @@
-"""The mixtures of llama.cpp (Q4_K_M, Q6_K, IQ3_XS …): which type its quantiser gives to each matrix of each layer.
+"""The mixtures of llama.cpp (Q4_K_M, Q6_K, IQ3_XS …): the type of each matrix of each layer.
 
 A mixture has a default type, and rules that give more bits to matrices that matter more: attention's values, down
-projections, the head. A matrix whose rows a type's blocks do not divide falls back to another type. Experts that a
-model is published with in MXFP4 keep it: llama-quantize requantises them only if told to, and files of gpt-oss keep it
-(bartowski's and unsloth's). The IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need an importance matrix (imatrix); the others
-are counted without one.
+projections, the head. If a type's blocks do not divide a matrix's rows, another type is used. Experts that are
+published in MXFP4 keep it: llama-quantize requantises them only with an option, and files of gpt-oss (bartowski's and
+unsloth's) keep it. The IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need an importance matrix (imatrix); others are counted
+without one.
 
-The rules, their source, and what a .gguf file calls its tensors are data: `mixtures.json`.
+`mixtures.json` has the rules, their source, and the names of tensors in .gguf files.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from txcalc.planning.formats.weights import EVERY_MATRIX, FORMATS, GGML, Format,
 class Layer(NamedTuple):
     """The layer of a matrix, and the model's sizes that decide its type."""
 
-    number: int  # from 0, among `of` layers; of values, and of a model without experts, among those that have them
+    number: int  # from 0, out of `of` layers; for values, and in a model without experts, out of layers that have them
     of: int
     groups: int  # query heads per key/value head
     experts: int
 
     @property
     def use_more_bits(self) -> bool:
-        """An eighth of the layers at each end, and every third between, as llama.cpp's function of this name."""
+        """The first and last eighth of the layers, and every third between, like llama.cpp's function of that name."""
         eighth = self.of // 8
         return self.number < eighth or self.number >= 7 * self.of // 8 or (self.number - eighth) % 3 == 2
 
@@ -55,7 +55,7 @@ WHEN: Mapping[str, Callable[[Layer], bool]] = {
     "8 experts": lambda at: at.experts == 8,
     "8 experts, more": lambda at: at.experts == 8 and at.use_more_bits,
 }
-EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # conditions that are equal in all layers
+EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # conditions that do not depend on the layer
 Rules = tuple[tuple[str, str], ...]  # (condition, type): the first condition that is true decides
 
 
@@ -65,7 +65,7 @@ class Mixture(NamedTuple):
     table   type of the embedding table; "": the default
     head    type of the head, and of a table that is tied to it
     fused   type of queries, keys and values in one tensor; "": the default
-    low     one of the mixtures of 1 and 2 bits, whose rules count matrices instead of layers
+    low     a mixture of 1 or 2 bits, whose rules number matrices instead of layers
     """
 
     default: str
@@ -83,7 +83,7 @@ class Mixture(NamedTuple):
 
 def _rules(text: str) -> Rules:
     """The rules of a text such as `more: q6_k; q5_k`."""
-    return tuple((when, kind) for when, _, kind in (each.rpartition(": ") for each in text.split("; ") if each))
+    return tuple((when, kind) for when, _, kind in (rule.rpartition(": ") for rule in text.split("; ") if rule))
 
 
 def _read(table: Table) -> Raw:
@@ -102,10 +102,10 @@ ENDS = {tensor: tuple([f".{end}" for end in ends]) for tensor, ends in TENSORS.i
 
 
 def mixture(model: Model, name: str) -> Format | None:
-    """A model's matrices in a mixture of llama.cpp; None where there is none of the name."""
+    """A model's matrices in a mixture of llama.cpp; None if there is no mixture of this name."""
     wanted = plain(name)
     if wanted == "mxfp4_moe":
-        # Of three dimensions: experts, and the halves of a latent's expansion.
+        # Tensors of three dimensions, experts and a latent's expansions, are in MXFP4.
         return _mixed(model, wanted, lambda entry, _: ["mxfp4" if _stacked(entry) else "q8_0"])
     if wanted not in MIXTURES:
         return None
@@ -115,16 +115,16 @@ def mixture(model: Model, name: str) -> Format | None:
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
 
-    def standing(role: str) -> list[tuple[int, str]]:
-        """The places of a role's matrices."""
+    def positions(role: str) -> list[tuple[int, str]]:
+        """The layer and name of each matrix of a role."""
         return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in entry.owners]
 
     by_layer = not EVERYWHERE.issuperset(when for when, _ in rules.v)
-    values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if by_layer else {}
-    counted = ("down",) if rules.low else ("down", "up", "gate") if layer.experts <= 1 else ()
-    ways = {(role, key): i for role in counted for i, key in enumerate(sorted(standing(role)))}
+    values = {number: i for i, number in enumerate(sorted({n for n, _ in positions("v")}))} if by_layer else {}
+    numbered = ("down",) if rules.low else ("down", "up", "gate") if layer.experts <= 1 else ()
+    numbers_of = {(role, key): i for role in numbered for i, key in enumerate(sorted(positions(role)))}
     tied = bool(stack.head.tied)
-    seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
+    is_70b = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's name for this shape
 
     def choose(entry: Entry, numbers: Numbers) -> list[str]:
         if entry.kind == "head" or (tied and entry.leaf.row is not None):
@@ -135,24 +135,24 @@ def mixture(model: Model, name: str) -> Format | None:
         if role == "qkv":
             return [rules.fused or rules.default]
         cases: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
-        spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in cases) else numbers)]
+        indices = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in cases) else numbers)]
         if role == "v":
-            spots = [values.get(spot, 0) for spot in spots]
-        elif role in counted:
-            spots = [ways.get((role, (spot, entry.name)), 0) for spot in spots]
-        among = len(values) if role == "v" else layer.of
-        chosen = _types(cases, rules.default, layer._replace(of=among), tuple(spots)) if cases else [rules.default]
-        wider = role == "v" and seventy
-        return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
+            indices = [values.get(index, 0) for index in indices]
+        elif role in numbered:
+            indices = [numbers_of.get((role, (index, entry.name)), 0) for index in indices]
+        sizes = layer._replace(of=len(values) if role == "v" else layer.of)
+        types = _types(cases, rules.default, sizes, tuple(indices)) if cases else [rules.default]
+        more_bits = role == "v" and is_70b
+        return ["q5_k" if more_bits and kind in ("q3_k", "q4_k") else kind for kind in types]
 
     return _mixed(model, wanted, choose)
 
 
 @cache
-def _types(rules: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> list[str]:
-    """The types that rules give to layers of these numbers, in a model of these sizes."""
-    places = (Layer(spot, *sizes[1:]) for spot in spots)
-    return [next((kind for when, kind in rules if WHEN[when](at)), default) for at in places]
+def _types(rules: Rules, default: str, sizes: Layer, indices: tuple[int, ...]) -> list[str]:
+    """The types that rules give to layers of these indices, in a model of these sizes."""
+    layers = (Layer(index, *sizes[1:]) for index in indices)
+    return [next((kind for when, kind in rules if WHEN[when](layer)), default) for layer in layers]
 
 
 def _shape(model: Model) -> tuple[StackSpec, Layer]:
@@ -168,20 +168,20 @@ def _shape(model: Model) -> tuple[StackSpec, Layer]:
 
 def _role(model: Model, entry: Entry) -> str:
     """The role of a matrix in the rules: q, k, v, o, qkv, gate, up or down; "": none."""
-    role = _called(entry.name) if entry.layer and entry.kind != "other" else ""
+    role = _role_of_name(entry.name) if entry.layer and entry.kind != "other" else ""
     return "qkv" if role in ("q", "k", "v") and model.description.model_type in _DATA["fused"] else role
 
 
 @cache
-def _called(name: str) -> str:
-    """What the rules call the tensor that may hold a leaf; "": nothing."""
+def _role_of_name(name: str) -> str:
+    """The role of the tensor that may store a leaf; "": none."""
     roles = (_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp")) for tensor in _tensors(name))
     return next(filter(None, roles), "")
 
 
 @cache
 def _fixed_type(name: str) -> str | None:
-    """The type that a leaf has in every mixture; "": none; None: what its rules say."""
+    """The type that a leaf has in every mixture; "": not quantised; None: by the rules."""
     return next((kind for end, kind in _DATA["kept"].items() if name.endswith(end)), None)
 
 
@@ -197,11 +197,11 @@ def _in_mxfp4(model: Model) -> bool:
 
 @cache
 def _fitting(kind: str, columns: int, head: bool) -> Format:
-    """A type, or its fallback where its blocks do not divide a row."""
+    """A type, or its fallback if its blocks do not divide a row."""
     if head and columns % GGML[kind].long:
         kind = "q8_0"
-    for narrow in (kind, FALLBACK.get(kind, "fp16")):
-        ggml = GGML.get(narrow, FORMATS["fp16"])
+    for candidate in (kind, FALLBACK.get(kind, "fp16")):
+        ggml = GGML.get(candidate, FORMATS["fp16"])
         if not ggml.long or columns % ggml.long == 0:
             return ggml
     return FORMATS["fp16"]
@@ -212,8 +212,8 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
     tied, mxfp4_experts = bool(_shape(model)[0].head.tied), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
-        if (same := _fixed_type(entry.name)) is not None:
-            return [FORMATS[same] if same else None]
+        if (fixed := _fixed_type(entry.name)) is not None:
+            return [FORMATS[fixed] if fixed else None]
         if entry.kind == "router" or (mxfp4_experts and entry.kind == "experts"):
             return [GGML["mxfp4"] if entry.kind == "experts" else None]
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)
@@ -248,16 +248,15 @@ def stored(model: Model) -> Format:
             names = [f"blk.{number}.{name}.weight" for name in _tensors(entry.name)]
         kind = next((dtypes[name] for name in names if name in dtypes), None)
         halves = [tensors.get(f"blk.{number}.attn_{half}_b.weight") for half in "kv"]
-        if "attn_kv_b" in _tensors(entry.name) and (two := [half for half in halves if half]) == halves:
-            bits: Any = Fraction(8 * sum(half.bytes for half in two), sum(half.elements for half in two))
+        if "attn_kv_b" in _tensors(entry.name) and (present := [half for half in halves if half]) == halves:
+            bits: Any = Fraction(8 * sum(half.bytes for half in present), sum(half.elements for half in present))
             return Format(kind or "f32", bits, EVERY_MATRIX, source, wide=32)
         if kind is None or kind == "f32":
             return None
-        plain_ = {"f16": "fp16", "bf16": "bf16"}.get(kind)
-        if plain_:
-            return FORMATS[plain_]
+        if kind in ("f16", "bf16"):
+            return FORMATS[plain(kind)]
         if kind not in GGML:
-            raise InputError(model.name, [f"holds tensors of type {kind.upper()}, whose size is not known here"])
+            raise InputError(model.name, [f"has tensors of type {kind.upper()}, whose size is not known here"])
         return GGML[kind]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]

@@ -18,12 +18,12 @@ from txcalc.planning.formats.weights import LAYERS, Format
 
 WHERE = "quantization_config"
 
-# Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
+# Keys of lists of modules that are not quantised; vLLM's own quantiser calls its list ignored_layers.
 LEFT = ["modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"]
 LEFT += ["linear_weights_not_to_quantize"]  # AQLM's
-# Lists of the blocks whose modules are quantised, of which the first present counts: AutoRound's, optimum's GPTQ.
+# Keys of lists of quantised blocks; the first one present counts: AutoRound's, optimum's GPTQ.
 BLOCKS = ("quant_block_list", "block_name_to_quantize", "to_quant_block_names")
-# Tables and lists that are read, and those without effect on a weight's bytes.
+# Keys of tables and lists that are read, or that do not change a weight's bytes.
 TABLES = (
     *BLOCKS,
     *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
@@ -33,12 +33,12 @@ TABLES = (
     "module_name_preceding_first_block",  # of optimum's GPTQ, where it calibrates
 )
 
-# Whose packers take no group that is not full, and what theirs take multiples of, of rows and of columns (AutoAWQ's and
-# AutoGPTQ's linear layers; a last group that is not full is a group of AutoGPTQ's).
+# Methods whose packers need full groups, and numbers that must divide rows and columns (AutoAWQ's and AutoGPTQ's linear
+# layers; AutoGPTQ allows a partial last group).
 DIVIDING = ("awq", "mlx", "compressed-tensors", "aqlm", "higgs")
 WORDS = {"awq": 8, "gptq": 32, "bitnet": 4}
 
-# The names that a leaf's module has in checkpoints, by the end of its path in the ledger: of those above it, its own.
+# Names of a leaf's module in checkpoints, by the end of its path in the ledger: those of its parents, and its own.
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     leaf: (tuple(above), tuple(names))
     for above, leaves in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
@@ -47,15 +47,15 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 ATTENTION, MLP = (MODULES[leaf][0] for leaf in ("attention.q", "feed_forward.up"))
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
 NONE: frozenset[str] = frozenset()
-# What all expressions of a list may try on a name of 64 letters, and on all names: some seconds.
+# Limits of the trials of all expressions of a list, on a name of 64 letters and on all names: some seconds.
 MOST_TRIALS, MOST_IN_ALL = 8 * 64**3, 1 << 33
 PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
-# In what stands before `layers` where these are a tower's or a prediction layer's, and modules that are no matrix or
-# that no quantiser takes.
+# Words in the prefix of `layers` that belong to a tower or to prediction layers; and modules that are no matrix or that
+# no quantiser takes.
 APART = re.compile(
     r"vis|vit|vpm|apm|audio|speech|sound|image|img|tower|mtp|talker|wav|projector|resampler|aligner|qformer|diffusion|sam_|clip|draft"
 )
-OUTSIDE = re.compile(rf"[^|]*(?:lm_head|embed_tokens|{APART.pattern})[^|]*")  # expressions of what is in no layer
+OUTSIDE = re.compile(rf"[^|]*(?:lm_head|embed_tokens|{APART.pattern})[^|]*")  # expressions of modules outside layers
 NO_MATRIX = re.compile(
     r"(?:norm|ln_|conv|rotary|bias|act_fn|A_log)[^.]*$|\.(?:gate|router)\.|\.(?:D|attn|gate|\w*expert_gate|router|sinks)$"
 )
@@ -63,7 +63,7 @@ NO_MATRIX = re.compile(
 
 @cache
 def names(path: str) -> tuple[str, ...]:
-    """The names that a leaf's module may have in a checkpoint, from after `layers.N.` on."""
+    """The names that a leaf's module may have in a checkpoint, after `layers.N.`."""
     ends = [end for end in MODULES if path.endswith("." + end)]
     if not ends:
         return (_tail(path),)
@@ -76,8 +76,8 @@ def _tail(path: str) -> str:
 
 
 class Modules:
-    """A quantiser's list of modules: names, parts of names, globs and `re:` expressions; of the language model, or of
-    a `tower` alone."""
+    """A quantiser's list of modules: names, parts of names, globs and `re:` expressions; for a language model, or for a
+    `tower`."""
 
     def __init__(self, patterns: Iterable[str], tower: bool = False) -> None:
         self.words: set[str] = set()
@@ -90,7 +90,7 @@ class Modules:
                 self.patterns.append(_compiled(text[3:]))
             elif "*" in text:
                 self.patterns.append(_compiled(re.escape(text).replace(r"\*", ".*") + r"(?:\.|$)"))
-            elif short := _short(text, tower):
+            elif short := _local_name(text, tower):
                 if expert := re.search(r"(?<=experts\.)\d+(?![^.])", short):
                     short = f"{short[: expert.start()]}*{short[expert.end() :]}"
                     self.single.setdefault(short, set()).add(expert[0])
@@ -99,11 +99,11 @@ class Modules:
                     template = f"{short[: digits.start()]}#{short[digits.end() :]}"
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
 
-        # Whether modules of layers may be named.
+        # Whether the list may name modules of layers.
         self.layers = bool(self.numbered) or not all(OUTSIDE.fullmatch(pattern.pattern) for pattern in self.patterns)
         self.trials, self.left = sum(_trials(pattern.pattern) for pattern in self.patterns), MOST_IN_ALL
         if self.trials > MOST_TRIALS:
-            raise _long()
+            raise _too_many_trials()
         self.exact = any(char.isdecimal() for pattern in self.patterns for char in pattern.pattern)
 
     def have(self, entry: Entry, number: int | None) -> bool:
@@ -125,45 +125,45 @@ class Modules:
         ]
         for word in matches:
             if (named := len(self.single.get(word, ()))) not in (0, experts):
-                raise _some(f"names {named} of {experts} experts: {word}")
+                raise _partial(f"names {named} of {experts} experts: {word}")
         if matches or not self.patterns:
             return bool(matches)
         return self._matches(_full(paths, number is not None), str(number), experts)
 
     def unknown(self, ledger: Iterable[Entry]) -> list[str]:
-        """The named modules of layers whose matrices have other names here: nobody knows which of them is meant."""
-        called: dict[int, set[tuple[str, ...]]] = {}
+        """The listed modules of layers whose names match no leaf."""
+        by_layer: dict[int, set[tuple[str, ...]]] = {}
         for entry in ledger:
             for number in entry.numbers if self.numbered else ():
-                called.setdefault(number, set()).add(names(entry.name))
+                by_layer.setdefault(number, set()).add(names(entry.name))
         unknown = []
-        for number in sorted(called.keys() & self.numbered.keys()):
-            known = {run for path in called[number] for run in _runs(path, True)}
+        for number in sorted(by_layer.keys() & self.numbered.keys()):
+            known = {run for path in by_layer[number] for run in _runs(path, True)}
             unknown += [name.replace("#", str(number)) for name in sorted(self.numbered[number] - known)]
         return [name for name in unknown if name.startswith("layers.") and not NO_MATRIX.search(name)]
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
-        """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits
+        """Whether an expression matches one of the names. If no expression has a digit, all numbers with as many digits
         give the same answer."""
-        alike = number if self.exact else "1" * len(number)
-        if (key := (names, alike, experts)) not in self.matched:
-            each_of = {0, experts // 2, experts - 1} if any("*" in name for name in names) else {0}
-            self.left -= self.trials * len(names) * len(each_of)
+        digits = number if self.exact else "1" * len(number)
+        if (key := (names, digits, experts)) not in self.matched:
+            indices = {0, experts // 2, experts - 1} if any("*" in name for name in names) else {0}
+            self.left -= self.trials * len(names) * len(indices)
             if self.left < 0:
-                raise _long()
+                raise _too_many_trials()
             answers = set()
-            for each in each_of:
-                written = "\n".join(names).replace("#", alike).replace("*", str(each)).split("\n")
+            for index in indices:
+                written = "\n".join(names).replace("#", digits).replace("*", str(index)).split("\n")
                 answers.add(any(any(map(pattern.match, written)) for pattern in self.patterns))
             if len(answers) > 1:
-                raise _some(f"has a pattern of some of {experts} experts, not of all")
+                raise _partial(f"has a pattern for some of {experts} experts, not for all")
             self.matched[key] = answers.pop()
         return self.matched[key]
 
 
 def listed(value: object, key: str) -> list[str]:
-    """The patterns of a key's lists of names; none where it has no such lists. Names of blocks (`BLOCKS`), which commas
-    may separate, are prefixes of their modules' names."""
+    """The patterns of a key's lists of names; [] if it has no such lists. Names of blocks (`BLOCKS`), which may be
+    separated by commas, are prefixes of their modules' names."""
     words = value.split(",") if isinstance(value, str) and key in BLOCKS else value
     values = words if isinstance(words, list) else []
     groups = [value if isinstance(value, list) else [value] for value in values]
@@ -172,14 +172,14 @@ def listed(value: object, key: str) -> list[str]:
         return []
     if key not in BLOCKS:
         return names
-    if key == BLOCKS[0]:  # what the names of each list have in common
+    if key == BLOCKS[0]:  # the common prefix of each list's names
         names = [commonprefix(group) for group in groups]  # noqa: RUF071 - no paths: letter by letter
     starts = (re.sub(r"(?<![^.])(?:h|blocks)(?![^.])", "layers", name.strip()) for name in names)
     return [f"re:{re.escape(start)}" for start in starts]
 
 
-def _some(fault: str) -> InputError:
-    return InputError(WHERE, [f"{fault}; those of a layer have one format here (--weights FORMAT counts all alike)"])
+def _partial(fault: str) -> InputError:
+    return InputError(WHERE, [f"{fault}; all of a layer have one format here (--weights FORMAT counts one for all)"])
 
 
 def _named(paths: tuple[str, ...], layer: bool) -> list[str]:
@@ -189,7 +189,7 @@ def _named(paths: tuple[str, ...], layer: bool) -> list[str]:
 
 @cache
 def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
-    """All contiguous parts of the names, any of which a list may give."""
+    """All contiguous parts of the names, any of which a list may contain."""
     runs: set[str] = set()
     for steps in (name.split(".") for name in _named(paths, layer)):
         runs.update([".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2)])
@@ -198,24 +198,25 @@ def _runs(paths: tuple[str, ...], layer: bool) -> frozenset[str]:
 
 @cache
 def _full(paths: tuple[str, ...], layer: bool) -> tuple[str, ...]:
-    """The full names, as expressions meet them."""
+    """The full names, with every prefix that expressions may match."""
     named = _named(paths, layer)
     full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
     return tuple(full if layer else [*named, *full])
 
 
-def _short(name: str, tower: bool = False) -> str:
-    """A name without the prefix before its layer; "" where that is the layer of a tower, and no tower is asked for."""
-    at = re.search(r"(?:^|\.)(?:layers?|h|blocks?)\.(?=\d)", name)
-    if at and not tower and APART.search(name[: at.end()]):
+def _local_name(name: str, tower: bool = False) -> str:
+    """A name without the prefix before its layer; "" if that is a tower's layer, and no tower is wanted."""
+    layer = re.search(r"(?:^|\.)(?:layers?|h|blocks?)\.(?=\d)", name)
+    if layer and not tower and APART.search(name[: layer.end()]):
         return ""
-    return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight").rstrip(".")
+    name = "layers." + name[layer.end() :] if layer else name.removeprefix("model.")
+    return name.removesuffix(".weight").rstrip(".")
 
 
 def _trials(pattern: str) -> int:
-    """In how many ways an expression may be tried on a name of 64 letters: 64 for each part that is of any length, a
-    last one and digits, of which names have few, apart, and for each choice as many as it has. Too many where what
-    repeats is itself made of parts, or where blanks may stand between it and its repeat."""
+    """An upper bound of the ways to match an expression with a name of 64 letters: 64 for each part of variable length
+    (except a last one, and digits), times the number of alternatives. More than the limit if repeated groups are
+    nested, or if the expression ignores blanks."""
     bare = re.sub(r"(\\d|\[0-9\])[+*]|\\.|\[[^\]]*\]", "x", pattern)
     if len(pattern) > 4096 or re.search(r"\)[*+{]|\(\?[a-zA-Z-]*x", bare):
         return MOST_TRIALS + 1
@@ -224,13 +225,13 @@ def _trials(pattern: str) -> int:
     return choices << 6 * len(repeats)
 
 
-def _long() -> InputError:
-    return InputError(WHERE, ["has expressions of modules that repeat too often: they may run for ever"])
+def _too_many_trials() -> InputError:
+    return InputError(WHERE, ["has expressions of modules with too many repetitions: they may run forever"])
 
 
 def _compiled(text: str) -> re.Pattern[str]:
     try:
-        with warnings.catch_warnings():  # [[ will mean a set within a set one day
+        with warnings.catch_warnings():  # [[ is reserved for nested sets
             warnings.simplefilter("ignore", FutureWarning)
             return re.compile(text)
     except (re.error, OverflowError, RecursionError):
@@ -239,12 +240,12 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 def check_packed(method: str, form: Format, ledger: Iterable[Entry]) -> None:
     """Errors: `InputError` for a matrix whose sizes a method's packer rejects."""
-    entries, by = list(ledger), WORDS.get(method, 1)
+    entries, divisor = list(ledger), WORDS.get(method, 1)
     if method in DIVIDING and isinstance(form.block, int):
-        for left in form.part_filled(entries):
-            raise InputError(WHERE, [Fault("group_size", form.block, f"a divisor of every row, also of {left}")])
+        for matrix in form.part_filled(entries):
+            raise InputError(WHERE, [Fault("group_size", form.block, f"a divisor of every row, also of {matrix}")])
     for entry in entries:
         for weight in entry.leaf.untied.weights():
-            if form.stores(weight, entry) and any(size % by for size in weight.shape):
+            if form.stores(weight, entry) and any(size % divisor for size in weight.shape):
                 sizes = " × ".join(f"{size:,}" for size in weight.shape)
-                raise InputError(WHERE, [f"{method} packs multiples of {by}, which {entry.path} ({sizes}) is not"])
+                raise InputError(WHERE, [f"{method} packs multiples of {divisor}, which {entry.path} ({sizes}) is not"])

@@ -18,20 +18,19 @@ NATIVE = "native"  # as published
 
 
 def format_of(name: str) -> Format:
-    """The format of a name. Errors: `UnknownName` with the nearest."""
-    wanted = plain(name)
-    if wanted in FORMATS:
+    """The format of a name. Errors: `UnknownName` with the nearest name."""
+    if (wanted := plain(name)) in FORMATS:
         return FORMATS[wanted]
     raise unknown(name)
 
 
 def stored_narrow(name: str) -> bool:
-    """Whether a dtype is also the name of a quantised format, with scales or with some weights left in 16 bits."""
+    """Whether a dtype is also the name of a quantised format, with scales or with some weights in 16 bits."""
     return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
 
 
 def known_format(name: str) -> str:
-    """A format's name, checked. Errors: `UnknownName` with the nearest."""
+    """A format's name, checked. Errors: `UnknownName` with the nearest name."""
     wanted = plain(name)
     if wanted not in ("mxfp4_moe", *format_names()):
         raise unknown(name)
@@ -45,15 +44,15 @@ def unknown(name: str) -> UnknownName:
 
 
 def format_names() -> list[str]:
-    """Every format of weights by name, llama.cpp's mixtures too."""
+    """The names of all formats of weights, with llama.cpp's mixtures."""
     return list(dict.fromkeys((NATIVE, *FORMATS, *mixtures.MIXTURES)))
 
 
 def weights_of(model: Model, name: str) -> Format:
     """The format of a name, for a model: as published, a mixture of llama.cpp, or one format for its layers.
 
-    A format in which the model's own makers have published a checkpoint is that checkpoint's, with what it leaves wide.
-    Errors: `UnknownName` with the nearest; `InputError` for a `quantization_config` that is not understood.
+    If the model's makers published a checkpoint in the format, it is that checkpoint's, with its unquantised modules.
+    Errors: `UnknownName` with the nearest name; `InputError` for a `quantization_config` that is not understood.
     """
     wanted = plain(name)
     if wanted == NATIVE:
@@ -63,14 +62,14 @@ def weights_of(model: Model, name: str) -> Format:
     return covering(format_of(name), {entry.kind for entry in model.entries})
 
 
-# Of a checkpoint's bytes. What quantisers write besides matrices and scales (bitsandbytes' states, a packer's last
-# blocks) is less; another group size or another list of unquantised modules makes more.
-OTHERWISE = 0.02
+# Tolerated share of a checkpoint's bytes: other tensors of quantisers (bitsandbytes' states, a packer's last blocks)
+# are less, the effect of another group size or another list of unquantised modules is more.
+TOLERANCE = 0.02
 
 
 def _agreed(model: Model, native: Format) -> Format:
-    """The weights as published, compared with the checkpoint in the config's folder. Errors: `InputError` where only
-    one of the two is quantised, or where the tensors' bytes are not those of the `quantization_config`."""
+    """The weights as published, compared with the checkpoint in the config's folder. Errors: `InputError` if only one
+    of the two is quantised, or if the tensors' bytes differ from those of the `quantization_config`."""
     if model.checkpoint is None or model.checkpoint.stored.form == "gguf":
         return native
     config, checkpoint = model.description.quantization, model.checkpoint.stored
@@ -88,8 +87,8 @@ def _agreed(model: Model, native: Format) -> Format:
     if model.checkpoint.agrees and not checkpoint.partial:
         extra = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
         stored, counted = checkpoint.size.bytes - extra, sum(native.bytes_of(entry) for entry in model.entries)
-        if abs(counted - stored) > OTHERWISE * stored:
-            mend = "which of them is right? --weights FORMAT chooses one"
+        if abs(counted - stored) > TOLERANCE * stored:
+            mend = "--weights FORMAT chooses one"
             fault = f"says {method!r}, {counted:,} bytes by its keys, and its checkpoint's tensors have {stored:,}"
             raise InputError("quantization_config", [f"{fault} ({mend})"])
     return native

@@ -23,7 +23,7 @@ from txcalc.planning.formats.schemes import Config, Covers, Rule, Schemes, linea
 from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 FLOATS = {"mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}  # MLX's modes: bits, and elements that share a scale
-WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq": 8}  # of methods of one
+WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq": 8}  # bits of methods with one width
 
 
 def native(model: Model) -> Format:
@@ -36,13 +36,13 @@ def native(model: Model) -> Format:
 
 
 def published(model: Model, name: str) -> Format | None:
-    """The makers' published checkpoint in this format; None: there is none."""
+    """The makers' published checkpoint in this format; None if there is none."""
     config = model.description.variants.get(name)
     return None if config is None else configured(model, config, FORMATS[model.description.dtype].bits)
 
 
 def cache_published(model: Model) -> str:
-    """The dtype of the cache for which a checkpoint has scales; "": none."""
+    """The dtype of the cache for which a checkpoint has scales; "" if it has none."""
     config = table_of(model.description.quantization)
     inner = table_of(config.get("quantization")) or config
     scheme, algorithm = table_of(inner.get("kv_cache_scheme")), str(inner.get("kv_cache_quant_algo"))
@@ -54,38 +54,39 @@ def cache_published(model: Model) -> str:
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
     """A model's matrices as a `quantization_config` stores them. Errors: `InputError`."""
     if (expert_dtype := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
-        mend = "--weights fp8 or another counts all alike"
+        mend = "--weights fp8 or another format counts one for all"
         raise InputError(WHERE, [Fault("expert_dtype", expert_dtype, "fp8, fp4, or none", mend)])
-    read = _Config(config, wide, model.kind in ("vision", "audio"))
-    rules = list(read.rules())
-    if read.faults:
-        raise InputError(WHERE, read.faults)
+    reader = _Config(config, wide, model.kind in ("vision", "audio"))
+    rules = list(reader.rules())
+    if reader.faults:
+        raise InputError(WHERE, reader.faults)
 
-    layered = any(names.numbered or names.exact for names in read.lists)  # else numbers of as many digits are alike
+    by_number = any(names.numbered or names.exact for names in reader.lists)  # else only the number of digits matters
 
     def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
-        keys = list(numbers) if layered else _digits(tuple(numbers))
-        known = {
+        keys = list(numbers) if by_number else _digits(tuple(numbers))
+        forms = {
             key: next((form for covers, form in rules if covers(entry, number)), None)
             for key, number in dict(zip(keys, numbers, strict=True)).items()
         }
-        return [known[key] for key in keys] if len({*known.values()}) > 1 else [*known.values()][:1]
+        return [forms[key] for key in keys] if len({*forms.values()}) > 1 else [*forms.values()][:1]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     main = next((form for _, form in reversed(rules) if form), None)
-    mixed = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
+    name, source = main.name if main else reader.method, f"quantization_config: {reader.method}"
+    mixed = Mixed.of(name, source, ledger, choose, wide)
     if not isinstance(mixed, Mixed) or not mixed.choices:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists exclude every layer"])
-    if unknown := [name for modules in read.lists for name in modules.unknown(ledger)]:
-        few = ", ".join(sorted(unknown)[:3])
-        raise InputError(WHERE, [f"names modules that are not known here: {few} (--weights FORMAT counts all alike)"])
-    check_packed(read.method, mixed, ledger)
+    if unknown := [name for modules in reader.lists for name in modules.unknown(ledger)]:
+        first = ", ".join(sorted(unknown)[:3])
+        raise InputError(WHERE, [f"names unknown modules: {first} (--weights FORMAT counts one format for all)"])
+    check_packed(reader.method, mixed, ledger)
     return mixed
 
 
 @cache
 def _digits(numbers: tuple[int | None, ...]) -> list[int | None]:
-    """How many digits layers' numbers have."""
+    """The number of digits of each layer's number."""
     return [number and len(str(number)) for number in numbers]
 
 
@@ -104,11 +105,11 @@ def _mixing(entry: Entry, _: int | None) -> bool:
 
 
 class _Config(Schemes):
-    """Reads one config into rules and gathers its faults."""
+    """Reads the rules of one config, and collects its faults."""
 
     def rules(self) -> Iterator[Rule]:
         reader, mend = READERS.get(self.method), "say --weights FORMAT instead"
-        if self.method == "gguf":  # only the file gives its types
+        if self.method == "gguf":  # only the file has its types
             mend = "give the .gguf file instead"
         if reader is None:
             known = "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)
@@ -119,28 +120,28 @@ class _Config(Schemes):
                 self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
         if width := WIDTHS.get(self.method):
             self.number("bits", (width,), width)
-        for key in ("load_in_4bit", "load_in_8bit"):  # these select bitsandbytes
+        for key in ("load_in_4bit", "load_in_8bit"):  # keys of bitsandbytes
             if self.raw.get(key) is True and self.method != "bitsandbytes":
                 self.faults.append(Fault(key, True, f"false or none, for the method is {self.method}", mend))
-        yield (self.named(self.left(self.raw)), None)
+        yield (self.named(self.unquantised(self.raw)), None)
         yield from reader(self)
 
     def fp8(self) -> Iterator[Rule]:
-        """In 16 and 32 bits what DeepSeek's code keeps so without a word in the config: the weights of an index's heads
-        (V3.2), and with experts in fp4 (V4-Flash), whose scales have eight bits, more."""
-        block, narrow = self.raw.get("weight_block_size"), self.raw.get("expert_dtype") == "fp4"
+        """DeepSeek's code does not quantise some modules, without a key in the config: the weights of an index's heads
+        (V3.2); with experts in fp4 (V4-Flash) also parts that mix streams and pool. Scales then have 8 bits."""
+        block, fp4_experts = self.raw.get("weight_block_size"), self.raw.get("expert_dtype") == "fp4"
         yield (lambda entry, _: entry.duty == "weighs", None)
-        if narrow:
+        if fp4_experts:
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)
             yield (_routed, FORMATS["mxfp4"])
-        if micro := self.method == "mxfp8":  # of the microscaling formats: exponents for 32 elements of a row
+        if micro := self.method == "mxfp8":  # a microscaling format: an exponent for 32 elements of a row
             block = [1, 32] if block is None else block
-        static = self.raw.get("activation_scheme") == "static"  # then inputs have a scale, too
+        static = self.raw.get("activation_scheme") == "static"  # inputs then also have a scale
         if block is None:
             yield (linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
-            tile, scale = (block[0], block[1]), 8 if narrow or micro else 32
+            tile, scale = (block[0], block[1]), 8 if fp4_experts or micro else 32
             yield (linear, replace(FORMATS["fp8-block"], block=tile, scale=scale, tensor=32 * static))
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
@@ -155,7 +156,7 @@ class _Config(Schemes):
         yield (linear, self.integers(bits, group, zero=bits))
 
     def gptq(self) -> Iterator[Rule]:
-        """AutoGPTQ's files store the group of every input, in 32 bits, even if the order is unchanged."""
+        """AutoGPTQ's files store the group of every input in 32 bits, even if the order is unchanged."""
         self.one_of("checkpoint_format", ("gptq", "gptq_v2"))
         for covers, form in self.rounded():
             yield (covers, form and replace(form, column=32))
@@ -166,12 +167,12 @@ class _Config(Schemes):
             return
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
         self.one_of("data_type", ("int", "mx_fp", "nv_fp"))
-        for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
-            called = self.named([f"re:{name}" if "\\" in name or "*" in name else name])
-            width = self.number("bits", (4, 2, 3, 8, 16, 32), bits, here)
-            yield (called, None if width >= 16 else self.other(here, bits, group))
-        for name, here in self.tables("dynamic"):  # GPTQModel's expressions; "-:" is of what stays wide
-            form = None if name.startswith("-:") else self.other(here, bits, group)
+        for name, table in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
+            width = self.number("bits", (4, 2, 3, 8, 16, 32), bits, table)
+            form = None if width >= 16 else self.other(table, bits, group)
+            yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), form)
+        for name, table in self.tables("dynamic"):  # GPTQModel's expressions; "-:" excludes modules
+            form = None if name.startswith("-:") else self.other(table, bits, group)
             yield (self.named([f"re:{name.removeprefix('-:').removeprefix('+:')}"]), form)
         form = self.integers(bits, group, zero=bits)
         if self.raw.get("lm_head") is True:
@@ -179,23 +180,22 @@ class _Config(Schemes):
         yield (self.listed(), form)
 
     def floats(self, data: str) -> Iterator[Rule]:
-        """AutoRound's MXFP4, MXFP8 and NVFP4, whose inputs share a scale unless they stay wide."""
-        four = replace(FORMATS["mxfp4"], covers=LAYERS)
-        known = {4: four, 8: MXFP8}
+        """AutoRound's MXFP4, MXFP8 and NVFP4; quantised inputs share a scale."""
+        forms = {4: replace(FORMATS["mxfp4"], covers=LAYERS), 8: MXFP8}
         if data.startswith("nv"):
             inputs = self.raw.get("act_bits") or 16
-            known = {4: replace(FORMATS["nvfp4"], tensor=32 + 32 * (type(inputs) is int and inputs < 16))}
-        width = self.number("bits", tuple(known))
+            forms = {4: replace(FORMATS["nvfp4"], tensor=32 + 32 * (type(inputs) is int and inputs < 16))}
+        width = self.number("bits", tuple(forms))
         for name, table in self.tables("extra_config"):
-            bits = self.number("bits", (*known, 16, 32), width, table)
-            yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), known.get(bits))
-        yield (self.listed(), known[width])
+            bits = self.number("bits", (*forms, 16, 32), width, table)
+            yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), forms.get(bits))
+        yield (self.listed(), forms[width])
 
     def other(self, table: Config, bits: int, group: int) -> Format:
-        """The format of modules that differ from the rest."""
-        narrow = self.number("bits", (4, 2, 3, 8), bits, table)
-        whole = table.get("group_size", group) in (0, -1)
-        return self.integers(narrow, 0 if whole else self.number("group_size", (), group, table), zero=narrow)
+        """The format of modules with their own bits or groups."""
+        bits = self.number("bits", (4, 2, 3, 8), bits, table)
+        whole_rows = table.get("group_size", group) in (0, -1)
+        return self.integers(bits, 0 if whole_rows else self.number("group_size", (), group, table), zero=bits)
 
     def listed(self) -> Covers:
         """The listed modules of the listed blocks; without a list of modules, all linear layers of the blocks."""
@@ -209,8 +209,8 @@ class _Config(Schemes):
         return lambda entry, number: all(covers(entry, number) for covers in conditions)
 
     def mlx(self) -> Iterator[Rule]:
-        """MLX: every matrix and table but a router's, with a scale and a bias of 16 bits for each group; modules by
-        name have formats of their own, or stay wide."""
+        """MLX: every matrix and table except routers, with a scale and a bias of 16 bits for each group; named modules
+        have their own formats, or are not quantised."""
         for name, settings in self.raw.items():
             if isinstance(settings, Mapping) or settings is False:
                 yield (self.named([name]), self.packed(settings) if settings else None)
@@ -219,8 +219,8 @@ class _Config(Schemes):
     def packed(self, table: Config) -> Format:
         mode = str(table.get("mode", "affine"))
         if mode in FLOATS:  # a scale of 8 bits, and no bias
-            wide, shared = FLOATS[mode]
-            bits, group = self.number("bits", (wide,), wide, table), self.number("group_size", (shared,), shared, table)
+            width, size = FLOATS[mode]
+            bits, group = self.number("bits", (width,), width, table), self.number("group_size", (size,), size, table)
             return Format(f"mlx-{mode}", bits, EVERY_MATRIX, WHERE, block=group, scale=8)
         if mode != "affine":
             self.faults.append(Fault("mode", mode, f"one of affine, {', '.join(FLOATS)}"))
@@ -238,14 +238,13 @@ class _Config(Schemes):
             kind = self.raw.get("bnb_4bit_quant_type", "fp4")
             if kind not in ("nf4", "fp4"):
                 self.faults.append(Fault("bnb_4bit_quant_type", kind, "'nf4' or 'fp4'"))
-            double = bool(self.raw.get("bnb_4bit_use_double_quant", False))
-            plain = FORMATS["nf4"]
-            # Twice: scales of 8 bits, 256 of which share one of 32.
-            twice = replace(plain, name=kind, scale=8, pooled=64 * 256)
-            yield (linear, twice if double else replace(plain, name=kind))
+            form = replace(FORMATS["nf4"], name=kind)
+            if self.raw.get("bnb_4bit_use_double_quant", False):  # scales of 8 bits, 256 of which share one of 32
+                form = replace(form, scale=8, pooled=64 * 256)
+            yield (linear, form)
 
     def bitnet(self) -> Iterator[Rule]:
-        """Ternary weights, four to a byte, and one scale; `online` they are rounded as they are used."""
+        """Ternary weights, four per byte, and one scale; `online` weights are rounded when they are used."""
         self.one_of("quantization_mode", ("offline",))
         yield (linear, Format("bitnet", 2, LAYERS, WHERE, tensor=self.wide))
 
@@ -253,16 +252,11 @@ class _Config(Schemes):
         """Codes of whole bytes for each group of a row, a scale per row, and the codebooks of every matrix in fp16."""
         group, rows = self.number("in_group_size", default=8), self.number("out_group_size", (1,), 1)
         books, bits = self.number("num_codebooks", default=1), self.number("nbits_per_codebook", (16, 8, 12), 16)
-        codes = books * (8 if bits <= 8 else 16)
-        yield (
-            linear,
-            Format(
-                "aqlm", 0, LAYERS, WHERE, block=group, scale=codes, row=16, tensor=(16 * books * group * rows) << bits
-            ),
-        )
+        codes, codebooks = books * (8 if bits <= 8 else 16), (16 * books * group * rows) << bits
+        yield (linear, Format("aqlm", 0, LAYERS, WHERE, block=group, scale=codes, row=16, tensor=codebooks))
 
     def higgs(self) -> Iterator[Rule]:
-        """Packed by FLUTE, with the tables of its kernel beside every matrix."""
+        """Packed by FLUTE, with the tables of its kernel for every matrix."""
         bits, group = self.number("bits", (4, 2, 3), 4), self.number("group_size", (256, 128, 64), 256)
         tables = 16 * (2**bits + 2 * 4**bits)
         yield (linear, Format("higgs", bits, LAYERS, WHERE, block=group, scale=16, tensor=tables))
@@ -270,16 +264,16 @@ class _Config(Schemes):
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
         if inner is not self.raw:
-            yield (self.named(self.left(inner)), None)
+            yield (self.named(self.unquantised(inner)), None)
         mixed = inner.get("quantized_layers")
         if isinstance(mixed, Mapping):
-            alike: dict[str, tuple[Config, list[str]]] = {}
+            groups: dict[str, tuple[Config, list[str]]] = {}
             for name, settings in mixed.items():
                 table = settings if isinstance(settings, Mapping) else {"quant_algo": settings}
-                alike.setdefault(repr((table.get("quant_algo"), table.get("group_size"))), (table, []))[1].append(name)
-            for table, several in alike.values():
+                groups.setdefault(repr((table.get("quant_algo"), table.get("group_size"))), (table, []))[1].append(name)
+            for table, names in groups.values():
                 if form := self.algorithm(table.get("quant_algo"), table):
-                    yield (self.named(several), form)
+                    yield (self.named(names), form)
             return
         if "config_groups" in inner and "quant_algo" not in inner:
             yield from self.groups(inner)
@@ -287,17 +281,16 @@ class _Config(Schemes):
             yield (linear, form)
 
     def algorithm(self, name: object, table: Config) -> Format | None:
-        """AWQ's input scales are not counted: the config does not say which of them its exporter folds into other
-        layers."""
-        two, row = 64, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)  # of weights and inputs
+        """The format of a ModelOpt algorithm. AWQ's input scales are not counted: the config does not say which of them
+        the exporter folds into other layers."""
+        two_scales = 64  # bits: of weights and of inputs
         known = {
-            "FP8": replace(FORMATS["fp8"], tensor=two),
-            "NVFP4": replace(FORMATS["nvfp4"], tensor=two),
-            **dict.fromkeys(("NVFP4_AWQ", "W4A8_NVFP4_FP8"), replace(FORMATS["nvfp4"], tensor=two)),
+            "FP8": replace(FORMATS["fp8"], tensor=two_scales),
+            **dict.fromkeys(("NVFP4", "NVFP4_AWQ", "W4A8_NVFP4_FP8"), replace(FORMATS["nvfp4"], tensor=two_scales)),
             "W4A16_NVFP4": FORMATS["nvfp4"],
             **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8"), replace(FORMATS["mxfp4"], covers=LAYERS)),
             **dict.fromkeys(("FP8_PB_WO", "FP8_BLOCK_SCALES"), FORMATS["fp8-block"]),
-            "FP8_PER_CHANNEL_PER_TOKEN": row,
+            "FP8_PER_CHANNEL_PER_TOKEN": Format("fp8", 8, LAYERS, WHERE, "fp8", row=32),
             "MXFP8": MXFP8,
             **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL", "W8A16"), FORMATS["int8"]),
         }

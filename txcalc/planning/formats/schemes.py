@@ -1,4 +1,4 @@
-"""How the configs of quantisers are read: their keys, checked, and the schemes of compressed-tensors.
+"""Readers of quantisers' configs: checked keys, and the schemes of compressed-tensors.
 
 Source   compressed-tensors 0.20 (`initialize_qparams` and its compressors)
 """
@@ -18,14 +18,14 @@ from txcalc.planning.formats.weights import LAYERS, Format
 
 Config = Table
 Covers = Callable[[Entry, int | None], bool]
-Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
+Rule = tuple[Covers, Format | None]  # the first rule that covers a leaf decides
 
 PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
-MICRO = {4: (16, 32), 6: (32,)}  # its groups of floats by their bits: NVFP4's, and those of the microscaling formats
+FLOAT_GROUPS = {4: (16, 32), 6: (32,)}  # group sizes of floats by bits: NVFP4's, and the microscaling formats'
 
 
 def linear(entry: Entry, _: int | None) -> bool:
-    """A linear layer of a block, which transformers replaces. Its routers are no linear layers."""
+    """Whether a leaf is a linear layer of a block, which transformers replaces (its routers are no linear layers)."""
     return entry.kind in LAYERS
 
 
@@ -34,7 +34,7 @@ def table_of(value: object) -> Config:
 
 
 class ConfigKeys:
-    """The keys of one config, and the faults found in them."""
+    """The keys of one config, and their faults."""
 
     def __init__(self, raw: Config, wide: int, tower: bool = False) -> None:
         self.raw, self.wide, self.tower = raw, wide, tower
@@ -51,8 +51,8 @@ class ConfigKeys:
         self.lists.append(Modules(patterns, self.tower))
         return self.lists[-1].have
 
-    def left(self, table: Config) -> Iterator[str]:
-        """The names of modules that stay wide."""
+    def unquantised(self, table: Config) -> Iterator[str]:
+        """The names of modules that are not quantised."""
         for key in LEFT:
             value = table.get(key) or ()
             if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
@@ -63,7 +63,7 @@ class ConfigKeys:
     def number(
         self, key: str, among: tuple[int, ...] = (), default: object = ABSENT, table: Config | None = None
     ) -> Any:
-        """A key's integer, one of the choices if given."""
+        """A key's integer, one of `among` if given."""
         value = (self.raw if table is None else table).get(key, default)
         if type(value) is int and (value in among if among else value > 0):
             return value
@@ -77,7 +77,7 @@ class ConfigKeys:
             self.faults.append(Fault(key, value, f"one of {', '.join(known)}", "--weights FORMAT counts another"))
 
     def group(self, key: str) -> int:
-        """Elements that share a scale; -1, a whole row, is 0 here."""
+        """Elements that share a scale; 0 for -1, a whole row."""
         value = self.raw.get(key, 128)
         if type(value) is int and (value == -1 or value > 0):
             return max(value, 0)
@@ -85,7 +85,7 @@ class ConfigKeys:
         return 128
 
     def integers(self, bits: int, group: int, zero: int = 0) -> Format:
-        """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
+        """Integers with a scale, and a zero point of `zero` bits, for every group of a row."""
         name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
         if not group:
             return Format(name, bits, LAYERS, WHERE, row=16 + zero)
@@ -110,12 +110,12 @@ class Schemes(ConfigKeys):
     """The schemes of compressed-tensors."""
 
     def groups(self, table: Config) -> Iterator[Rule]:
-        """compressed-tensors: what targets name, each with its scheme; "Linear" is every linear layer."""
+        """The rules of compressed-tensors: each group's targets with its scheme; "Linear" is every linear layer."""
         groups = table.get("config_groups")
         if not isinstance(groups, Mapping) or not groups:
             self.faults.append(Fault("config_groups", groups or ABSENT, "a table of groups"))
             return
-        wide: list[Rule] = []
+        for_linear: list[Rule] = []
         for name, group in groups.items():
             scheme = group.get("weights") if isinstance(group, Mapping) else None
             if not isinstance(scheme, Mapping):
@@ -130,13 +130,13 @@ class Schemes(ConfigKeys):
             if module_names:
                 yield (self.named(module_names), form)
             if len(module_names) < len(targets):
-                wide.append((linear, form))
-        yield from wide
+                for_linear.append((linear, form))
+        yield from for_linear
 
     def scheme(self, where: str, table: Config, scheme: Config) -> Format:
-        """Scales are in the dtype of unquantised weights, those of floats below 8 bits in 8 bits; a packed matrix has
-        its shape, two integers of 64 bits; an order of inputs (`actorder`) that is no order of the columns is stored,
-        in 32 bits for each."""
+        """The format of a scheme. Scales are in the dtype of unquantised weights, those of floats below 8 bits in 8
+        bits; a packed matrix stores its shape in two integers of 64 bits; an order of inputs (`actorder`) other than
+        that of the columns is stored in 32 bits each."""
         floats = str(table.get("type", "int")).lower() == "float"
         bits = self.number("num_bits", (4, 8, 6) if floats else (4, 8, 2, 3, 5, 6, 7), table=table)
         inputs = table_of(scheme.get("input_activations"))
@@ -145,11 +145,11 @@ class Schemes(ConfigKeys):
             packing = "quantized" if floats or inputs else "pack-quantized"
         strategy, group = self.strategy(where, table, bits, str(packing))
         packed, tiny, name = packing == "pack-quantized", floats and bits < 8, f"{'fp' if floats else 'int'}{bits}"
-        # Another scale of the whole matrix; a table of ModelOpt's says no strategy.
+        # A second scale for the whole matrix; ModelOpt's tables have no strategy.
         shared = table.get("strategy") == "tensor_group" or (tiny and group == 16 and table.get("strategy") is None)
-        narrow = tiny or (floats and group == 32 and table.get("scale_dtype") == "torch.uint8")  # MXFP8's exponents
+        in_8_bits = tiny or (floats and group == 32 and table.get("scale_dtype") == "torch.uint8")  # MXFP8's exponents
         zero = 0 if table.get("symmetric", True) else bits if packed and strategy in ("group", "channel") else 8
-        scale, tensor = (8 if narrow else self.wide) + zero, 128 * packed + self.fixed(inputs) + 32 * shared
+        scale, tensor = (8 if in_8_bits else self.wide) + zero, 128 * packed + self.input_scale(inputs) + 32 * shared
         ordered = 32 * (table.get("actorder") in ("group", "dynamic", True))
         plain = Format(name, bits if floats or packed else 8, LAYERS, WHERE, tensor=tensor, column=ordered)
         if tiny:
@@ -159,36 +159,36 @@ class Schemes(ConfigKeys):
             return replace(plain, name=name + (f"-g{group}" if group != 128 else ""), block=group, scale=scale)
         plain = replace(plain, dtype=("fp8" if floats else "int8") if bits == 8 else "bf16")
         if strategy == "block":
-            return replace(
-                plain, name=f"{name}-block", block=self.tile(where, table.get("block_structure")), scale=scale
-            )
+            tile = self.tile(where, table.get("block_structure"))
+            return replace(plain, name=f"{name}-block", block=tile, scale=scale)
         return replace(plain, row=scale) if strategy == "channel" else replace(plain, tensor=tensor + scale)
 
     def strategy(self, where: str, table: Config, bits: int, packing: str) -> tuple[str, int]:
-        """How scales are shared, and by how many elements of a row; what contradicts it is a fault."""
+        """The strategy by which scales are shared, and the elements of a row that share one; contradictions are
+        faults."""
         kind, group = str(table.get("type", "int")).lower(), table.get("group_size")
         strategy = table.get("strategy") or ("tensor" if group is None else "channel" if group == -1 else "group")
-        alike = MICRO.get(bits, ()) if kind == "float" else ()
+        sizes = FLOAT_GROUPS.get(bits, ()) if kind == "float" else ()
 
         def fault(key: str, got: object, expected: str) -> None:
             self.faults.append(Fault(f"{where}.{key}", got, expected))
 
         if "24" in packing or (self.table("sparsity_config").get("format") or "dense") != "dense":
-            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
+            self.faults.append(f"{where}: is also sparse, and txcalc does not count sparse files (--weights FORMAT)")
         if kind not in ("int", "float"):
             fault("type", kind, "'int' or 'float'")
         elif PACKS.get(packing, kind) != kind:
             fault("type", kind, f"{PACKS[packing]!r}, for the format is {packing!r}")
         if strategy not in ("tensor", "channel", "group", "block", "tensor_group"):
             fault("strategy", strategy, "tensor, channel, group, block or tensor_group")
-        elif strategy == "tensor_group" and not alike:
+        elif strategy == "tensor_group" and not sizes:
             fault("strategy", strategy, "another, for it is of 'float' of 4 bits")
         elif "group" in strategy and not (type(group) is int and group > 0):
             fault("group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
         elif strategy in ("channel", "tensor") and type(group) is int and group > 0:
             fault("group_size", group, f"none, for the strategy is {strategy!r}")
-        if alike and group not in alike:
-            fault("group_size", group, f"{' or '.join(map(str, alike))}, for the type is 'float' of {bits} bits")
+        if sizes and group not in sizes:
+            fault("group_size", group, f"{' or '.join(map(str, sizes))}, for the type is 'float' of {bits} bits")
         return strategy, group if type(group) is int and group > 0 else 128
 
     def tile(self, where: str, block: object) -> tuple[int, int]:
@@ -199,8 +199,8 @@ class Schemes(ConfigKeys):
         self.faults.append(Fault(f"{where}.block_structure", block, "two whole numbers, rows and columns"))
         return 128, 128
 
-    def fixed(self, inputs: Config) -> int:
-        """Bits of a matrix's input scale, if the file has one."""
+    def input_scale(self, inputs: Config) -> int:
+        """Bits of a matrix's input scale; 0 if the file has none."""
         if not inputs or inputs.get("dynamic", False) is True:
             return 0
         if inputs.get("strategy") == "tensor_group" or inputs.get("dynamic") == "local":

@@ -1,7 +1,7 @@
-"""Formats of weights: the exact bits that a quantiser stores for a tensor, and the tensors that it leaves unquantised.
+"""Formats of weights: the exact bits that a quantiser stores for a tensor, and the tensors that it does not quantise.
 
-A format has the bits of an element, the scales of its groups, and the kinds of parts that it quantises. Bits are of a
-whole tensor, rounded up to bytes last. In `Mixed`, every tensor of every layer has a format of its own.
+A format has the bits of an element, the scales of its groups, and the kinds of parts that it quantises. Bits are
+counted per tensor and rounded up to bytes at the end. In `Mixed`, every tensor of every layer has its own format.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from txcalc.num import Num, ceil_div, product
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
-# Kinds whose linear layers a quantiser covers. Routers, heads, embeddings and norms stay wide.
+# Kinds whose linear layers a quantiser covers. Routers, heads, embeddings and norms are not quantised.
 LAYERS = frozenset({"attention", "feed_forward", "experts", "shared_experts", "recurrent"})
 EXPERTS = frozenset({"experts"})
 EVERY_MATRIX = LAYERS | {"head", "embedding", "other"}
 
 
 class Format(Struct, frozen=True):
-    """How weights are stored.
+    """A storage format of weights.
 
-    bits     of an element
-    block    elements of a row that share a scale; 0: none do; (rows, columns) for a tile of both
+    bits     bits of an element
+    block    elements of a row that share a scale (0: none), or a tile of (rows, columns)
     scale    bits of a block's scale, with its zero point
     row      additional bits per output row
     column   additional bits per input column
     tensor   additional bits per tensor
-    pooled   elements of a tensor, all rows together, that share another 32 bits; 0: none do
+    pooled   elements of a tensor, over all rows, that share additional 32 bits; 0: none
     covers   kinds of parts whose matrices are quantised
-    wide     bits of an element of everything else
+    wide     bits of an element of all other weights
     whole    rows that are no multiple of a block are refused, not padded
-    dtype    that the accelerator multiplies in
+    dtype    dtype of the accelerator's products
     filled   no row ends within a block: blocks continue in the next row (bitsandbytes), or engines pad rows (MXFP4)
     """
 
@@ -61,15 +61,15 @@ class Format(Struct, frozen=True):
     filled: bool = False
 
     def __hash__(self) -> int:
-        return hash(self.name)  # of all fields it would cost more than what it is asked for
+        return hash(self.name)  # a hash of all fields is slower than the look-ups that need it
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
-        """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
+        """The formats of a tensor in its layers, with the number of layers of each; None: not quantised."""
         return [(self if self.stores(weight, entry) else None, 1)]
 
     def bits_of(self, weight: Weight, entry: Entry) -> Num | Fraction:
-        """The bits of one tensor of a leaf, averaged over its layers. Errors: `InputError` where a row does not divide
-        into its blocks."""
+        """The bits of one tensor of a leaf, averaged over its layers. Errors: `InputError` if blocks do not divide its
+        rows."""
         parts = self.parts(weight, entry)
         if len(parts) == 1:
             return self._bits(parts[0][0], weight, entry)
@@ -78,32 +78,26 @@ class Format(Struct, frozen=True):
 
     def bits_per_element(self, entry: Entry) -> Fraction:
         """The bits of all tensors of a leaf, per element."""
-        tensors = entry.leaf.tensors
-        return Fraction(
-            sum(self.bits_of(each, entry) for each in tensors), sum(product(each.shape) for each in tensors)
-        )
+        bits = sum(self.bits_of(tensor, entry) for tensor in entry.leaf.tensors)
+        return Fraction(bits, sum(product(tensor.shape) for tensor in entry.leaf.tensors))
 
     def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Num:
         if form is None:
             return self.wide * product(weight.shape)
         if form.whole and weight.shape[1] % form.long:
-            fault = (
-                f"{entry.path} has rows of {weight.shape[1]:,}, which {form.name}'s blocks of {form.long} do not divide"
-            )
-            raise InputError(
-                "weights", [f"{fault} (llama.cpp stores it in another type: a mixture such as Q4_K_M says which)"]
-            )
+            rows, blocks = f"rows of {weight.shape[1]:,}", f"{form.name}'s blocks of {form.long}"
+            mend = "llama.cpp stores it in another type: a mixture such as Q4_K_M says which"
+            raise InputError("weights", [f"{entry.path} has {rows}, which {blocks} do not divide ({mend})"])
         return form.matrix_bits(weight)
 
     def matrix_bits(self, weight: Weight) -> int:
-        """All bits of a matrix in this format, with its scales; a block that a row does not fill counts whole."""
+        """All bits of a matrix in this format, with its scales; a partial block has a full scale."""
         rows, columns = weight.shape
         tall, long = self.block if isinstance(self.block, tuple) else (1, self.block or columns)
         blocks = ceil_div(rows, tall) * ceil_div(columns, long) if self.block else 0
-        bits: int = (
-            rows * columns * self.bits + blocks * self.scale + rows * self.row + columns * self.column + self.tensor
-        )
-        return bits + (ceil_div(rows * columns, self.pooled) * 32 if self.pooled else 0)
+        pooled = ceil_div(rows * columns, self.pooled) * 32 if self.pooled else 0
+        scales: int = blocks * self.scale + rows * self.row + columns * self.column + self.tensor + pooled
+        return rows * columns * self.bits + scales
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """Whether the format quantises a tensor."""
@@ -118,7 +112,7 @@ class Format(Struct, frozen=True):
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
     def left_wide(self, entries: Iterable[Entry]) -> str:
-        """What it leaves in wider elements, in words; "": nothing."""
+        """A note on weights that are not quantised; "" if all matrices are."""
         kinds = self.stays_wide(entries)
         return f"leaves {', '.join(kinds)}, norms and biases at {self.wide} bits" if kinds else ""
 
@@ -132,22 +126,22 @@ class Format(Struct, frozen=True):
                         yield f"{entry.path} ({rows:,} × {columns:,})"
 
     def bytes_of(self, entry: Entry) -> int:
-        """Bytes of a leaf's tensors, all its copies."""
+        """Bytes of all copies of a leaf's tensors."""
         total = 0
         for weight in entry.leaf.tensors:
             parts = self.parts(weight, entry)
-            each = entry.times // sum([number for _, number in parts])
+            copies = entry.times // sum([number for _, number in parts])
             for form, number in parts:
-                total += ceil_div(self._bits(form, weight, entry), 8) * number * each
+                total += ceil_div(self._bits(form, weight, entry), 8) * number * copies
         return total
 
     def dtype_of(self, entry: Entry) -> str | None:
-        """The dtype that the accelerator multiplies a leaf's matrix in; None: that of unquantised weights."""
+        """The dtype of the accelerator's products with a leaf's matrix; None: that of unquantised weights."""
         tensors = entry.leaf.tensors
         return self.dtype if entry.leaf.matrix is not None and tensors and self.stores(tensors[0], entry) else None
 
     def kernel(self, dtype: str) -> str:
-        """The class of matrix kernels (`curves.Efficiency`) for this format where they multiply in a dtype."""
+        """The class of matrix kernels (`curves.Efficiency`) for this format, with products in a dtype."""
         if dtype not in ("bf16", "fp16", "fp32"):
             return "fp8-block" if dtype == "fp8" and isinstance(self.block, tuple) else dtype
         if self.bits > 8:
@@ -157,9 +151,9 @@ class Format(Struct, frozen=True):
         return "mxfp4" if (self.bits, self.block, self.scale) == (4, 32, 8) else "w4" if self.bits < 8 else "w8"
 
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
-        """The classes of kernels of a leaf's quantised layers, with how many layers have each."""
+        """The classes of kernels of a leaf's quantised layers, with the number of layers of each."""
         layers: dict[str, int] = {}
-        weights = entry.leaf.tensors if entry.leaf.matrix else ()  # none where another layer holds them
+        weights = entry.leaf.tensors if entry.leaf.matrix else ()  # none if another layer has them
         for form, number in (part for weight in weights for part in self.parts(weight, entry)):
             if form:
                 layers[form.kernel(dtype)] = layers.get(form.kernel(dtype), 0) + number
@@ -167,7 +161,7 @@ class Format(Struct, frozen=True):
 
     @property
     def long(self) -> int:
-        """Elements of a row that share a scale; 0: none do."""
+        """Elements of a row that share a scale; 0: none."""
         return self.block[1] if isinstance(self.block, tuple) else self.block
 
     @property
@@ -245,21 +239,20 @@ FORMATS = {
 }
 
 
-# Methods by the formats that their checkpoints have where nobody says more: groups of 128, bitsandbytes' 4 and 8 bits.
+# The default formats of quantisation methods: groups of 128, bitsandbytes' 4 and 8 bits.
 METHODS = {
     **dict.fromkeys(("awq", "gptq", "awq-4bit", "gptq-4bit", "int4-awq", "int4-gptq", "int4-g128", "w4a16"), "int4"),
     **dict.fromkeys(("4bit", "4-bit", "bnb-4bit", "qlora"), "nf4"),
     **dict.fromkeys(("8bit", "8-bit", "bnb-8bit", "llm.int8", "w8a8"), "int8"),
 }
 
-Numbers = Sequence[int | None]  # of layers; None: what stands in none
+Numbers = Sequence[int | None]  # indices of layers; None: outside all layers
 Forms = Sequence[Format | None]
 
 
 class Mixed(Format, frozen=True, dict=True):
-    """Weights whose matrices have formats of their own, layer by layer; the fields are those of the format with most
-    elements. `choices`: by an entry's name, numbers of layers with one format for each, or one for all; what they do
-    not name is not quantised.
+    """Weights with a format per matrix and layer; the fields are those of the format with most elements. `choices`: by
+    an entry's name, indices of layers with one format for each, or one for all; other weights are not quantised.
     """
 
     choices: Mapping[str, Sequence[tuple[Numbers, Forms]]] = field(default_factory=dict)
@@ -267,7 +260,7 @@ class Mixed(Format, frozen=True, dict=True):
 
     @cached_property
     def _parts(self) -> dict[Any, list[tuple[Format | None, int]]]:
-        """What `parts` gives, by an entry's name and layers."""
+        """The results of `parts`, by an entry's name and layers."""
         return {}
 
     @classmethod
@@ -283,24 +276,24 @@ class Mixed(Format, frozen=True, dict=True):
         layers, or one for all."""
         choices: dict[str, list[tuple[Numbers, Forms]]] = {}
         elements: dict[Format, int] = {}
-        known: dict[Any, list[tuple[Format | None, int]]] = {}
+        parts: dict[Any, list[tuple[Format | None, int]]] = {}
         for entry in entries:
-            # A tied head has no weights of its own, but a later stage of a pipeline holds a copy.
+            # A tied head has no weights of its own, but a later stage of a pipeline has a copy.
             if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.tensors):
                 continue
             numbers = entry.owners
-            forms, each = choose(entry, numbers), entry.params // len(numbers)
+            forms, layer_params = choose(entry, numbers), entry.params // len(numbers)
             if not any(forms):
                 continue
             choices.setdefault(entry.name, []).append((numbers, forms))
-            counted = [(forms[0], len(numbers))] if len(forms) == 1 else [*_counted(forms).items()]
-            known[entry.name, numbers] = counted
-            for chosen, number in counted:
-                if chosen:
-                    elements[chosen] = elements.get(chosen, 0) + each * number
+            counts = [(forms[0], len(numbers))] if len(forms) == 1 else [*_counted(forms).items()]
+            parts[entry.name, numbers] = counts
+            for form, number in counts:
+                if form:
+                    elements[form] = elements.get(form, 0) + layer_params * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
         mixed = cls(**{**asdict(main), "name": name, "source": source, "wide": wide, "choices": choices})
-        mixed._parts.update(known)
+        mixed._parts.update(parts)
         return mixed
 
     @cached_property
@@ -312,7 +305,6 @@ class Mixed(Format, frozen=True, dict=True):
         }
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
-        """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
         if entry.name not in self.choices or not _is_matrix(entry, weight):
             return [(None, 1)]
         key = entry.name, entry.owners
@@ -326,7 +318,7 @@ class Mixed(Format, frozen=True, dict=True):
         return any(form for form, _ in self.parts(weight, entry))
 
     def dtype_of(self, entry: Entry) -> str | None:
-        """The dtype that the accelerator multiplies the matrix of most layers in."""
+        """The dtype of the accelerator's products in most layers."""
         tensors = entry.leaf.tensors
         if not (entry.leaf.matrix is not None and tensors):
             return None
@@ -335,7 +327,7 @@ class Mixed(Format, frozen=True, dict=True):
 
 
 def _counted(forms: Forms) -> dict[Format | None, int]:
-    """How many layers have each format."""
+    """The number of layers of each format."""
     return {forms[0]: len(forms)} if len(set(map(id, forms))) == 1 else Counter(forms)
 
 
@@ -348,6 +340,6 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
 
 
 def plain(name: str) -> str:
-    """A format's name as the tables have it, also of methods (AWQ, 4bit) and llama.cpp's dtypes (f16)."""
+    """The name of a format in the tables, also for names of methods (AWQ, 4bit) and llama.cpp's dtypes (f16)."""
     wanted = name.strip().lower()
     return METHODS.get(wanted) or ALIASES.get(wanted, wanted)

@@ -10,16 +10,16 @@ from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 
-STATISTIC = 4  # bytes: row statistics of kernels (means, deviations, log-sums) are fp32
+STATISTIC = 4  # bytes of a row statistic of a kernel (mean, deviation, log-sum): fp32
 INPUTS = "block inputs"  # of recomputed blocks
 
 
 class SavedActivations(NamedTuple):
-    """Bytes that a piece saves for one micro-batch.
+    """Bytes that a pipeline piece saves for one micro-batch.
 
     saved         from its forward to its backward
     recomputed    in addition, while backward of its largest recomputed block or attention core runs
-    offloadable   of `saved`, what can be offloaded to the host: its blocks' activations except the two largest
+    offloadable   of `saved`, all blocks' activations except the two largest, which host memory can hold
     """
 
     saved: int
@@ -28,7 +28,7 @@ class SavedActivations(NamedTuple):
 
 
 def saved_activations(piece: StagePiece, recipe: Recipe, width: int) -> SavedActivations:
-    """Bytes of one micro-batch in a piece; `width`: the model's D."""
+    """Bytes that a piece saves for one micro-batch; `width` is d_model."""
     layers = sorted({i for leaf in piece.leaves for i in leaf.layers})
     numbers = recomputed(piece, recipe)
     sizes = [(leaf, leaf_bytes(leaf, recipe)) for leaf in piece.leaves]
@@ -36,10 +36,10 @@ def saved_activations(piece: StagePiece, recipe: Recipe, width: int) -> SavedAct
     folded = _folded(layers, piece)
     layer_bytes = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in {*folded.values()}}
     by_layer = {i: layer_bytes[first] for i, first in folded.items()}
-    entrances = _entrances(piece, recipe, width)
-    blocks = sorted(entrances[i] if i in numbers else size for i, size in by_layer.items())
+    input_bytes = _block_inputs(piece, recipe, width)
+    blocks = sorted(input_bytes[i] if i in numbers else size for i, size in by_layer.items())
     saved, offloadable = outside + sum(blocks), sum(blocks[:-2])
-    recomputed_bytes = max((size - entrances[i] for i, size in by_layer.items() if i in numbers), default=0)
+    recomputed_bytes = max((size - input_bytes[i] for i, size in by_layer.items() if i in numbers), default=0)
     if recipe.recompute == "core":
         recomputed_bytes = max((_recomputed_core(leaf, recipe) for leaf in piece.leaves), default=0)
     return SavedActivations(saved, recomputed_bytes, offloadable)
@@ -53,12 +53,12 @@ def saved_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, in
         size = leaf_bytes(leaf, recipe)
         sizes[leaf.entry.kind] = sizes.get(leaf.entry.kind, 0) + size - size // (len(leaf.layers) or 1) * layers
     blocks = numbers.intersection(i for leaf in piece.leaves for i in leaf.layers)
-    entrances = _entrances(piece, recipe, width)
-    return {**sizes, INPUTS: sum(entrances[i] for i in blocks)}
+    input_bytes = _block_inputs(piece, recipe, width)
+    return {**sizes, INPUTS: sum(input_bytes[i] for i in blocks)}
 
 
-def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
-    """Bytes of each block's input; an encoder's has its own positions."""
+def _block_inputs(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
+    """Bytes of each block's input, by layer."""
     sizes: dict[int, int] = {}
     for leaf in piece.leaves:
         if leaf.layers and leaf.layers[0] not in sizes and leaf.entry.work is not None:
@@ -69,7 +69,7 @@ def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
 
 def _recomputed_core(leaf: RankLeaf, recipe: Recipe) -> int:
     """Bytes that a recomputed attention core saves in addition to its operands: its result and row statistics; without
-    a fused kernel also the scores and the scaled queries."""
+    a fused kernel, the scores and the scaled queries."""
     entry, work, attended = leaf.entry, leaf.entry.work, leaf.entry.leaf.attended
     if entry.kind != "attention_core" or work is None or attended is None:
         return 0
@@ -91,9 +91,9 @@ def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
 def _folded(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
     """Each layer's index → the first layer equal to it."""
     first: dict[int, int] = {}
-    for alike in dict.fromkeys(leaf.layers for leaf in piece.leaves):
-        for i in alike:
-            first.setdefault(i, alike[0])
+    for equal_layers in dict.fromkeys(leaf.layers for leaf in piece.leaves):
+        for i in equal_layers:
+            first.setdefault(i, equal_layers[0])
     return {i: first[i] for i in layers}
 
 
@@ -102,11 +102,9 @@ def leaf_bytes(leaf: RankLeaf, recipe: Recipe) -> int:
     entry, work = leaf.entry, leaf.entry.work
     if work is None or entry.gradient == "none":
         return 0
-    elements = entry.leaf.saved(work)
-    if recipe.rules.fused:
-        elements = entry.leaf.saved_fused(work)
+    elements = entry.leaf.saved_fused(work) if recipe.rules.fused else entry.leaf.saved(work)
     if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":
-        # Not the tensor that the attention kernel saves: ranks exchange heads for tokens in between.
+        # The attention kernel saves another tensor, since all-to-alls come before this product.
         elements = work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     width = recipe.compute_bytes
     if recipe.rules.eager:
@@ -117,28 +115,24 @@ def leaf_bytes(leaf: RankLeaf, recipe: Recipe) -> int:
         elements += work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     rows = entry.leaf.statistics(work)
     if recipe.recompute == "core" and entry.kind == "attention_core":
-        elements = saved_by_core(entry)
-        rows = 0
-    share = _share(leaf, recipe)
-    return int(ceil_div(elements * entry.runs * width, share)) + int(
-        ceil_div(rows * entry.runs * STATISTIC, leaf.token_shards(recipe.layout))
-    )
+        elements, rows = saved_by_core(entry), 0
+    statistics = ceil_div(rows * entry.runs * STATISTIC, leaf.token_shards(recipe.layout))
+    return int(ceil_div(elements * entry.runs * width, _saved_shards(leaf, recipe))) + int(statistics)
 
 
 def _eager(leaf: RankLeaf, elements: int, width: int) -> tuple[int, int]:
-    """What uncompiled operations save instead, and in how many bytes (`Framework.eager`)."""
+    """The elements that uncompiled operations save, and bytes per element (`Framework.eager`)."""
     entry = leaf.entry
     if entry.leaf.role == "norm":
         return elements, STATISTIC
-    if entry.leaf.role == "attention":  # half of q, k, v and the result, together as wide as q: q and k once more
+    if entry.leaf.role == "attention":  # q, k, v and the result have equal widths; q and k are saved twice
         return elements + elements // 2, width
-    dropped = entry.duty == "adapts"
-    return elements, width + 1 if dropped else width
+    return elements, width + 1 if entry.duty == "adapts" else width  # one byte for dropout's mask
 
 
 def _fused_keys(leaf: RankLeaf) -> int:
-    """Elements of keys and values that stay saved with queries of as many heads: all three are one tensor, and rotary
-    writes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
+    """Elements of keys and values that stay saved if queries have as many heads: q, k and v are one tensor, and rotary
+    writes a second tensor of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
     attended, work = leaf.entry.leaf.attended, leaf.entry.work
     if leaf.entry.kind != "attention_core" or attended is None or work is None or attended.heads != attended.groups:
         return 0
@@ -148,14 +142,13 @@ def _fused_keys(leaf: RankLeaf) -> int:
 def _saves_quantised_input(leaf: RankLeaf, recipe: Recipe) -> bool:
     """Whether a frozen 4-bit product saves its input, which no gradient needs (bitsandbytes 0.41 and later,
     autograd/_functions.py, MatMul4Bit): the first reader does, unless an adapter saves the same tensor."""
-    entry, four = leaf.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
-    if not four or entry.gradient != "input" or entry.leaf.input_kept not in ("yes", "eager") or not leaf.layers:
-        return False
-    return recipe.rules.eager or entry.duty != "base"
+    entry = leaf.entry
+    reads_first = entry.gradient == "input" and entry.leaf.input_kept in ("yes", "eager") and bool(leaf.layers)
+    return recipe.frozen in ("nf4", "nf4-dq") and reads_first and (recipe.rules.eager or entry.duty != "base")
 
 
-def _share(leaf: RankLeaf, recipe: Recipe) -> int:
-    """The number of tp ranks that split a leaf's saved rows: those that it computes, or the input of a sharded product
-    where the framework gathers it again."""
+def _saved_shards(leaf: RankLeaf, recipe: Recipe) -> int:
+    """The number of tp ranks over which a leaf's saved rows are sharded: the rows that it computes, or the input of a
+    sharded product if the framework gathers it again."""
     layout = recipe.layout
     return layout.sp if leaf.column and recipe.regathers_inputs and not leaf.entry.routed else leaf.token_shards(layout)

@@ -34,12 +34,12 @@ GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United Stat
 
 
 class TrainingRun(Struct, frozen=True):
-    """The cost of training on `train_tokens` at a given speed. Source: Touvron et al. 2023 (arXiv 2302.13971), section
-    6: GPU-hours · watts · PUE, and the grid's factor.
+    """The cost of training on `train_tokens` at a given speed.
 
-    compute      FLOPs by 6·N·D, N the active parameters; with frozen weights those that the steps compute
-    energy_kwh   of the accelerators at their full power, times PUE; None where their power is not known
-    cost         at a price of a GPU-hour; None without one
+    compute      FLOPs: 6·N·D, with N active parameters; with frozen weights, those that the steps compute
+    energy_kwh   of the accelerators at full power, times PUE; None if their power is not known
+    cost         at a price per GPU-hour; None without one
+    Source       Touvron et al. 2023 (arXiv 2302.13971), section 6: GPU-hours · watts · PUE, and the grid's factor
     """
 
     train_tokens: int
@@ -58,14 +58,14 @@ class TrainingRun(Struct, frozen=True):
 
 
 class DeadlineGpus(Struct, frozen=True):
-    """Accelerators that finish within `days` at an unchanged speed: a multiple of one replica's."""
+    """The number of accelerators, a multiple of one replica's, that finish within `days` at the same speed."""
 
     days: float
     gpus: int
 
 
 class RunBudget(Struct, frozen=True):
-    """Tokens for a sum of money."""
+    """The tokens that a sum of money pays for."""
 
     money: float
     tokens: int
@@ -105,8 +105,8 @@ class Terms(NamedTuple):
 
 
 def flops_per_token(model: Model, length: int) -> Fraction:
-    """FLOPs of training on a token: 6·N, N the active parameters; with frozen weights those that a step on sequences of
-    this length computes."""
+    """FLOPs of training per token: 6·N, with N active parameters; with frozen weights, those that a step on sequences
+    of this length computes."""
     ledger = model.ledger(1, length)
     if has_frozen_weights(ledger):
         return Fraction(training_flops(ledger), ledger.work.positions)
@@ -116,8 +116,8 @@ def flops_per_token(model: Model, length: int) -> Fraction:
 def tokens_of(
     model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None, length: int = 1
 ) -> int | None:
-    """The tokens of a run: given, or from a budget of FLOPs; `length`: of a sequence. Errors: `InputError`, also for a
-    deadline without a run."""
+    """The tokens of a run: given, or from a budget of FLOPs; `length` is that of a sequence. Errors: `InputError`, also
+    for a deadline without the size of a run."""
     if tokens is not None and compute is not None:
         raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
     if tokens == 0:
@@ -135,13 +135,7 @@ def tokens_of(
 
 
 def run(
-    model: Model,
-    tokens: int,
-    tokens_s: float,
-    gpus: int,
-    copies: int,
-    terms: Terms,
-    length: int = 1,
+    model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms, length: int = 1
 ) -> TrainingRun:
     """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout, on
     sequences of `length` tokens."""
@@ -182,15 +176,16 @@ def parse_days(text: str) -> float:
     return float(match[1]) * _DAYS[match[2]]
 
 
-ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
+ACTIVE = ("torchtitan", "llama-3")  # utilisation conventions that count active parameters
 
 
 class Training(Struct, frozen=True):
-    """step       None where it is not known, and `why` says so
-    max_tokens, min_gpus   the longest sequence, and the same layout over the fewest replicas, that fit
-    rank       the requested one
-    rate       tokens per second and accelerator: measured, or what `step` achieves; None: neither
-    measured   whether it was measured
+    """The answer of `txcalc train` for one recipe.
+
+    step       None if it is not known; `why` then says the reason
+    max_tokens, min_gpus   the longest sequence, and the same layout with the fewest replicas, that fit
+    rank       the requested rank
+    rate       tokens per second and accelerator: measured (if `measured`), or achieved by `step`; None: neither
     """
 
     model: Model
@@ -219,15 +214,16 @@ class Training(Struct, frozen=True):
 
     @property
     def headline(self) -> Utilisation | None:
-        """The first convention asked for; for a model with experts the first whose N are active parameters, since
-        PaLM's 6·N counts all experts. None whose MFU exceeds the peak."""
+        """The first requested convention; for a model with experts, the first that counts active parameters, since
+        PaLM's 6·N counts all experts. Conventions whose MFU exceeds 1 are left out."""
         preferred = ACTIVE if self.model.active != self.model.params else ()
         possible = {row.name: row for row in self.used if row.mfu <= 1}
         return next((possible[name] for name in (*preferred, *possible) if name in possible), None)
 
 
 class OnAccelerator(Struct, frozen=True):
-    """The same recipe on another accelerator, of which PyTorch can allocate `usable_bytes`; None: of unknown speed."""
+    """The same recipe on another accelerator, of which PyTorch can allocate `usable_bytes`; its speed is None if
+    unknown."""
 
     gpu: str
     fits: bool
@@ -261,7 +257,8 @@ def train(
     terms: Terms | None = None,
     rank: int | None = None,
 ) -> Training:
-    """The whole answer; `tokens`: of the run (None: those that a budget pays for); `rank`: one to show as well.
+    """The answer for one recipe; `tokens` are those of the run (None: those that a budget pays for); `rank`: a rank
+    whose peak is also wanted.
 
     Errors: `InputError` with every reason why the recipe is impossible.
     """
@@ -279,15 +276,14 @@ def train(
     share = Fraction(recomputed_layers, layers) if mode == "blocks" else Fraction(1)
     rate = step.tokens_s if step else None
     if measured:
-        name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # the first describes one stack
-        chosen = REPORTED if has_frozen_weights(ledger) else (name,)
-        (mfu_of_rate,) = utilisation(model, ledger, 1, 1, names=chosen) if measured.unit == "tflops" else (None,)
+        name = "megatron-lm" if len(model.stacks) == 1 else "transformers"  # Megatron-LM's describes a single stack
+        conventions = REPORTED if has_frozen_weights(ledger) else (name,)
+        (mfu_of_rate,) = utilisation(model, ledger, 1, 1, names=conventions) if measured.unit == "tflops" else (None,)
         rate = measured.tokens_s(in_a_step, gpus, mfu_of_rate.mfu if mfu_of_rate else 1.0)
     used = utilisation(model, ledger, rate, top, mode, recipe.layout.pp, share, names) if rate else []
-    terms = terms or Terms()
-    whole_run = None
+    terms, training_run = terms or Terms(), None
     if rate and (tokens := tokens or terms.tokens(rate)):
-        whole_run = run(model, tokens, rate, gpus, recipe.layout.copies, terms, recipe.tokens)
+        training_run = run(model, tokens, rate, gpus, recipe.layout.copies, terms, recipe.tokens)
     space = allocatable(machine.accelerator)
     limits = (
         largest(model, recipe, "micro_batch", space),
@@ -296,26 +292,32 @@ def train(
     )
     rank_peak = None if rank is None else rank_of(model, recipe, rank)
     return Training(
-        model, recipe, machine, plan, step, why, rate, measured is not None, tuple(used), whole_run, *limits, rank_peak
+        model,
+        recipe,
+        machine,
+        plan,
+        step,
+        why,
+        rate,
+        measured is not None,
+        tuple(used),
+        training_run,
+        *limits,
+        rank_peak,
     )
 
 
-# Steps of linear interpolation before bisection.
-LINES = 8
-MOST_GPUS = 1 << 14  # in the largest layout that is tried with more replicas
+INTERPOLATIONS = 8  # linear interpolations before bisection
+MAX_GPUS = 1 << 14  # of the layouts with more replicas that `fewest` tries
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest GPU reserves at most `capacity`
-    bytes; 0 where none does. A length is a multiple of the layout's sequence split."""
-    layout = recipe.layout
-    step = layout.cp * layout.sp if what == "tokens" else 1
+    bytes; 0 if none does. A length is a multiple of the ranks that share a sequence."""
+    step = recipe.layout.cp * recipe.layout.sp if what == "tokens" else 1
 
     def reserved(number: int) -> int:
-        changed = (
-            replace(recipe, micro_batch=number) if what == "micro_batch" else replace(recipe, tokens=number * step)
-        )
-        return memory(model, changed).fullest.reserved
+        return memory(model, replace(recipe, **{what: number * step})).fullest.reserved
 
     if what == "micro_batch":
         return last_within(reserved, MOST, capacity)
@@ -324,11 +326,11 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
 
 
 def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
-    """The same sharding with the fewest replicas whose fullest GPU reserves at most `capacity` bytes: of divisors of
-    dp and fsdp, else of multiples of what shards over them (fsdp, or dp with ZeRO); None where none does. Layouts that
-    the model or the recipe does not allow are passed over."""
+    """The same sharding with the fewest replicas whose fullest GPU reserves at most `capacity` bytes: with divisors of
+    dp and fsdp, else with multiples of the degree that shards state (fsdp, or dp with ZeRO); None if none does. Skips
+    layouts that the model or the recipe does not allow."""
 
-    def holds(layout: Layout) -> bool:
+    def fits(layout: Layout) -> bool:
         single = layout.dp == layout.cp == 1  # ZeRO then shards nothing
         try:
             plan = memory(model, replace(recipe, layout=layout, zero=0 if single else recipe.zero))
@@ -336,41 +338,40 @@ def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
             return False
         return plan.fullest.reserved <= capacity
 
-    return next(filter(holds, fewer(recipe.layout)), None) or _more(model, recipe, holds)
+    return next(filter(fits, fewer_replicas(recipe.layout)), None) or _with_more_shards(model, recipe, fits)
 
 
-def fewer(layout: Layout) -> list[Layout]:
+def fewer_replicas(layout: Layout) -> list[Layout]:
     """The same sharding with fewer replicas, fewest first: every pair of divisors of dp and fsdp."""
     layouts = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
     return sorted(layouts, key=lambda candidate: candidate.gpus)
 
 
-def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:
-    """The first that fits with twice, three times … as many ranks that share weights or states: of more of them, each
-    holds less. Numbers over which FSDP cannot shard experts are left out."""
+def _with_more_shards(model: Model, recipe: Recipe, fits: Callable[[Layout], bool]) -> Layout | None:
+    """The first layout that fits with 2, 3, … times as many ranks that shard weights or states. Skips numbers of ranks
+    over which FSDP cannot shard experts."""
     layout = recipe.layout
     axis = "fsdp" if recipe.rules.dtensor else "dp"
     if axis == "dp" and not recipe.zero:
         return None
     weights = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
     experts = {tensor.shape[:2]: tensor for tensor in weights if tensor.expert}.values()
-    multiples = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MOST_GPUS // layout.gpus + 1))
+    multiples = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MAX_GPUS // layout.gpus + 1))
     layouts = [candidate for candidate in multiples if not unshared(experts, replace(recipe, layout=candidate))]
-    at = bisect_left(layouts, True, key=holds)
-    return layouts[at] if at < len(layouts) else None
+    index = bisect_left(layouts, True, key=fits)  # more ranks hold less each
+    return layouts[index] if index < len(layouts) else None
 
 
 def last_within(reserved: Callable[[int], int], limit: int, capacity: int) -> int:
     """The largest number up to `limit` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
-    Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
-    capacity."""
-    low, high = 1, limit + 1  # the last that is known to fit, the first that does not
+    Memory is nearly linear, so the secant method needs few numbers."""
+    low, high = 1, limit + 1  # the largest known to fit, the smallest known not to
     before = (1, reserved(1))
     if before[1] > capacity:
         return 0
     guess, tried = 2, 0
     while high - low > 1:
-        if tried > LINES:
+        if tried > INTERPOLATIONS:
             guess = (low + high) // 2
         number = min(max(guess, low + 1), high - 1)
         latest = (number, reserved(number))

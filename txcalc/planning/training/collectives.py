@@ -1,9 +1,9 @@
-"""The collectives of one rank in the forward and backward pass of a micro-batch: number and bytes of each kind, and the
-messages that they are.
+"""The collectives of one rank in the forward and backward pass of a micro-batch: number and bytes of each kind, and
+their messages.
 
 Unit     bytes of an all-gather's output, and of the input of a reduce-scatter and an all-reduce
 Counts   FSDP2's all-gathers and reductions, tensor parallelism with and without sequence parallelism, the loss on
-         logits split over the vocabulary, expert parallelism, hybrid sharding's all-reduce
+         logits sharded over the vocabulary, expert parallelism, hybrid sharding's all-reduce
 Omits    pipeline sends, the exchange of token counts per expert, context parallelism with ring or Ulysses; for the
          optimizer step see `muon_collectives`
 """
@@ -27,7 +27,7 @@ from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, stacked, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # kind in backward; other kinds stay the same
+TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # kind in backward; other kinds do not change
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit: one fp32 number per position each
 
 Add = Callable[[str, int, int], None]  # kind, number of collectives, bytes of each
@@ -43,7 +43,7 @@ class PartialGradients(NamedTuple):
 
 def local_kv_elements(entry: Entry, width: Num) -> Num:
     """Elements of the keys and values of a rank's own positions, which the other ranks of cp read. MLA's are expanded
-    to all heads; an index has keys only. `width` is d_model.
+    to all heads; an index has only keys. `width` is d_model.
 
     Source   Transformer Engine, context_parallel.py; torch, context_parallel: both exchange the operands of attention
     """
@@ -56,7 +56,7 @@ def local_kv_elements(entry: Entry, width: Num) -> Num:
 
 
 def muon_replicas(tensor: RankTensor, recipe: Recipe) -> int:
-    """The number of tp ranks that gather a split matrix and all orthogonalise the whole of it, as in Megatron-LM."""
+    """The number of tp ranks that gather a sharded matrix and each orthogonalise all of it, as in Megatron-LM."""
     if tensor.axis is None or recipe.rules.dtensor:
         return 1
     return recipe.layout.expert_ways if tensor.expert else recipe.layout.tp
@@ -67,11 +67,11 @@ def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int,
 
     Rows sharded by FSDP2 are orthogonalised over DTensor in 16 bits: an all-reduce of the norm; then per Newton–Schulz
     iteration two all-reduces of a columns × columns product if rows > columns, otherwise two all-gathers of X and one
-    of X·Xᵀ. Of stacked experts each is whole on one rank, or all are orthogonalised together. Megatron-LM gathers a
-    matrix split by tp in fp32.
+    of X·Xᵀ. Each of stacked experts is whole on one rank, or all are orthogonalised together. Megatron-LM gathers a
+    matrix sharded over tp in fp32.
 
     Source   torch 2.13, optim/_muon.py; Megatron-LM d98e8a64, --muon-tp-mode duplicated (its default)
-    Omits    PyTorch's collectives for a matrix split by tp
+    Omits    PyTorch's collectives for a matrix sharded over tp
     """
     if (ways := muon_replicas(tensor, recipe)) > 1:
         return [("all_gather", 1, 4 * tensor.size * ways)]
@@ -89,8 +89,8 @@ def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int,
 
 def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGradients]:
     """Replicated weights whose gradient is partial on each rank of tp (of etp for experts), so that it is all-reduced:
-    norms and biases under sequence parallelism (each rank sees its own positions), per-head norms (its own heads), and
-    whole weights in branches without a tensor-parallel style in torch (its own share).
+    norms and biases under sequence parallelism (each rank has its own positions), per-head norms (its own heads), and
+    replicated weights in branches without a tensor-parallel style in torch.
 
     DTensor reduces each in every backward pass before FSDP's reduction, and never without FSDP; the other frameworks
     reduce all of them once per step.
@@ -151,8 +151,8 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> 
 
 
 def _activations(piece: StagePiece, recipe: Recipe, add: Add) -> None:
-    """The collectives of activations: forward, backward, and those that recomputation repeats. In PyTorch's
-    sharding each of two parallel branches has collectives, and a token is sent once to each selected expert."""
+    """The collectives of activations: forward, backward, and those repeated by recomputation. In PyTorch's sharding
+    each of two parallel branches has collectives, and a token is sent once to each selected expert."""
     numbers = recomputed(piece, recipe)
     positions = {leaf.entry.path: i for i, leaf in enumerate(piece.leaves)}
     ends = {leaf.branch: i for i, leaf in enumerate(piece.leaves)}
@@ -161,32 +161,34 @@ def _activations(piece: StagePiece, recipe: Recipe, add: Add) -> None:
         forward, backward = join.passes
         copies, repeats = len(join.layers) or 1, len(numbers.intersection(join.layers))
         branches = len({product.branch for product in join.products}) or 1
-        # Results of routed experts are gathered when the branch's other experts are done too.
+        # Results of routed experts are gathered after the branch's shared experts.
         position = positions.get(join.source.entry.path, 0) if join.source else 0
         position = ends[join.branch] if join.entry.duty == "shares" else position
-        # Recomputation ends with the last tensor that backward needs: what tp sums behind it is not repeated.
-        last = position >= last_saved.get(join.layers, position)
+        # Recomputation ends with the last tensor that backward needs, and does not repeat tp's sum after it.
+        after_last = position >= last_saved.get(join.layers, position)
         for transfer in join.entry.transfers:
-            recomputed_times = repeats * (branches - (last and transfer.axis.name == "tp"))
+            recomputed_times = repeats * (branches - (after_last and transfer.axis.name == "tp"))
             size = int(transfer.message * (transfer.choices or 1)) * join.width(recipe.compute_bytes)
             add(transfer.kind, forward * (copies * branches + recomputed_times), size)
             add(TWIN.get(transfer.kind, transfer.kind), backward * copies * branches, size)
 
 
-def _outward(leaf: RankLeaf) -> bool:
-    """Whether each rank's result is a partial sum: a product split along its inputs, or a table split by rows (a table
-    of relative biases is split by heads instead)."""
+def _partial_output(leaf: RankLeaf) -> bool:
+    """Whether each rank's result is a partial sum: a product sharded along its inputs, or a table sharded by rows (a
+    table of relative biases is sharded by heads instead)."""
     axes, module = [axis for _, _, axis in leaf.axes()], leaf.entry.leaf
     return (axes[:1] == [1] and module.role != "table") or (module.row is not None and axes == [0])
 
 
 def without_tp_style(piece: StagePiece) -> set[tuple[object, ...]]:
     """Branches for which torch has no tensor-parallel style: routed experts, and branches with both replicated and
-    split weights. The gradients of their replicated weights are partial sums."""
+    sharded weights. The gradients of their replicated weights are partial sums."""
     inside = [leaf for leaf in piece.leaves if leaf.layers and not leaf.on_residual and leaf.entry.leaf.weights()]
     split = {leaf.branch for leaf in inside if leaf.split or leaf.entry.routed}
     return {
-        leaf.branch for leaf in inside if leaf.entry.routed or not (leaf.widened or _outward(leaf) or per_head(leaf))
+        leaf.branch
+        for leaf in inside
+        if leaf.entry.routed or not (leaf.widened or _partial_output(leaf) or per_head(leaf))
     } & split
 
 
@@ -205,14 +207,14 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
 
 
 def per_head(leaf: RankLeaf) -> bool:
-    """Whether it is a norm over each head with one weight for all heads, which tp splits."""
+    """Whether it is a norm per head with one weight for all heads, and tp shards the heads."""
     return bool(leaf.entry.leaf.shared_by != leaf.whole.shared_by)
 
 
 def _fully_sharded(weights: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
-    """FSDP2: a block's weights are all-gathered for its forward and again for its backward (for each layer that shares
-    them), the root's once; gradients are reduce-scattered once. Rows (or stacked experts) are padded to a multiple of
-    the ranks."""
+    """FSDP2: a block's weights are all-gathered for its forward and for its backward (for each layer that shares them),
+    the root's once; gradients are reduce-scattered once. Rows (or stacked experts) are padded to a multiple of the
+    ranks."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
     runs, root, layout = Counter[int](), -1, recipe.layout
@@ -240,8 +242,8 @@ def _fully_sharded(weights: Sequence[RankTensor], recipe: Recipe, add: Add) -> N
 
 
 def stage_message(recipe: Recipe, machine: Machine, positions: int, width: int) -> Message | None:
-    """The activations that a stage sends to the next, over one hop, between nodes if any stage's is; each rank of tp
-    sends a share. None without a pipeline."""
+    """The activations that a stage sends to the next, over one hop, between nodes if any stage's next is on another;
+    each rank of tp sends a share. None without a pipeline."""
     layout = recipe.layout
     if layout.pp == 1:
         return None
@@ -263,7 +265,7 @@ class Messages:
         self.element = recipe.compute_bytes
 
     def exchanged(self, leaf: RankLeaf) -> Iterator[Message]:
-        """The messages of one forward of a collective. Tokens are dispatched to experts in the compute dtype, also if
+        """The messages of a collective in one forward. Tokens are dispatched to experts in the compute dtype, even if
         experts multiply in FP8 (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
         for transfer in leaf.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
@@ -273,8 +275,8 @@ class Messages:
                 yield Message(transfer.kind, group, float(transfer.sent) * leaf.width(self.element))
 
     def keys(self, leaf: RankLeaf) -> Message:
-        """Context parallelism in one forward of an attention core: keys and values of the rest of the sequence; with
-        Ulysses, all-to-alls of queries, keys, values and outputs."""
+        """The message of context parallelism in one forward of an attention core: keys and values of other ranks'
+        tokens; with Ulysses, all-to-alls of queries, keys, values and outputs."""
         module, work = leaf.entry.leaf, leaf.entry.work
         assert work is not None
         if self.recipe.context == "ulysses" and module.attended:
@@ -283,8 +285,8 @@ class Messages:
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
     def keys_in_backward(self, leaf: RankLeaf) -> int:
-        """How many times backward sends the message of `keys`: once for the gradients, and with a ring once more for
-        the keys and values, since a rank saves only its own. 0 without a gradient (an index).
+        """The number of times that backward sends the message of `keys`: once for the gradients, and with a ring once
+        for the keys and values, since a rank saves only its own. 0 without a gradient (an index).
 
         Source   Transformer Engine, context_parallel.py, AttnFuncWithCPAndKVP2P.backward: buffers of (2, *kv.shape).
                  PyTorch 2.13, _context_parallel/_attention.py, _templated_ring_attention_backward, sends the gradients
@@ -295,8 +297,8 @@ class Messages:
         return 2 if self.recipe.context == "ring" else 1
 
     def tp_reductions(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
-        """All-reduces over tp in every micro-batch, with the pass they belong to: the loss on split logits in
-        `forward`, and DTensor's partial gradients of replicated weights in `backward`."""
+        """All-reduces over tp in every micro-batch, with their pass: the loss on sharded logits in `forward`, and
+        DTensor's partial gradients of replicated weights in `backward`."""
         if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):
             heads = [leaf.entry.work for leaf in piece.leaves if leaf.entry.kind == "head" and leaf.entry.leaf.matrix]
             rows = max(work.positions for work in heads if work is not None)

@@ -1,5 +1,5 @@
-"""How long a rank waits for messages in a step: of weights and gradients, which data parallelism exchanges, of the
-products that tensor parallelism splits, and of what is offloaded to the host's memory."""
+"""The time that a rank waits in a step for messages: weights and gradients of data parallelism, activations of tensor
+parallelism, and tensors offloaded to host memory."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from txcalc.planning.training.states import RankTensor, State, moments, rank_wei
 class WeightSizes(NamedTuple):
     """Sizes of a rank's weights.
 
-    gathered   bytes of weights as compute reads them, quantised ones in their format; `blocks`: those of layers
+    gathered   bytes of weights in the compute dtype, or in their quantised format; `blocks`: those of layers
     learning   trainable elements; `updated`: bytes of their parameters; `summed`: bytes of their gradients
     root       bytes of weights outside all layers, which forward needs first; `ends`: their trainable elements, whose
-               gradients come last
+               gradients are ready last
     """
 
     gathered: float = 0.0
@@ -36,10 +36,10 @@ class WeightSizes(NamedTuple):
 
 
 class StageWeights(NamedTuple):
-    """What the copies of a rank's pieces exchange.
+    """The weights whose values or gradients the replicas of a rank's pieces exchange.
 
-    shared, experts   sizes of the weights that all copies have, and of experts sharded by other ranks (ep)
-    layers            of the pieces
+    shared, experts   sizes of the weights that all replicas have, and of experts that ep distributes
+    layers            number of layers
     replicated        by axis, elements of weights whose gradient is a partial sum on each of its ranks
     tied, alike       elements of a table tied between the first and the last stage; of weights that layers of other
                       stages share
@@ -55,7 +55,7 @@ class StageWeights(NamedTuple):
     @classmethod
     def of(cls, pipeline: Pipeline, pieces: Sequence[StagePiece]) -> StageWeights:
         recipe = pipeline.recipe
-        tensors = (tensor for some in rank_weights(pieces, recipe) for tensor in some)
+        tensors = (tensor for weights in rank_weights(pieces, recipe) for tensor in weights)
         layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
         replicated = replicated_elements(pieces, recipe)
         return cls(*weight_sizes(tensors, recipe), max(1, layers), replicated, pipeline.tied, pipeline.alike(pieces))
@@ -70,9 +70,9 @@ def replicated_elements(pieces: Iterable[StagePiece], recipe: Recipe) -> Mapping
 
 
 def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightSizes, WeightSizes]:
-    """Sizes of the weights that all copies share, and of experts sharded by other ranks (ep). FSDP's root includes the
-    head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all reductions);
-    in other frameworks the head's gradient is the first, and compute hides its reduction."""
+    """Sizes of the weights that all replicas have, and of experts that ep distributes. FSDP's root includes the head
+    (torch 2.13, fully_shard: _root_pre_forward waits for earlier work, finalize_backward for all reductions); in other
+    frameworks the head's gradient is the first, and compute hides its reduction."""
     expert_parallel = recipe.layout.ep > 1 or recipe.layout.exchanges
     compute, sharded = recipe.compute_bytes, recipe.shards > 1
     usual_bytes, adapter_bytes = (recipe.parameter_bytes, recipe.gradient_bytes), (recipe.adapter_bytes,) * 2
@@ -102,12 +102,12 @@ def weight_sizes(tensors: Iterable[RankTensor], recipe: Recipe) -> tuple[WeightS
 
 
 class ExchangedMessage(NamedTuple):
-    """A message of a step, its phase, and the share of it that no compute can hide.
+    """A message of a step, its phase, and the share of it that no compute can hide. Phases:
 
     gather      weights before forward
     regather    weights of blocks freed after forward, before backward
     reduce      gradients during backward
-    after       gradients after backward, also of weights replicated over tp
+    after       gradients after backward, including those of weights replicated over tp
     tied        gradients of an embedding tied between the first and the last stage, for which all stages wait
     """
 
@@ -125,8 +125,8 @@ class Exchange:
         self.copies = machine.group(layout.cp * layout.copies, layout.tp, layout.gpus)
 
     def messages(self, weights: StageWeights) -> Iterator[ExchangedMessage]:
-        """The messages of a step. The embedding and one layer are exposed: forward starts and backward ends with
-        them."""
+        """The messages of a step. No compute hides those of the embedding and one layer, with which forward starts and
+        backward ends."""
         recipe, layout, node = self.recipe, self.recipe.layout, self.machine.node
         for expert, sizes in ((False, weights.shared), (True, weights.experts)):
             stride = layout.ep * layout.expert_ways if expert else layout.tp  # ranks with different weights
@@ -149,7 +149,7 @@ class Exchange:
 
     @staticmethod
     def _exposed(ends: float, size: float, layers: int) -> float:
-        """The share of an exchange that no compute can hide: that of the ends and of one layer out of `layers`."""
+        """The share of an exchange that no compute can hide: the ends, and one layer out of `layers`."""
         return (ends + (size - ends) / layers) / size if size else 1.0
 
     def _fully_sharded(
@@ -184,14 +184,14 @@ class Exchange:
             yield ExchangedMessage(ring("all_gather", group, sizes.updated, buckets), "gather", exposed)
 
     def rounds(self, phase: str) -> int:
-        """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
-        no_sync), but in a pipeline, where they stay."""
+        """The number of times per step: sharded weights and gradients move in every micro-batch (DeepSpeed,
+        runtime/engine.py, no_sync), but only once in a pipeline."""
         repeated = self.recipe.zero_stage >= {"gather": 3, "regather": 3, "reduce": 2}.get(phase, 4)
         return self.recipe.accumulation if repeated and self.recipe.layout.pp == 1 else 1
 
     def exposed(self, weights: StageWeights, kernels: Kernels, forward: float, backward: float) -> float:
-        """Seconds per step in which a rank waits for the exchange; `forward`, `backward`: of a micro-batch's compute,
-        which hides some of it."""
+        """Seconds per step that a rank waits for the exchange; `forward` and `backward` are seconds of a micro-batch's
+        compute, which hides a part of it."""
         bare, hidden = defaultdict[str, float](float), defaultdict[str, float](float)
         for message, phase, share in self.messages(weights):
             seconds = self.rounds(phase) * kernels.transfer(message)
@@ -206,8 +206,8 @@ class Exchange:
         return sum(bare.values()) + waited
 
     def optimizer(self, states: Iterable[State], kernels: Kernels) -> float:
-        """Seconds of the optimizer on the fullest of some ranks: gradients and state are read, state and parameters
-        written; of whole weights and gradients a rank updates its share."""
+        """Seconds of the optimizer on the rank with the most state: it reads gradients and state, and writes state and
+        parameters; with ZeRO 1 or 2, those of its share."""
         shards = self.copies.size if self.recipe.zero and self.recipe.zero < 3 else 1
         moved = max(
             (state.gradients + 2 * state.parameters) // shards + 2 * state.optimizer
@@ -232,8 +232,7 @@ class ProductTime(NamedTuple):
 
 
 def repeats_gather(join: RankLeaf, recipe: Recipe) -> bool:
-    """Whether backward repeats a gather, for the gradient of weights whose product saved only its slice of the
-    input."""
+    """Whether backward repeats a gather, for the gradient of weights whose product saved only a slice of its input."""
     learns = any(product.learns for product in join.products)
     gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
     return recipe.regathers_inputs and gathers and learns
@@ -242,26 +241,26 @@ def repeats_gather(join: RankLeaf, recipe: Recipe) -> bool:
 def waits(
     join: RankLeaf, kind: str, seconds: float, products: ProductTime, recipe: Recipe, machine: Machine
 ) -> tuple[float, float]:
-    """Seconds that a rank waits, forward and backward, for a collective of the given kind and duration next to the
-    given products, and for its counterpart in backward.
+    """Seconds that a rank waits, in forward and in backward, for a collective of this kind and duration, with products
+    that can hide it.
 
     Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
     gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered.
 
     Source   Megatron-LM d98e8a64, core/tensor_parallel/layers.py (LinearWithGradAccumulationAndAsyncCommunication,
              ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py;
-             torch 2.13, distributed.tensor.parallel, keeps what it gathered and waits at once for what it reduces
-    Omits    Transformer Engine's userbuffers, which send parts of a product while others are computed
+             torch 2.13, distributed.tensor.parallel, saves gathered inputs and waits for each reduction
+    Omits    Transformer Engine's userbuffers, which send parts of a product while computing others
     """
     rules, lost = recipe.rules, machine.lost
     first_share = 1 / recipe.layout.tp if rules.overlaps_gather and machine.overlap else 0.0
-    there, back = join.passes
+    forwards, backwards = join.passes
     if kind == "reduce_scatter":
-        return there * seconds, back * lost(seconds, first_share * products.inputs)
+        return forwards * seconds, backwards * lost(seconds, first_share * products.inputs)
     hides = float(machine.overlap and kind in rules.hidden_backward)
     forward = lost(seconds, first_share * products.forward) if kind == "all_gather" else seconds
     repeated = lost(seconds, hides * products.inputs) if repeats_gather(join, recipe) else 0.0
-    return there * forward, back * lost(seconds, hides * products.weights) + repeated
+    return forwards * forward, backwards * lost(seconds, hides * products.weights) + repeated
 
 
 # Host memory bandwidth per accelerator, in bytes per second: two sockets with eight channels of DDR5-4800 (38.4 GB/s
@@ -270,7 +269,7 @@ HOST_MEMORY = 76_800_000_000
 
 
 class Hosted(NamedTuple):
-    """Seconds of a step that the busiest rank waits for the link and for the host's CPUs."""
+    """Seconds of a step that the busiest rank waits for the host link and for the host's CPUs."""
 
     link: float
     processors: float
@@ -280,11 +279,11 @@ def hosted(recipe: Recipe, ranks: Sequence[Peak], link: int, forward: float, bac
     """Offloading to host memory, modelled. `forward` and `backward`: seconds of a micro-batch's compute, which overlap
     with the transfer of activations.
 
-    optimizer     its state and the fp32 copy of the weights: each step gradients go to the host, whose processors make
-                  the step, and new weights come back (ZeRO-Offload)
-    activations   what blocks keep for backward, but for the block at work and the one on its way: out behind forward,
-                  and back before backward
-    Omits         pinning, buckets, a host's caches; other work of its processors
+    optimizer     its state and the fp32 copy of the weights: each step sends gradients to the host, whose CPUs run the
+                  optimizer, and sends new weights back (ZeRO-Offload)
+    activations   those that blocks save for backward, except of the running block and the one being transferred: sent
+                  to the host during forward, and back before backward
+    Omits         pinning, buckets, the host's caches, other load on its CPUs
     Source        Ren et al. 2021 (arXiv 2101.06840), sections 4 and 5; torch.autograd.graph.save_on_cpu
     """
     waiting = processors = 0.0

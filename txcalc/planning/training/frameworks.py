@@ -1,4 +1,4 @@
-"""Training frameworks' defaults, as `presets/frameworks.toml` has them."""
+"""Training frameworks' defaults, from `presets/frameworks.toml`."""
 
 from __future__ import annotations
 
@@ -11,54 +11,53 @@ SPLITS = ("tp", "cp", "ep")
 
 
 class Framework(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a framework keeps the state of a training run, by default.
+    """A framework's defaults for the state, memory and communication of a training run.
 
     parameter               dtype of the stored weights
     gradient                dtype of accumulated gradients; None: the weights'
-    master                  an fp32 copy of 16-bit weights in the optimizer
-    gradient_buffers        gradients live in buffers that are never freed
+    master                  the optimizer has an fp32 copy of 16-bit weights
+    gradient_buffers        gradients are in buffers that are never freed
     zeros                   ZeRO stages for dp
     logits                  bytes per logit, at the peak
-    loss                    times that a logit is read or written, from the output layer's result to its gradient, but
-                            for its conversions: of whole logits, and of those that tp splits
+    loss                    reads and writes of a logit, from the output layer's result to its gradient, without
+                            conversions: for full logits, and for logits sharded over tp
     widens                  logits are converted to fp32 for the loss, and their gradient back
     schedules               of its pipeline; empty: no pipeline
-    splits                  the degrees of a layout that it supports beside replicas and stages
+    splits                  supported degrees of a layout other than replicas and stages
     pads                    the vocabulary is padded to a multiple of `pads` · tp
     min_microbatch_gap      1F1B needs at least stages − `min_microbatch_gap` micro-batches; None: any number
-    source                  where the rules are found
+    source                  source of the rules
     caution                 known errors of its rules against its runs (tests/scripts/train_memory.py)
-    dtensor                 PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like
-                            `torch.chunk`, nothing is padded or repeated
-    stacks                  the experts of a rank are one tensor (experts, out, in) of each projection
-    by_tensor               ZeRO shards each tensor by itself; the others pad one buffer of all tensors
-    packs                   frozen matrices may be in 4 or 8 bits (bitsandbytes, of which Megatron-LM and nanotron have
-                            nothing)
+    dtensor                 PyTorch's own: fsdp and cp shard weights by rows; a dimension is sharded like `torch.chunk`,
+                            without padding or replication
+    stacks                  the experts of a rank are one tensor (experts, out, in) per projection
+    by_tensor               ZeRO shards each tensor separately; others pad one buffer of all tensors
+    packs                   frozen matrices may be in 4 or 8 bits (bitsandbytes; not in Megatron-LM and nanotron)
     balanced                pipeline stages are balanced by elements of matrices, not by layers
     resave_inputs           with sequence parallel, a sharded product saves its slice of the input and gathers it again
                             in backward
-    hidden_backward         the collectives of a split product's input whose twin in backward goes on beside the
-                            gradient of its weights; what is gathered again, beside that of its input
-    overlaps_gather         a sharded product begins with the rank's own positions while the others' are gathered
+    hidden_backward         collectives of a sharded product's input whose twin in backward overlaps with its weights'
+                            gradient; a repeated gather overlaps with its input's gradient
+    overlaps_gather         a sharded product begins with the rank's own positions while gathering the others'
     gather_buffers          buffers for gathered inputs and output gradients of sharded products are never freed
     fused                   the gate's activation and product are one kernel, which saves only its operands
-    eager                   norms in single operations, which keep an fp32 copy of what they read; adapters behind a
-                            dropout, which keep its result and its mask; values as a view of the joint product of q, k
-                            and v, which stays whole
-    fused_qkv               q, k and v of as many heads are one tensor, which stays whole beside what rotary makes of it
+    eager                   norms run as single operations, which save an fp32 copy of their input; adapters follow a
+                            dropout, which saves its result and its mask; values are a view of the fused product of q,
+                            k and v, which stays allocated
+    fused_qkv               q, k and v of as many heads are one tensor, which stays allocated with rotary's result
     attention               its fused kernel, if not the accelerator's newest
-    record_stream           memory that a collective reads or writes on its own stream is not given out again before it
-                            is done (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS): 0 where it is;
-                            else what a layer's forward puts into the device's launch queue, kernels and events
-    ddp                     without ZeRO, DistributedDataParallel's buckets hold the gradients once more
-    makes_gradients         autograd's gradients, in the weights' dtype, exist beside the accumulated ones
+    record_stream           memory that a collective uses on its own stream is reused only after the collective ends
+                            (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS): entries of the device's
+                            launch queue per layer's forward (kernels and events); 0 without recordStream
+    ddp                     without ZeRO, DistributedDataParallel's buckets store the gradients a second time
+    makes_gradients         autograd's gradients, in the weights' dtype, exist in addition to the accumulated ones
     fuses_gradients         a product adds its weight's gradient to the accumulated one; autograd gets a dummy
     relays                  a token for experts on another node is sent there once and forwarded within it; else once
                             per expert
     bucket                  bytes of gradients per reduction
-    gathers_beside          ZeRO gathers weights beside compute after a step
-    sweeps                  bytes moved per whole gradient and step to zero it, for its norm and to clip it
-    reduces_after           with ZeRO, whole gradients are all-reduced at once after the last backward
+    gathers_beside          after a step, ZeRO gathers weights during compute
+    sweeps                  bytes moved per gradient and step to zero it, for its norm and to clip it
+    reduces_after           with ZeRO, unsharded gradients are all-reduced at once after the last backward
     zero_bucket, zero_live  with ZeRO, elements reduced at once, and the most gathered elements alive in stage 3
     """
 

@@ -1,9 +1,9 @@
 """Estimates of training layouts for the search, by the functions that `memory` and `StepTimer` use.
 
-Layouts that split the layers alike share tables of all layers: their tensors and sizes, and the seconds of their
-micro-batch. Of a pipeline the first and the last stage have a table, and one between where layers differ: the tensors
-of the stage's layers, and of sizes and seconds a share by their number. Only the pipeline's bubble is a closed form
-(`timeline.equal_stages`): without a pipeline an estimate is exact.
+Layouts that shard layers equally share a table of all layers: their tensors and sizes, and the seconds of a
+micro-batch. In a pipeline, only the first and the last stage have a table, and one between if layers differ: its
+layers' tensors, and a share of the sizes and seconds by their number. Only the pipeline's bubble is a closed form
+(`timeline.equal_stages`), so that an estimate without a pipeline is exact.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from txcalc.planning.training.timeline import PieceTime
 
 
 class LayerTable:
-    """All layers of a model in one piece, split as a recipe's layout splits them, of micro-batches of one sequence."""
+    """All layers of a model in one piece, sharded by a recipe's layout, for micro-batches of one sequence."""
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Errors: `InputError` where the model does not allow the layout."""
@@ -44,13 +44,13 @@ class LayerTable:
         self.pipeline, self.recipe, self.model = pipeline, pipeline.recipe, pipeline.model
         self.sizes = PassSizes.of(self.recipe, [self.piece])
         self.replicated = replicated_elements([self.piece], self.recipe)
-        usual = max((leaf.layers for leaf in self.piece.leaves if leaf.entry.params), key=len, default=())
-        self.usual_from = min(usual, default=0)
+        most_common = max((leaf.layers for leaf in self.piece.leaves if leaf.entry.params), key=len, default=())
+        self.first_common = min(most_common, default=0)  # the first layer of the most common kind
         self._saved: dict[str, tuple[SavedActivations, int, int]] = {}
         self._tensors: dict[tuple[bool, int], list[RankTensor]] = {}
 
     def saved(self, recompute: str) -> tuple[SavedActivations, int, int]:
-        """What a sequence keeps for backward, and the bytes of these before and after all layers."""
+        """What a sequence saves for backward, and the bytes of this before and after all layers."""
         if recompute not in self._saved:
             recipe = replace(self.recipe, recompute=recompute)
             _, before, after = (sum(leaf_bytes(leaf, recipe) for leaf in part.leaves) for part in parts(self.piece))
@@ -65,8 +65,8 @@ class LayerTable:
 
 
 class StageTable(NamedTuple):
-    """A stage of a layout: its number, its layers, bytes of its state, and its weights as they are grouped and
-    exchanged."""
+    """A stage of a layout: its number, its number of layers, bytes of its state, and its weights by FSDP group and for
+    their exchange."""
 
     number: int
     layers: int
@@ -76,7 +76,7 @@ class StageTable(NamedTuple):
 
 
 class PassTable(NamedTuple):
-    """Seconds of a micro-batch in all layers, without recomputation, and before and after them; of recomputation."""
+    """Seconds of a micro-batch: in all layers without recomputation, before them, after them, and of recomputation."""
 
     layers: PieceTime
     before: PieceTime
@@ -85,8 +85,7 @@ class PassTable(NamedTuple):
 
 
 class Estimate:
-    """`bytes` of the fullest GPU, of which the state takes `state_bytes`, and `seconds` of a step, both computed when
-    they are needed."""
+    """`bytes` of the fullest GPU, which include `state_bytes`, and `seconds` of a step, both computed on demand."""
 
     def __init__(self, tables: LayerTables, recipe: Recipe, state_bytes: int) -> None:
         self.tables, self.recipe, self.state_bytes = tables, recipe, state_bytes
@@ -140,17 +139,17 @@ class LayerTables:
         sequence, before, after = table.saved(recipe.recompute)
         inside = (sequence.saved - before - after) * stage.layers / self.n_layers
         ends = (before if stage.number == 0 else 0) + (after if stage.number == pp - 1 else 0)
-        blocks_away = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two of a piece
+        offloadable = max(0.0, 1 - 2 * pieces / stage.layers) if stage.layers else 0.0  # all but two blocks of a piece
         piece = SavedActivations(
             saved=int((inside + ends) * recipe.micro_batch / pieces),
             recomputed=sequence.recomputed * recipe.micro_batch,
-            offloadable=int(inside * blocks_away * recipe.micro_batch / pieces),
+            offloadable=int(inside * offloadable * recipe.micro_batch / pieces),
         )
         sizes = table.sizes.times(recipe.micro_batch, logits=stage.number == pp - 1)
         return peak_of(recipe, stage.number, [piece] * pieces, sizes, stage.groups, stage.state, width)
 
     def seconds(self, recipe: Recipe, peaks: Sequence[Peak]) -> float:
-        """Seconds of a step; of its exchange those of the slower end of the pipeline."""
+        """Seconds of a step, with the exchange of the slowest stage that has a table."""
         table, passes, stages = self.layer_table(recipe), self.pass_table(recipe), self.stage_tables(recipe)
         assert table
         pp, most_layers = recipe.layout.pp, max(sum(map(len, ranges)) for ranges in self._stage_layers(recipe))
@@ -161,29 +160,28 @@ class LayerTables:
             time = layers.times(stage.layers / self.n_layers)
             time = time.plus(passes.before) if stage.number == 0 else time
             times.append(time.plus(passes.after) if stage.number == pp - 1 else time)
-        slower = max(range(len(stages)), key=lambda i: times[i].seconds)
-        handed = stage_message(recipe, self.machine, table.sizes.positions * recipe.micro_batch, self.model.d_model)
+        slowest = max(range(len(stages)), key=lambda i: times[i].seconds)
+        message = stage_message(recipe, self.machine, table.sizes.positions * recipe.micro_batch, self.model.d_model)
         pipeline = timeline.equal_stages(
             recipe,
             layers=layers.seconds / pp,
-            slowest=max(times[slower].seconds, layers.seconds * most_layers / self.n_layers),
-            send=self.kernels.transfer(handed) if handed else 0.0,
+            slowest=max(times[slowest].seconds, layers.seconds * most_layers / self.n_layers),
+            send=self.kernels.transfer(message) if message else 0.0,
             waits=self.machine.waits,
         )
-        exchange, (forward, backward) = Exchange(recipe, self.machine), times[slower].passes
+        exchange, (forward, backward) = Exchange(recipe, self.machine), times[slowest].passes
         waited = sum(hosted(recipe, peaks, self.machine.host, forward, backward))
         updated = 0.0
         if not recipe.offloads("optimizer"):
             updated = exchange.optimizer((stage.state for stage in stages), self.kernels)
-        exchanged = exchange.exposed(stages[slower].weights, self.kernels, forward, backward)
+        exchanged = exchange.exposed(stages[slowest].weights, self.kernels, forward, backward)
         return pipeline + exchanged + waited + updated
 
     def _stage_layers(self, recipe: Recipe) -> tuple[tuple[range, ...], ...]:
-        """The numbers of the layers of every stage's pieces."""
         return stage_layers(self.n_layers, recipe.layout.pp, recipe.pieces)
 
     def layer_table(self, recipe: Recipe) -> LayerTable | None:
-        """The table of all recipes that split layers as this one does; None where the model does not allow it."""
+        """The table of all recipes that shard layers as this one does; None if the model does not allow it."""
         key = split_key(recipe)
         if key not in self._layers:
             try:
@@ -193,23 +191,23 @@ class LayerTables:
         return self._layers[key]
 
     def stage_tables(self, recipe: Recipe) -> list[StageTable]:
-        """The first and the last stage of all recipes of a layout, whatever their micro-batch and recomputation, and
-        one between where layers differ; [] where the model does not allow it."""
+        """Tables of the first and the last stage, and of one between if layers differ, for all recipes of a layout with
+        any micro-batch and recomputation; [] if the model does not allow it."""
         key = recipe.layout, recipe.framework, recipe.zero, recipe.pieces
         if key not in self._stages:
             table, last = self.layer_table(recipe), recipe.layout.pp - 1
             self._stages[key] = []
             if table and not unshared(table.tensors(recipe), recipe):
-                numbers = (0, last) if table.usual_from == 0 else (0, self._usual_stage(recipe, table), last)
+                numbers = (0, last) if table.first_common == 0 else (0, self._common_stage(recipe, table), last)
                 self._stages[key] = [self.stage_table(recipe, table, number) for number in dict.fromkeys(numbers)]
         return self._stages[key]
 
-    def _usual_stage(self, recipe: Recipe, table: LayerTable) -> int:
-        """The first stage with the most layers, all of the kind that most are."""
+    def _common_stage(self, recipe: Recipe, table: LayerTable) -> int:
+        """The first stage with the most layers, all of the most common kind."""
         stages = self._stage_layers(recipe)
         most_layers = max(sum(map(len, ranges)) for ranges in stages)
-        usual = (i for i, (first, *_) in enumerate(stages) if first.start >= table.usual_from)
-        return next((i for i in usual if sum(map(len, stages[i])) == most_layers), 0)
+        common = (i for i, (first, *_) in enumerate(stages) if first.start >= table.first_common)
+        return next((i for i in common if sum(map(len, stages[i])) == most_layers), 0)
 
     def stage_table(self, recipe: Recipe, table: LayerTable, number: int) -> StageTable:
         pp, ranges = recipe.layout.pp, self._stage_layers(recipe)[number]
@@ -226,9 +224,9 @@ class LayerTables:
         return StageTable(number, layers, states(weights, recipe, 0), WeightGroups.of(weights), exchanged)
 
     def pass_table(self, recipe: Recipe) -> PassTable:
-        """The table of all recipes that split layers as this one does and have as many sequences per micro-batch."""
+        """The table of all recipes that shard layers as this one does and have as many sequences per micro-batch."""
         recompute = "blocks" if recipe.recompute == "none" else recipe.recompute
-        # Gradients are added up from the second micro-batch on, and of FSDP without a pipeline a rank's share alone.
+        # Gradients accumulate from the second micro-batch on: with FSDP and no pipeline, only a rank's share of them.
         batches = min(2, recipe.accumulation) if recipe.layout.pp == 1 else 2
         key = split_key(recipe), recipe.micro_batch, recompute, recipe.layout.pp == 1, batches
         if key not in self._passes:
@@ -253,13 +251,13 @@ def stage_layers(n_layers: int, pp: int, pieces: int) -> tuple[tuple[range, ...]
 
 
 def split_key(recipe: Recipe) -> tuple[object, ...]:
-    """What decides how a rank's layers are split."""
+    """The fields of a recipe that decide how a rank's layers are sharded."""
     layout = recipe.layout
     return layout.tp, layout.cp, layout.ep, recipe.framework
 
 
 def in_one_stage(recipe: Recipe) -> Recipe:
-    """The same splits of layers, in one stage, with micro-batches of one sequence."""
+    """The same sharding of layers, in one stage, with micro-batches of one sequence."""
     layout = recipe.layout
     copies = {"fsdp": layout.fsdp * layout.pp} if layout.fsdp > 1 else {"dp": layout.dp * layout.pp}
     splits = Layout(tp=layout.tp, sp=layout.sp, cp=layout.cp, ep=layout.ep, **copies)
@@ -273,20 +271,19 @@ def parts(piece: StagePiece) -> Iterator[StagePiece]:
         return 0 if leaf.layers else 1 if leaf.entry.kind == "embedding" else 2
 
     for number in range(3):
-        leaves, joins = (
-            tuple(leaf for leaf in group if part(leaf) == number) for group in (piece.leaves, piece.collectives)
-        )
+        leaves = tuple(leaf for leaf in piece.leaves if part(leaf) == number)
+        joins = tuple(leaf for leaf in piece.collectives if part(leaf) == number)
         yield piece._replace(leaves=leaves, collectives=joins)
 
 
 def share(tensor: RankTensor, ranges: tuple[range, ...], first: bool, last: bool, tied: bool) -> RankTensor:
-    """A tensor's copies on a stage with some of the layers. The first has towers and what is before all layers, the
-    last what is behind them, with its own copy of a tied table; any has weights that layers share."""
+    """A tensor's copies on a stage with some of the layers. The first stage has towers and leaves before all layers,
+    the last one leaves after them, with its own copy of a tied table; every stage has weights that layers share."""
     group = tensor.group
     if not group or group[0] >= 2 * BEHIND:
         before = bool(group) or tensor.kind == "embedding"
-        here = (first and before) or (last and (not before or (tied and not group)))
-        return tensor if here else tensor._replace(copies=0)
+        on_stage = (first and before) or (last and (not before or (tied and not group)))
+        return tensor if on_stage else tensor._replace(copies=0)
     if tensor.reads > 1:
         return tensor
     bounds = [(bisect_left(group, numbers.start), bisect_left(group, numbers.stop)) for numbers in ranges]

@@ -1,8 +1,8 @@
-"""The memory of every rank of a training run, by category: exact integers, in the allocator's sense.
+"""The memory of every rank of a training run, by category: exact integers of allocated bytes.
 
 Parameters, gradients, optimizer state and saved activations equal PyTorch's own sharding, to the byte (`txcalc verify
---layout`). Gathered weights, buffers and logits follow the framework's rules, and are modelled: shapes do not say when
-a temporary of a kernel or collective is freed.
+--layout`). Gathered weights, buffers and logits are modelled by the framework's rules: shapes do not show when a
+temporary of a kernel or collective is freed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import RankTensor, State, rank_weights, shard_runs, sharers, states
 from txcalc.planning.training.timeline import in_flight
 
-# What takes a rank's memory, in the words of tables and plots.
+# Categories of a rank's memory, with their titles in tables and plots.
 CATEGORIES = {
     **{name: name for name in ("parameters", "gradients", "optimizer")},
     "saved": "saved activations", "gathered": "gathered weights", "buffers": "buffers", "logits": "logits",
     "in_flight": "in flight (pipeline)", "adapters": "adapters",
 }  # fmt: skip
 
-# Reserved by PyTorch's caching allocator over allocated, the median of 43 runs of Megatron-LM on B200 (SimuMax 4dcaae5,
-# docs/b200: 1.028 … 1.093). FSDP2 in eager mode fragments more (torchtitan: 1.17 … 1.22).
+# Ratio of bytes reserved by PyTorch's caching allocator to allocated bytes: the median of 43 runs of Megatron-LM on
+# B200 (SimuMax 4dcaae5, docs/b200: 1.028 … 1.093). FSDP2 in eager mode fragments more (torchtitan: 1.17 … 1.22).
 RESERVED = (1040, 1000)
 
 
@@ -40,12 +40,12 @@ class Peak(Struct, frozen=True):
     """The peak memory of a rank.
 
     bytes      by category, at the moment when their sum is largest
-    moment     which that is
+    moment     the name of that moment
     moments    the sum at each moment
-    state      what it holds for good, whatever the moment
+    state      bytes that it holds at every moment
     in_flight  micro-batches in flight, of each of its pieces
-    host       bytes that its host's memory holds for it
-    offloaded  of these the activations of one micro-batch, which come and go
+    host       bytes in host memory
+    offloaded  bytes of activations of one micro-batch that move to host memory and back
     """
 
     bytes: dict[str, int]
@@ -67,7 +67,7 @@ class RankPeak(Peak, frozen=True):
     rank, count       the number of the first, and how many there are
     stage             of the pipeline
     column            the number of the first in its group of tp
-    collective_bytes  freed before a collective is done with them, and so taken from the device once more
+    collective_bytes  bytes freed while a collective still uses them, so that they cannot be reused
     """
 
     rank: int
@@ -100,11 +100,11 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     """Every rank's memory at its peak.
 
     Unit     bytes
-    Counts   tensors that the allocator gives out: weights, gradients, optimizer state after the first step, what
-             autograd keeps, gathered weights, buffers of collectives, logits and what the loss makes of them
+    Counts   allocated tensors: weights, gradients, optimizer state after the first step, saved tensors, gathered
+             weights, buffers of collectives, logits and the loss's temporaries
     Omits    the CUDA context (see `machine.CONTEXT`), NCCL's buffers, the libraries' workspaces, fragmentation (see
              `RESERVED`)
-    Errors   `InputError` with every reason why the model cannot be laid out so
+    Errors   `InputError` with every reason why the model does not allow the layout
     """
     ranks = memory_within(model, recipe, None)
     assert ranks is not None
@@ -127,15 +127,14 @@ def memory_within(model: Model, recipe: Recipe, capacity: int | None) -> Ranks |
     if layout.tp > 1:
         of_all = dict.fromkeys(leaf.entry.leaf.of_all for piece in pipeline.pieces for leaf in piece.leaves)
         cautions += [
-            f"tp: {what}: each rank takes its own share; to take all, ranks send what is not counted"
-            for what in of_all
-            if what
+            f"tp: {operation}: each rank takes only its own share; messages to take all are not counted"
+            for operation in of_all
+            if operation
         ]
     return Ranks(model, recipe, tuple(_fold(peaks)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
 
 
 def _towers(model: Model) -> tuple[str, ...]:
-    """Notes on a multimodal model's towers."""
     if not model.tower_roots:
         return model.left_out
     note = f"{model.name}: memory has the {model.tower_params:,} parameters of towers and projectors"
@@ -160,13 +159,14 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
 def _stage(
     stage: int, pieces: list[StagePiece], saved: list[SavedActivations], recipe: Recipe, width: int
 ) -> list[RankPeak]:
-    """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
+    """The distinct ranks of a stage: of tp, those with different shards; of each of these, the data-parallel ranks with
+    different shards."""
     layout = recipe.layout
-    ranks, cuts = list[RankPeak](), rank_columns(pieces, recipe)
+    ranks, columns = list[RankPeak](), rank_columns(pieces, recipe)
     inner = layout.cp * layout.copies
-    for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
+    for first, after in zip(columns, [*columns[1:], layout.tp], strict=True):
         weights = rank_weights(pieces, recipe, first)
-        points = shard_runs((tensor for some in weights for tensor in some), recipe, first)
+        points = shard_runs((tensor for piece_weights in weights for tensor in piece_weights), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
             number = (stage * inner + start) * layout.tp + first
@@ -176,7 +176,7 @@ def _stage(
 
 
 def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) -> Counter[str]:
-    """The figures of a rank that PyTorch's own sharding also has, by name: bytes, and the number of each collective."""
+    """The figures of a rank that are verified against PyTorch's sharding: bytes, and the number of each collective."""
     pieces, width = pipeline.of_stage(rank.stage), model.d_model
     values = Counter(rank.state._asdict())
     saved = [saved_activations(piece, recipe, width) for piece in pieces]
@@ -228,28 +228,30 @@ def peak_of(
     state: State,
     width: int,
 ) -> Peak:
-    """The peak of a rank of a stage. `saved`: of each of its pieces."""
-    flights = in_flight(recipe, stage)
-    best: tuple[int, ...] = max(flights, key=lambda f: sum(n * k.saved for n, k in zip(f, saved, strict=True)))
-    last = max((i for i, n in enumerate(best) if n), key=lambda i: saved[i].saved)
-    running = saved[last].saved
-    in_flight_bytes = sum(n * k.saved for n, k in zip(best, saved, strict=True)) - running
-    recomputed = max(k.recomputed for k in saved)
-    optimizer, host, away = state.optimizer, 0, 0
+    """The peak of a rank of a stage; `saved` has an item for each of its pieces."""
+
+    def saved_bytes(counts: Sequence[int]) -> int:
+        return sum(count * piece.saved for count, piece in zip(counts, saved, strict=True))
+
+    most: tuple[int, ...] = max(in_flight(recipe, stage), key=saved_bytes)
+    running_piece = max((saved[i] for i, count in enumerate(most) if count), key=lambda piece: piece.saved)
+    running = running_piece.saved
+    in_flight_bytes = saved_bytes(most) - running
+    recomputed = max(piece.recomputed for piece in saved)
+    optimizer, host, offloaded = state.optimizer, 0, 0
     if recipe.offloads("optimizer"):
         optimizer, host = 0, state.optimizer + state.gradients
     if recipe.offloads("activations"):
-        away = max(k.offloadable for k in saved)
-        host += in_flight_bytes + saved[last].offloadable
-        running, in_flight_bytes = running - saved[last].offloadable, 0
+        offloaded = max(piece.offloadable for piece in saved)
+        host += in_flight_bytes + running_piece.offloadable
+        running, in_flight_bytes = running - running_piece.offloadable, 0
     tables: dict[str, dict[str, int]] = {}
     for name, moment in profiles.moments(recipe, sizes, groups, state, width).items():
-        at_work = running + (recomputed if moment.recomputes else 0)
         tables[name] = {
             "parameters": state.parameters,
             "gradients": moment.gradients,
             "optimizer": optimizer,
-            "saved": at_work if moment.saved else 0,
+            "saved": running + recomputed * moment.recomputes if moment.saved else 0,
             "gathered": moment.gathered,
             "buffers": moment.buffers,
             "logits": moment.logits,
@@ -258,11 +260,10 @@ def peak_of(
         }
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
-    return Peak(tables[largest], largest, sums, state, best, host, away)
+    return Peak(tables[largest], largest, sums, state, most, host, offloaded)
 
 
 def _fold(ranks: list[RankPeak]) -> list[RankPeak]:
-    """Equal ranks once."""
     folded: dict[object, RankPeak] = {}
     for rank in ranks:
         key = (rank.stage, rank.state, tuple(rank.bytes.items()))

@@ -12,7 +12,7 @@ BLOCK, SMALLEST = 256, 4096  # bitsandbytes: 8-bit numbers per fp32 scale; small
 
 
 class Optimizer(NamedTuple):
-    """An optimizer; `size` gives the bytes of its state for a tensor: shape, bytes per element, whether it is `hidden`.
+    """An optimizer; `size` gives the bytes of its state from a tensor's shape, bytes per element, and `hidden`.
 
     Counts   after the first step
     Omits    a step counter of 4 bytes per tensor, which PyTorch keeps on the CPU
@@ -28,18 +28,13 @@ class Optimizer(NamedTuple):
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
-    """Copies in the dtype of the weights that are updated: of the master weights, where there are any."""
+    """Copies in the dtype of the master weights, or of the weights if there are no master weights."""
     return lambda shape, dtype, hidden: number * dtype * product(shape)
 
 
-def _blockwise(number: int) -> Callable[..., int]:
-    def size(shape: Shape, dtype: int, hidden: bool, small: bool) -> int:
-        elements = product(shape)
-        if small:
-            return number * 4 * elements
-        return number * (elements + 4 * ceil_div(elements, BLOCK))
-
-    return size
+def _adamw_8bit(shape: Shape, dtype: int, hidden: bool, small: bool) -> int:
+    elements = product(shape)
+    return 2 * (4 * elements if small else elements + 4 * ceil_div(elements, BLOCK))
 
 
 def _muon(shape: Shape, dtype: int, hidden: bool) -> int:
@@ -62,9 +57,9 @@ OPTIMIZERS = {
         fused=True,
     ),
     "adamw-8bit": Optimizer(
-        f"two moments in 8 bits, an fp32 scale for {BLOCK} of each; tensors under {SMALLEST:,} elements in fp32",
+        f"two moments in 8 bits, with an fp32 scale per {BLOCK}; tensors under {SMALLEST:,} elements in fp32",
         "Dettmers et al. 2021 (arXiv 2110.02861); bitsandbytes 0.45: block size 256, min_8bit_size 4096",
-        _blockwise(2),
+        _adamw_8bit,
         blockwise=True,
     ),
     "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
@@ -77,7 +72,7 @@ OPTIMIZERS = {
         newton_schulz=5,
     ),
     "adafactor": Optimizer(
-        "of a matrix its rows' and its columns' second moments, of a vector all",
+        "second moments of a matrix's rows and columns, and of every element of a vector",
         "Shazeer and Stern 2018 (arXiv 1804.04235); torch.optim.Adafactor",
         _adafactor,
     ),

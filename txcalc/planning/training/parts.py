@@ -1,4 +1,4 @@
-"""A training step by part: on the fullest GPU of a layout in numbers, and for any part of a model also in letters."""
+"""A training step by part: as numbers on the fullest GPU of a layout, and as formulas for any part of a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcalc.num import Num, ceil_div, exact_div, total
 from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.parallelism import own_logits
-from txcalc.planning.training.activations import recomputed as recomputed_layers, saved_by_kind
+from txcalc.planning.training.activations import recomputed as recomputed_indices, saved_by_kind
 from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.memory import RankPeak, memory
@@ -22,12 +22,12 @@ from txcalc.planning.training.states import optimizer_bytes, rank_weights, stack
 
 
 class StepCosts(NamedTuple):
-    """The share of a step of leaves of one kind on one rank.
+    """The costs of a step for leaves of one kind on one rank.
 
-    flops      of matrix products, dense attention: forward, backward and what backward computes again
-    recomputed of these, what it computes again
-    saved      bytes kept for backward, of all micro-batches in flight
-    optimizer  bytes of its state
+    flops      of matrix products with dense attention: forward, backward and recomputation
+    recomputed those of recomputation
+    saved      bytes saved for backward, of all micro-batches in flight
+    optimizer  bytes of optimizer state
     """
 
     flops: int
@@ -54,12 +54,11 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
     flops, recomputed_flops, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
     weights = [tensor for tensors in rank_weights(pieces, recipe, rank.column) for tensor in tensors]
-    for kind in dict.fromkeys(tensor.kind for tensor in weights):  # of several sharers, the first have most
-        optimizer[kind] = states(
-            [weight for weight in weights if weight.kind == kind], recipe, 0, rank.column
-        ).optimizer
+    for kind in dict.fromkeys(tensor.kind for tensor in weights):
+        weights_of_kind = [weight for weight in weights if weight.kind == kind]
+        optimizer[kind] = states(weights_of_kind, recipe, 0, rank.column).optimizer  # the first shard is the largest
     for piece, flights in zip(pieces, rank.in_flight, strict=True):
-        numbers = recomputed_layers(piece, recipe)
+        numbers = recomputed_indices(piece, recipe)
         for leaf in piece.leaves:
             of_step = leaf.flops(layout) * recipe.accumulation
             repeated = ceil_div(of_step * leaf.recomputed_in(recipe.recompute, numbers), len(leaf.layers) or 1)
@@ -81,12 +80,12 @@ def rules_of(recipe: Recipe | None) -> dict[str, Any]:
 
 
 class RankTree(NamedTuple):
-    """What one rank holds, over numbers or letters.
+    """One rank's share of a model, in numbers or letters.
 
-    root     its tree, of whole weights and of all positions of its sequences
-    shards   ranks that share every weight, row by row
-    sp, cp   ranks that share the positions between the branches, and those of a sequence
-    sliced   leaves (by `id`) that keep sp's share of the positions alone
+    root     its tree, with unsharded weights and all positions of its sequences
+    shards   ranks over which every weight is sharded, row by row
+    sp, cp   ranks that share the positions between branches, and those of a sequence
+    sliced   leaves (by `id`) that save only sp's share of the positions
     """
 
     root: Root
@@ -102,20 +101,21 @@ class RankTree(NamedTuple):
             root = own_logits(root)
         sliced = {id(leaf) for leaf in residual_leaves(root)}
         if recipe and recipe.regathers_inputs:
-            rank_leaves, whole_leaves = (
+            leaves, whole_leaves = (
                 [leaf for leaf in tree.leaves() if leaf.role != "collective"] for tree in (root, whole)
             )
-            for leaf, whole_leaf in zip(rank_leaves, whole_leaves, strict=True):
-                if leaf.matrix and whole_leaf.matrix and leaf.matrix[0] == whole_leaf.matrix[0]:
-                    sliced.add(id(leaf))
+            pairs = zip(leaves, whole_leaves, strict=True)
+            sliced |= {
+                id(leaf) for leaf, full in pairs if leaf.matrix and full.matrix and leaf.matrix[0] == full.matrix[0]
+            }
         return cls(root, shards, sp, cp, frozenset(sliced))
 
     def position_shards(self, entry: Entry | None) -> Num:
-        """The number of ranks that split the positions that a leaf saves, or those of a block's input (None)."""
+        """The number of ranks over which the positions that a leaf saves are sharded; None: a block's input."""
         return self.sp if entry is None or id(entry.leaf) in self.sliced else 1
 
     def exchanged(self, entry: Entry) -> Num:
-        """Elements of keys and values sent around the ring of cp."""
+        """Elements of keys and values that a rank sends around the ring of cp."""
         core = entry.kind == "attention_core" and entry.work is not None
         return (self.cp - 1) * local_kv_elements(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
 
@@ -123,9 +123,9 @@ class RankTree(NamedTuple):
 def in_letters(
     recipe: Recipe, whole: Ledger, rank: RankTree, value: Callable[[Num], int]
 ) -> dict[str, Callable[[Ledger], Num]]:
-    """Figures of parts of a rank's whole ledger that the recipe changes, over numbers or letters: FLOPs of a step,
-    elements kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `value`
-    is what an expression over letters is. Layers that are recomputed are folded with no others."""
+    """Figures of parts of a rank's whole ledger that depend on the recipe, in numbers or letters: FLOPs of a step,
+    elements saved for backward, bytes of optimizer state. A recomputed block's input counts for its first leaf; `value`
+    evaluates an expression in letters. Recomputed layers are not folded with others."""
     core = recipe.recompute == "core"
     last = max((i for entry in whole for i in entry.numbers), default=-1)
     numbers = recipe.recomputed(last + 1)
@@ -173,8 +173,8 @@ def in_letters(
 def rank_tensors(
     entry: Entry, shards: Num, value: Callable[[Num], int], rules: Framework = FRAMEWORKS["fsdp2"]
 ) -> list[tuple[Any, tuple[Any, ...]]]:
-    """Of each of a leaf's weights the number of tensors on the first rank, and their shape where `shards` ranks share
-    them (see `states`); `value` is what an expression over letters is. A single expert by itself is split by rows."""
+    """For each of a leaf's weights, the number of tensors on the first rank, and their shape there with `shards` ranks
+    (see `states`); `value` evaluates an expression in letters. An expert that is not stacked is sharded by rows."""
     experts, stacks = stacked(entry, rules), entry.routed and rules.stacks
     axis, tensors = int(stacks and value(shards) > value(experts)), []
     for weight in entry.leaf.weights():

@@ -1,7 +1,7 @@
-"""What a framework holds beside the state and the activations: gathered weights, buffers of collectives, the loss.
+"""Memory other than state and activations: gathered weights, buffers of collectives, the loss.
 
-Memory is largest at one of a few moments, each named here. A rule is its framework's own code (`Framework.source`);
-nothing here is fitted to a measurement.
+Memory is largest at one of a few moments, each named here. The rules follow each framework's own code
+(`Framework.source`); nothing here is fitted to a measurement.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from txcalc.planning.training.states import RankTensor, State, chunk
 
 
 class Moment(NamedTuple):
-    """What is there at a moment beside parameters and optimizer state; `saved`: the activations, `recomputes`: those
-    of a block that is computed again too."""
+    """Memory at a moment, in addition to parameters and optimizer state; `saved`: saved activations exist,
+    `recomputes`: a recomputed block's exist too."""
 
     gradients: int
     gathered: int = 0
@@ -28,12 +28,12 @@ class Moment(NamedTuple):
 
 
 class PassSizes(NamedTuple):
-    """What a micro-batch's way through a rank's pieces needs, beside weights and what is saved for backward.
+    """Sizes of a micro-batch's temporaries in a rank's pieces.
 
     logits      elements of logits
     positions   of a micro-batch in the residual stream
     activation  elements of the widest activation function's operands
-    products    elements of the weights of linear layers, of each shape once
+    products    elements of the weights of linear layers, each shape once
     """
 
     logits: int
@@ -53,7 +53,7 @@ class PassSizes(NamedTuple):
         return cls(elements, pieces[0].work.positions, max(operands, default=0), _products(pieces))
 
     def times(self, micro_batch: int, logits: bool = True) -> PassSizes:
-        """Those of as many sequences, from those of one, with logits or without."""
+        """The sizes for `micro_batch` sequences, from those for one, with or without logits."""
         return PassSizes(
             self.logits * micro_batch * logits,
             self.positions * micro_batch,
@@ -65,8 +65,8 @@ class PassSizes(NamedTuple):
 class WeightGroups(NamedTuple):
     """Elements of a rank's weights as FSDP2 groups them.
 
-    root, block, blocks   outside all blocks, of the largest block, of all blocks, of which there are `number`
-    learning              of all weights that learn; `*_learning`: of those of a group
+    root, block, blocks   outside all blocks; of the largest block; of all `number` blocks
+    learning              of all trainable weights; `*_learning`: of those of a group
     """
 
     root: int
@@ -96,8 +96,8 @@ class WeightGroups(NamedTuple):
 
 
 def moments(recipe: Recipe, sizes: PassSizes, groups: WeightGroups, state: State, width: int) -> dict[str, Moment]:
-    """The moments at which a rank may hold most: in the loss, in the first block's backward, at the end of backward,
-    and in the optimizer's step."""
+    """The moments at which a rank's memory may be largest: the loss, the first block's backward, the end of backward,
+    and the optimizer's step."""
     loss = recipe.logit_bytes[1] * sizes.logits
     if recipe.rules.fuses_gradients:
         return _megatron(recipe, sizes, state, width)
@@ -107,14 +107,14 @@ def moments(recipe: Recipe, sizes: PassSizes, groups: WeightGroups, state: State
 
 
 def gathering(recipe: Recipe, positions: int, width: int) -> int:
-    """nanotron's two buffers in which a split product's input, and its result's gradient, are gathered; they stay
-    (parallel/utils.py, MemoryBuffer)."""
+    """nanotron's two buffers, never freed, into which a sharded product's input, and its result's gradient, are
+    gathered (parallel/utils.py, MemoryBuffer)."""
     if not recipe.rules.gather_buffers or recipe.layout.sp == 1:
         return 0
     return (2 if recipe.regathers_inputs else 1) * positions * width * recipe.compute_bytes
 
 
-# Entries of a device's launch queue: a host this far ahead waits (forums.developer.nvidia.com, thread 68937).
+# Entries of a device's launch queue, beyond which the host waits (forums.developer.nvidia.com, thread 68937).
 QUEUE = 1024
 
 
@@ -122,18 +122,16 @@ def unreleased_bytes(recipe: Recipe, pieces: Sequence[StagePiece], state: State)
     """Bytes that are freed but not yet reusable, because a collective's stream may still read them."""
     if not recipe.rules.record_stream:
         return 0
-    layout = recipe.layout
-    return queued_bytes(recipe, pieces, layout.pp - pieces[0].number if layout.pp > 1 else 2) + _gathered_weights(
-        recipe, pieces, state
-    )
+    rounds = recipe.layout.pp - pieces[0].number if recipe.layout.pp > 1 else 2
+    return queued_bytes(recipe, pieces, rounds) + _gathered_weights(recipe, pieces, state)
 
 
 def queued_bytes(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
-    """Bytes that `rounds` forwards have freed on the host but whose reductions still have to run: each reduction's
-    input and output. The host runs ahead of the device by as many layers as the launch queue takes: to the end of the
-    current micro-batch, or its backward and the next forward; in a pipeline until it waits for the first gradient,
-    after the forward that follows the warm-up (engine.py). The p2p.py at hand waits at every message, but measured
-    pipelines of the playbook reserve as if it did not."""
+    """Bytes of the inputs and outputs of reductions that the host has freed in `rounds` forwards and the device has not
+    run. The host runs ahead of the device by as many layers as the launch queue has room for: to the end of the current
+    micro-batch, or its backward and the next forward; in a pipeline until it waits for the first gradient, after the
+    forward that follows the warm-up (engine.py). The current p2p.py waits at every message, but measured pipelines of
+    the playbook reserve memory as if it did not."""
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
     if recipe.layout.sp == 1 or not layers:
         return 0
@@ -148,20 +146,20 @@ def queued_bytes(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> i
 
 
 def _gathered_weights(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
-    """ZeRO-1 of nanotron gathers all weights into one tensor after the step (distributed.py, all_gather_coalesced), for
-    which no freed block is large enough unless an activation was as large."""
+    """Bytes of the tensor into which nanotron's ZeRO-1 gathers all weights after the step (distributed.py,
+    all_gather_coalesced); 0 if a freed activation is large enough for it."""
     largest = 0
     for piece in pieces:
         for leaf in piece.leaves:
             if leaf.entry.leaf.matrix and leaf.entry.work is not None:
-                wide = recipe.logit_bytes[0] if leaf.entry.kind == "head" else recipe.compute_bytes
-                largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * wide)
+                width = recipe.logit_bytes[0] if leaf.entry.kind == "head" else recipe.compute_bytes
+                largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * width)
     gathers = recipe.zero and recipe.layout.dp > 1 and state.parameters > largest
     return state.parameters + state.parameters // recipe.layout.dp if gathers else 0
 
 
 def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
-    """Logits of one micro-batch on the column-th rank of tp."""
+    """Logits of one micro-batch on tp rank `column`."""
     elements = 0
     for piece in pieces:
         for leaf in piece.leaves:
@@ -177,25 +175,24 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
 
 def _fsdp2(recipe: Recipe, groups: WeightGroups, state: State, loss: int) -> dict[str, Moment]:
     """fully_shard on every block and on the root: the root's weights stay gathered from forward to backward, a block's
-    are gathered when it runs; in backward the next one's as well, and the gradients of what learns in it are reduced in
-    `reduce` (_fsdp_param_group.py, `post_backward`: of parameters with a gradient)."""
-    width, wide = recipe.compute_bytes, recipe.reduce_bytes
+    are gathered when it runs, in backward also the next block's; gradients of its trainable weights are reduced in
+    `reduce` (_fsdp_param_group.py, `post_backward`)."""
+    width, reduce_width = recipe.compute_bytes, recipe.reduce_bytes
     root, learning, reduced = groups.root, groups.root_learning, groups.block_learning
-    stays = not recipe.reshard
-    accumulated, unreduced = 0, 0
+    keeps_blocks, accumulated, unreduced = not recipe.reshard, 0, 0
     if recipe.layout.pp > 1:
-        # torch's pipeline: between micro-batches weights stay gathered, and gradients whole, in `reduce`, unreduced.
-        stays, unreduced = True, wide * (learning + groups.blocks_learning) if recipe.accumulation > 1 else 0
+        # torch's pipeline: between micro-batches, weights stay gathered, and unreduced gradients stay in `reduce`.
+        keeps_blocks = True
+        unreduced = reduce_width * (learning + groups.blocks_learning) if recipe.accumulation > 1 else 0
     elif recipe.accumulation > 1:
         accumulated = state.gradients
-    always = groups.blocks * width if stays else 0
-    running = root * width + (always or min(2, groups.number) * groups.block * width)
+    kept = groups.blocks * width if keeps_blocks else 0
+    gathered = root * width + (kept or min(2, groups.number) * groups.block * width)
+    buffers = unreduced or reduced * (width + reduce_width) + learning * width
     return {
-        "loss": Moment(accumulated, root * width + always, unreduced, loss),
-        "backward": Moment(
-            accumulated, running, unreduced or reduced * (width + wide) + learning * width, recomputes=True
-        ),
-        "end": Moment(state.gradients, root * width, learning * (width + wide), saved=False),
+        "loss": Moment(accumulated, root * width + kept, unreduced, loss),
+        "backward": Moment(accumulated, gathered, buffers, recomputes=True),
+        "end": Moment(state.gradients, root * width, learning * (width + reduce_width), saved=False),
         "step": Moment(state.gradients, saved=False),
     }
 
@@ -216,9 +213,9 @@ def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
 
 
 def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: int) -> dict[str, Moment]:
-    """Whole weights on every rank, or under DeepSpeed's stage 3 gathered ones; gradients are there throughout where
-    they live in buffers or are accumulated. Beside buffers in fp32, autograd makes gradients in the weights' dtype,
-    which DistributedDataParallel holds once more in its own; nanotron wraps in it only where zero is 0."""
+    """Unsharded weights on every rank, or gathered ones with DeepSpeed's stage 3. Gradients exist at every moment if
+    they are in buffers or accumulated. In addition to fp32 buffers, autograd makes gradients in the weights' dtype, and
+    DistributedDataParallel's buckets copy them; nanotron uses it only with zero=0."""
     rules, width = recipe.rules, recipe.parameter_bytes
     persistent = rules.gradient_buffers or recipe.accumulation > 1
     accumulated = state.gradients if persistent else 0
@@ -236,16 +233,16 @@ def _unsharded(recipe: Recipe, learning: int, state: State, loss: int, buffers: 
     }
 
 
-# Bytes that Transformer Engine keeps for cuBLAS on Hopper and later (pytorch/module/base.py).
+# Bytes of Transformer Engine's cuBLAS workspace on Hopper and later (pytorch/module/base.py).
 WORKSPACE = 33_554_432
 
 
 def _megatron(recipe: Recipe, sizes: PassSizes, state: State, model_width: int) -> dict[str, Moment]:
-    """Weights' gradients are added to the fp32 buffer by the product itself; autograd gets a dummy of the weight's
-    shape instead, one for each shape, which Transformer Engine never frees (`get_dummy_wgrad`).
+    """Products add weights' gradients to the fp32 buffer; autograd gets a dummy of the weight's shape, one for each
+    shape, which Transformer Engine never frees (`get_dummy_wgrad`).
 
     The moments: the loss; the output layer's backward, with the gradients of its logits and of its input, and, with
-    sequence parallel, that input gathered again; the first block's, in its activation or in the product before.
+    sequence parallel, that input gathered again; the first block's backward, in its activation or the product before.
     """
     width, layout = recipe.compute_bytes, recipe.layout
     dummies = width * sizes.products + WORKSPACE
@@ -264,15 +261,15 @@ def _megatron(recipe: Recipe, sizes: PassSizes, state: State, model_width: int) 
 
 
 def _products(pieces: Sequence[StagePiece]) -> int:
-    """Elements of the weights of linear layers, of each shape once; those that read one input are one matrix."""
+    """Elements of the weights of linear layers, each shape once; layers that read one input are one matrix."""
     shapes = set[tuple[int, int]]()
     for piece in pieces:
-        matrices: list[tuple[Any, int]] = []  # where it stands and what it reads, and its rows
+        matrices: list[tuple[Any, int]] = []  # (parent module, inputs), outputs
         for leaf in piece.leaves:
             if leaf.entry.leaf.matrix is not None:
                 d_in, d_out = leaf.entry.leaf.matrix
                 key = leaf.entry.steps[:-1], d_in
-                joins = leaf.entry.leaf.input_kept == "no" and matrices and matrices[-1][0] == key
-                matrices.append((key, (matrices.pop()[1] if joins else 0) + d_out))
+                fused = leaf.entry.leaf.input_kept == "no" and matrices and matrices[-1][0] == key
+                matrices.append((key, (matrices.pop()[1] if fused else 0) + d_out))
         shapes |= {(rows, d_in) for (_, d_in), rows in matrices}
     return sum(rows * columns for rows, columns in shapes)

@@ -1,6 +1,6 @@
 """A training recipe: layout, batch, sequence length, recomputation, optimizer, dtypes, framework, adapters.
 
-`Recipe.check` finds faults that need no model; `stages.Pipeline` those of a model under a recipe.
+`Recipe.check` finds faults of a recipe for any model, `stages.Pipeline` those for one model.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
-BEHIND = 1 << 12  # added to the numbers of a decoder's layers, to tell them from its encoder's
+BEHIND = 1 << 12  # added to the indices of a decoder's layers, so that they differ from its encoder's
 
-V_SHAPED = frozenset({"zbv", "dualpipev"})  # rank n has the n-th piece from the front and the n-th from the back
+V_SHAPED = frozenset({"zbv", "dualpipev"})  # rank n has the n-th piece from the front and the n-th from the end
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
-GRANULARITY = {"full": "blocks", "selective": "core"}  # Megatron-LM's words: --recompute-granularity
+GRANULARITY = {"full": "blocks", "selective": "core"}  # Megatron-LM's --recompute-granularity
 FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, with adapters
 OFFLOAD = ("none", "optimizer", "activations", "optimizer+activations")
 FLASH = ("flash1", "flash2")
@@ -35,16 +35,16 @@ class Recipe(Struct, frozen=True):
     micro_batch      sequences per rank and forward pass
     accumulation     micro-batches per rank and step
     tokens           sequence length
-    recompute        none; core (attention); blocks (each keeps its input only); every:N (every N-th block);
+    recompute        none; core (attention); blocks (each saves only its input); every:N (every N-th block);
                      layers:0,2 (these blocks)
     optimizer        a key of `optimizers.OPTIMIZERS`
     parameter, gradient, compute, reduce   dtypes; None: the framework's
-    zero             what dp shards: 1 optimizer state, 2 gradients too, 3 parameters too
+    zero             dp shards: 1 optimizer state, 2 also gradients, 3 also parameters
     context          how the ranks of cp exchange keys and values
     loss_parallel    with tp: each rank computes the loss on the logits of its own rows of the vocabulary
     keep_scores      attention without a fused kernel: the score matrix is saved
     attention        the fused kernel: flash1 (FlashAttention 1, also in Triton) or flash2; None: the framework's, or
-                     the ones measured on the accelerator
+                     the kernel measured on the accelerator
     fused_loss       cross-entropy as one kernel that writes the logits' gradient in place (Liger, Transformer Engine)
     eager            RMSNorm and rotary positions as separate fp32 operations, as in PyTorch without compilation (before
                      2.8): affects memory traffic, not saved activations
@@ -53,10 +53,10 @@ class Recipe(Struct, frozen=True):
                      nf4-dq an 8-bit scale and one more fp32 per 256 scales (QLoRA, arXiv 2305.14314, section 3), int8
                      an fp32 scale per row (arXiv 2208.07339); None: the compute dtype
     adapter          dtype of the adapters; None: the parameters'
-    offload          what host memory holds: optimizer, activations, optimizer+activations; none
-    regather         with sequence parallelism, whether backward gathers a split product's input again instead of saving
-                     it; None: the framework's default (nanotron: tp_recompute_allgather)
-    stages           layers of each piece of the pipeline, from the front; None: the framework's cut
+    offload          moved to host memory: optimizer, activations, optimizer+activations; none
+    regather         with sequence parallelism, whether backward gathers a sharded product's input again instead of
+                     saving it; None: the framework's default (nanotron: tp_recompute_allgather)
+    stages           layers of each piece of the pipeline, from the front; None: the framework's partition
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -86,12 +86,12 @@ class Recipe(Struct, frozen=True):
     regather: bool | None = None
 
     def offloads(self, what: str) -> bool:
-        """Whether host memory holds `what`: the optimizer's state ("optimizer") or saved "activations"."""
+        """Whether `what` is in host memory: the optimizer's state ("optimizer") or saved "activations"."""
         return what in self.offload.split("+")
 
     @property
     def regathers_inputs(self) -> bool:
-        """Whether a split product saves only its slice of the input, and gathers the rest again in backward."""
+        """Whether a sharded product saves only its slice of the input, and gathers all of it again in backward."""
         return self.rules.resave_inputs if self.regather is None else self.regather
 
     @property
@@ -144,9 +144,9 @@ class Recipe(Struct, frozen=True):
         width = self.compute_bytes
         if self.fused_loss:
             return 3 * width
-        wide = max(4, width) if self.rules.widens else width
-        converted = 2 * (width + wide) if wide > width else 0
-        return self.rules.loss[self.loss_parallel and self.layout.tp > 1] * wide + converted
+        loss_width = max(4, width) if self.rules.widens else width
+        conversions = 2 * (width + loss_width) if loss_width > width else 0
+        return self.rules.loss[self.loss_parallel and self.layout.tp > 1] * loss_width + conversions
 
     @property
     def local_tokens(self) -> int:
@@ -160,7 +160,7 @@ class Recipe(Struct, frozen=True):
 
     @property
     def shards(self) -> int:
-        """Number of ranks over which FSDP shards weights other than experts': fsdp · cp (torchtitan,
+        """The number of ranks over which FSDP shards weights other than experts': fsdp · cp (torchtitan,
         distributed/parallel_dims.py: the mesh of dp_shard and cp); 1 without FSDP2."""
         return self.layout.fsdp * self.layout.cp if self.rules.dtensor else 1
 
@@ -187,9 +187,9 @@ class Recipe(Struct, frozen=True):
     def _sizes(self) -> list[Fault | str]:
         limits = (("micro_batch", MOST), ("accumulation", MOST), ("tokens", LONGEST))
         return [
-            Fault(name, number, f"a whole number from 1 to {most:,}")
-            for name, most in limits
-            if type(number := getattr(self, name)) is not int or not 1 <= number <= most
+            Fault(name, number, f"a whole number from 1 to {limit:,}")
+            for name, limit in limits
+            if type(number := getattr(self, name)) is not int or not 1 <= number <= limit
         ]
 
     def _names(self) -> list[Fault | str]:
@@ -204,11 +204,11 @@ class Recipe(Struct, frozen=True):
             for name, allowed in choices.items()
             if (value := getattr(self, name)) not in allowed
         ]
-        if not _recompute(self.recompute):
+        if not _is_recompute(self.recompute):
             faults.append(_unknown("recompute", self.recompute, RECOMPUTE, GRANULARITY))
         if self.zero not in (0, *self.rules.zeros):
-            having = [name for name, rules in FRAMEWORKS.items() if self.zero in rules.zeros]
-            mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else " or ".join(having) and f"{' or '.join(having)} has it"
+            others = " or ".join(name for name, rules in FRAMEWORKS.items() if self.zero in rules.zeros)
+            mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else others and f"{others} has it"
             faults.append(
                 Fault("zero", self.zero, f"{choice(self.rules.zeros)} with --framework {self.framework}", mend)
             )
@@ -227,8 +227,8 @@ class Recipe(Struct, frozen=True):
             faults.append(Fault("frozen", self.frozen, expected))
         if layout.fsdp > 1 and not self.rules.dtensor:
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
-        lacking = f"1 with --framework {self.framework}, which has none"
-        faults += (Fault(name, getattr(layout, name), lacking) for name in self.rules.lacks(layout))
+        expected = f"1 with --framework {self.framework}, which has none"
+        faults += (Fault(name, getattr(layout, name), expected) for name in self.rules.lacks(layout))
         if self.zero and layout.dp == 1 and layout.cp == 1:
             faults.append(Fault("zero", self.zero, "0 where dp = cp = 1"))
         if self.tokens % layout.cp:
@@ -263,10 +263,11 @@ class Recipe(Struct, frozen=True):
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
             expected = f"a multiple of pp = {layout.pp}"
             faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
-        if self.accumulation < self.least:
-            of_framework = f" of {self.framework}" if self.schedule == "1f1b" else ""
-            expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{of_framework}"
-            expected = f"{expected} at pp = {layout.pp}"
+        if self.accumulation < self.min_micro_batches:
+            schedule = self.schedule + (f" of {self.framework}" if self.schedule == "1f1b" else "")
+            expected = (
+                f"at least {self.min_micro_batches} micro-batches for the schedule {schedule} at pp = {layout.pp}"
+            )
             faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
         return faults
 
@@ -274,12 +275,12 @@ class Recipe(Struct, frozen=True):
         """The fault of a schedule that the framework does not have, with the frameworks that do."""
         if not self.rules.schedules:
             return Fault("pp", self.layout.pp, f"1 with --framework {self.framework}, which has no pipeline")
-        having = " or ".join(name for name, rules in FRAMEWORKS.items() if self.schedule in rules.schedules)
+        others = " or ".join(name for name, rules in FRAMEWORKS.items() if self.schedule in rules.schedules)
         expected = f"{' or '.join(self.rules.schedules)} with --framework {self.framework}"
-        return Fault("schedule", self.schedule, expected, f"{having} has it")
+        return Fault("schedule", self.schedule, expected, f"{others} has it")
 
     @property
-    def least(self) -> int:
+    def min_micro_batches(self) -> int:
         """The fewest micro-batches that the pipeline's schedule allows."""
         pp, gap = self.layout.pp, self.rules.min_microbatch_gap
         fewest = {"gpipe": 1, "1f1b": 1 if gap is None else max(1, pp - gap), "dualpipev": 2 * pp}
@@ -287,7 +288,7 @@ class Recipe(Struct, frozen=True):
 
     @property
     def pieces(self) -> int:
-        """Pieces of the model per rank of the pipeline."""
+        """Pieces of the model per pipeline rank."""
         return 2 if self.layout.pp > 1 and self.schedule in V_SHAPED else self.layout.vpp
 
 
@@ -325,10 +326,10 @@ def parse_options(text: str) -> dict[str, Any]:
             faults.append(f"{name} is given twice")
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
-        elif name in NUMBERS and not _number(value):
+        elif name in NUMBERS and not _is_number(value):
             faults.append(Fault(name, value, "a whole number"))
         elif name == "stages":
-            if all(map(_number, value.split("+"))):
+            if all(map(_is_number, value.split("+"))):
                 options[name] = tuple(map(int, value.split("+")))
             else:
                 faults.append(Fault(name, value, "the layers of each piece of the pipeline", "3+4+4+3"))
@@ -344,7 +345,7 @@ def choice(numbers: Sequence[int]) -> str:
     return f"{'one of ' * (len(numbers) > 1)}{', '.join(map(str, numbers))}"
 
 
-def _number(text: str) -> bool:
+def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
@@ -356,10 +357,10 @@ def _unknown(name: str, value: str, known: Sequence[str], translations: Mapping[
     return Fault(name, value, f"one of {', '.join(known)}", meant(near[:1], ""))
 
 
-def _recompute(text: str) -> bool:
+def _is_recompute(text: str) -> bool:
     if text in ("none", "core", "blocks"):
         return True
     kind, _, numbers = text.partition(":")
     if kind == "every":
-        return _number(numbers) and 1 <= int(numbers) <= MOST
-    return kind == "layers" and all(map(_number, numbers.split(",")))
+        return _is_number(numbers) and 1 <= int(numbers) <= MOST
+    return kind == "layers" and all(map(_is_number, numbers.split(",")))

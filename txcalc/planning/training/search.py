@@ -1,8 +1,7 @@
-"""The recipe of a training run, of a given layout or of the fastest: the search estimates every layout that the model
+"""The recipe of a training run, for a given layout or for the fastest: the search estimates every layout that the model
 allows, then computes the fastest exactly.
 
-The layouts with the least estimated time are computed by `memory` and `StepTimer`, as if given by the user, until
-`ENOUGH` of them fit.
+In order of estimated time, `memory` and `StepTimer` compute layouts exactly, until `ENOUGH` of them fit.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
 ENOUGH = 6  # layouts that fit and are timed exactly
-TRIED = 60  # layouts whose memory is computed: the fastest and, if none of them fits, the smallest
-MATRIX = (1024, 1024)  # of a typical size: which optimizer keeps less for one
+MAX_COMPUTED = 60  # layouts whose memory is computed: the fastest and, if none of them fits, the smallest
+MATRIX = (1024, 1024)  # a typical matrix, to compare the state of optimizers
 SLACK = 1.1  # estimated memory may exceed the capacity by this factor
-FIRST = 0.2  # of a search's progress, for its estimates of memory
-MICRO = (1, 2, 4, 8, 16, 32)
+ESTIMATES_SHARE = 0.2  # share of a search's progress for estimates of memory
+MICRO_BATCHES = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
-SMALLER = 0.99  # of its bytes must be left on twice as many accelerators for still more to be tried
+SMALLER = 0.99  # `fewest_gpus` stops if twice as many accelerators do not reduce memory by this factor
 
 
 class FoundLayout(NamedTuple):
@@ -47,9 +46,9 @@ class FoundLayout(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The fastest layouts that fit, the number considered, and about how many of these fit. `refused` says that none
-    fits; `best` is then the smallest one computed. `too_few`: the next smaller number of accelerators on which none was
-    found to fit; None: the number was given."""
+    """The fastest layouts that fit, the number considered, and about how many of these fit. `refused` is the reason if
+    none fits; `best` is then the smallest one computed. `too_few`: the next smaller number of accelerators, on which no
+    layout was found to fit; None if the number was given."""
 
     best: tuple[FoundLayout, ...]
     considered: int
@@ -65,10 +64,10 @@ class Searched(NamedTuple):
 
 @dataclass
 class _Tried:
-    """How many layouts' memory was computed, and of those that do not fit the smallest: its bytes and seconds."""
+    """The number of layouts whose memory was computed, and the smallest that does not fit: its bytes and seconds."""
 
     number: int = 0
-    least: tuple[int, float, Recipe, Ranks] | None = None
+    smallest: tuple[int, float, Recipe, Ranks] | None = None
 
 
 @dataclass(eq=False)
@@ -76,7 +75,7 @@ class Search:
     """A search over layouts of `gpus` accelerators with `batch` sequences per step. Fields of `base` named in `fixed`
     (framework, zero, recompute, micro_batch, schedule) are kept; the search chooses the others.
 
-    Errors: `InputError` for a stage of ZeRO that no framework has, and a batch that is no multiple of the micro-batch.
+    Errors: `InputError` for a ZeRO stage that no framework has, and for a batch that is no multiple of the micro-batch.
     """
 
     model: Model
@@ -92,23 +91,19 @@ class Search:
         self.n_layers, self.estimated = self.tables.n_layers, list[Estimate]()
         self.frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         rules = [FRAMEWORKS[name] for name in self.frameworks]
-        stages = {
-            0,
-            *(n for framework in rules for n in framework.zeros),
-            *(3 for framework in rules if framework.dtensor),
-        }
+        stages = {0}.union(*(framework.zeros for framework in rules), *([3] for rule in rules if rule.dtensor))
         if self.base.zero not in stages:
             expected = f"{choice(sorted(stages))} with --framework {' or '.join(self.frameworks)}"
-            having = " or ".join(name for name, framework in FRAMEWORKS.items() if self.base.zero in framework.zeros)
-            raise InputError("train", [Fault("zero", self.base.zero, expected, having and f"{having} has it")])
+            others = " or ".join(name for name, framework in FRAMEWORKS.items() if self.base.zero in framework.zeros)
+            raise InputError("train", [Fault("zero", self.base.zero, expected, others and f"{others} has it")])
         if "micro_batch" in self.fixed and self.batch % self.base.micro_batch:
             expected = f"a multiple of --micro-batch = {self.base.micro_batch}"
             raise InputError("train", [Fault("--global-batch", self.batch, expected)])
 
     @property
-    def least(self) -> int:
-        """The accelerators that hold parameters, gradients and optimizer state once between them: on fewer, nothing
-        fits. 1 where a framework has no layout of one accelerator to count them in."""
+    def min_gpus(self) -> int:
+        """The accelerators that can hold parameters, gradients and optimizer state once: on fewer, nothing fits. 1 if a
+        framework has no layout of one accelerator to count them in."""
         states_bytes = []
         for name in self.frameworks:
             unsharded = replace(self.base, layout=Layout(), zero=0, framework=name, schedule="1f1b")
@@ -118,29 +113,28 @@ class Search:
                 return 1
             state = states([tensor for piece in pieces for tensor in tensors(piece, unsharded)], unsharded, 0)
             states_bytes.append(sum(state) - (state.optimizer if unsharded.offloads("optimizer") else 0))
-        return int(
-            ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * max(1, allocatable(self.machine.accelerator)))
-        )
+        capacity = max(1, allocatable(self.machine.accelerator))
+        return int(ceil_div(min(states_bytes) * RESERVED[0], RESERVED[1] * capacity))
 
     def run(
         self, tell: Callable[[str, float], None] | None = None, given: bool = True, enough: int = ENOUGH
     ) -> Searched:
-        """The `enough` fastest layouts. `tell` is called with the progress; `given`: the user said how many
+        """The `enough` fastest layouts. `tell` is called with the progress; `given`: the user gave the number of
         accelerators.
 
-        Errors: `InputError` if the options leave no layout, `Refuted` if none can be computed.
+        Errors: `InputError` if the options allow no layout, `Refuted` if none can be computed.
         """
         estimates = self.estimated = self.estimated or list(self.estimates(tell))
         capacity = allocatable(self.machine.accelerator) * RESERVED[1] / RESERVED[0]
         likely = [estimate for estimate in estimates if estimate.fits(capacity * SLACK)]
         for done, estimate in enumerate(likely):
             if tell and estimate.seconds:
-                tell("searching layouts", FIRST + (1 - FIRST) * done / len(likely))
+                tell("searching layouts", ESTIMATES_SHARE + (1 - ESTIMATES_SHARE) * done / len(likely))
         likely.sort(key=lambda estimate: estimate.seconds)
         tried = _Tried()
-        fitting_layouts = self._fitting(likely[:TRIED], tried, enough)
+        fitting_layouts = self._fitting(likely[:MAX_COMPUTED], tried, enough)
         if not fitting_layouts:
-            smallest = self._smallest(estimates, hopeless=self.gpus < self.least)
+            smallest = self._smallest(estimates, hopeless=self.gpus < self.min_gpus)
             fitting_layouts = self._fitting(smallest, tried, enough)
         if fitting_layouts:
             fitting = sum(estimate.fits(capacity) for estimate in estimates)
@@ -149,26 +143,24 @@ class Search:
         refusal = (
             f"none of {self.considered:,} layouts was found to fit {self.gpus:,} × {self.machine.accelerator.title}"
         )
-        if not tried.least:
+        if not tried.smallest:
             recipes = (recipe for layout in self.layouts() for recipe in self.recipes(*layout))
-            memory_within(self.model, next(recipes), None)  # raises what is wrong with it
+            memory_within(self.model, next(recipes), None)  # raises its faults
             raise Refuted(f"{self.model.name}: {refusal}")
-        smallest_layout = self._timed(*tried.least[2:])
-        takes = iec(smallest_layout.plan.fullest.reserved, 3)
-        mends = self._mends(given)
-        refusal += f": the smallest of {tried.number} that were computed takes {takes}" + (
-            f" ({mends})" if mends else ""
-        )
+        smallest_layout = self._timed(*tried.smallest[2:])
+        takes, mends = iec(smallest_layout.plan.fullest.reserved, 3), self._mends(given)
+        refusal += f": the smallest of {tried.number} that were computed takes {takes}"
+        refusal += f" ({mends})" if mends else ""
         if given:
             refusal += f'; --gpu without ":{self.gpus}" finds the fewest GPUs on which one fits'
         return Searched((smallest_layout,), self.considered, 0, refusal)
 
     def _fitting(self, estimates: Iterable[Estimate], tried: _Tried, enough: int) -> list[FoundLayout]:
-        """The first layouts that fit, at most `enough`. The memory of one that takes more than both the accelerator has
-        and the smallest before it is not computed to the end."""
+        """The first layouts that fit, at most `enough`. Stops computing a layout's memory as soon as a stage exceeds
+        both the capacity and the smallest layout so far."""
         fitting, capacity = list[FoundLayout](), allocatable(self.machine.accelerator)
         for estimate in estimates:
-            limit = max(capacity, tried.least[0]) if tried.least else None
+            limit = max(capacity, tried.smallest[0]) if tried.smallest else None
             try:
                 plan = memory_within(self.model, estimate.recipe, limit)
             except InputError:
@@ -179,8 +171,8 @@ class Search:
                 fitting.append(self._timed(estimate.recipe, plan))
                 if len(fitting) == enough:
                     break
-            elif plan and (tried.least is None or (reserved, estimate.seconds) < tried.least[:2]):
-                tried.least = reserved, estimate.seconds, estimate.recipe, plan
+            elif plan and (tried.smallest is None or (reserved, estimate.seconds) < tried.smallest[:2]):
+                tried.smallest = reserved, estimate.seconds, estimate.recipe, plan
         return fitting
 
     def _timed(self, recipe: Recipe, plan: Ranks) -> FoundLayout:
@@ -188,8 +180,8 @@ class Search:
 
     @staticmethod
     def _smallest(estimates: list[Estimate], hopeless: bool = False) -> list[Estimate]:
-        """The estimates of least memory, fastest first: for each layout and framework one with gradient accumulation
-        and one without. Where none can fit, `hopeless`, in any order, for which no times are needed."""
+        """The estimates with the least memory, fastest first: for each layout and framework one with gradient
+        accumulation and one without. If none can fit (`hopeless`), in any order, so that no times are computed."""
         smallest = dict[object, list[Estimate]]()
         for estimate in sorted(estimates, key=lambda estimate: estimate.bytes):
             recipe = estimate.recipe
@@ -198,8 +190,8 @@ class Search:
             if not equals or estimate.bytes == equals[0].bytes:
                 equals.append(estimate)
         fastest = [
-            min(estimates_alike, key=lambda estimate: estimate.seconds) if estimates_alike[1:] else estimates_alike[0]
-            for estimates_alike in [*smallest.values()][:TRIED]
+            min(equals, key=lambda estimate: estimate.seconds) if equals[1:] else equals[0]
+            for equals in [*smallest.values()][:MAX_COMPUTED]
         ]
         return fastest if hopeless else sorted(fastest, key=lambda estimate: estimate.seconds)
 
@@ -216,11 +208,11 @@ class Search:
         return " or ".join(filter(None, (", ".join(mends[:-1]), *mends[-1:])))
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[Estimate]:
-        """An estimate of every recipe. Errors: `InputError` if the options leave no layout."""
+        """An estimate of every recipe. Errors: `InputError` if the options allow no layout."""
         layouts = list(self.layouts())
         for done, (layout, framework) in enumerate(layouts):
             if tell:
-                tell("searching layouts", FIRST * done / len(layouts))
+                tell("searching layouts", ESTIMATES_SHARE * done / len(layouts))
             for recipe in self.recipes(layout, framework):
                 self.considered += 1
                 if estimate := self.tables.estimate(recipe):
@@ -228,12 +220,11 @@ class Search:
         if not self.considered:
             choices = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
             card = self.machine.accelerator.title
-            raise InputError(
-                "train", [f"no layout of {self.gpus:,} × {card} has {choices} and {self.batch:,} sequences"]
-            )
+            message = f"no layout of {self.gpus:,} × {card} has {choices} and {self.batch:,} sequences"
+            raise InputError("train", [message])
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
-        """Layouts and frameworks: tp within a node, pp, cp for long sequences, ep; the rest is data parallel."""
+        """Layouts and frameworks: tp within a node, pp, cp for long sequences, ep; others are data parallel."""
         experts = self.model.active != self.model.params
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
         for tp in (n for n in divisors(self.gpus) if n <= (self.machine.node or 8)):
@@ -258,7 +249,7 @@ class Search:
             return
         zeros = [n for n in rules.zeros if n == 0 or (not whole_matrices and (n == 1 or layout.pp == 1))]
         recomputes = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
-        for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
+        for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO_BATCHES:
             if self.batch % (micro * layout.copies):
                 continue
             accumulation = self.batch // (micro * layout.copies)
@@ -281,16 +272,16 @@ class Search:
                             schedule=schedule,
                         )
                         allowed = "zero" not in self.fixed or self.base.zero in (zero, recipe.zero_stage)
-                        if allowed and accumulation >= recipe.least:
+                        if allowed and accumulation >= recipe.min_micro_batches:
                             yield recipe
 
 
 def fewest_gpus(
     search_of: Callable[[int], Search], node: int | None, tell: Callable[[str, float], None] | None = None
 ) -> Searched:
-    """The search over the fewest accelerators on which a layout fits: 1, 2, 4 … of a node, and whole nodes, of which
-    those with less memory than the model's state are not searched. `refused` where twice as many do not hold less.
-    Errors: as `Search.run`, where no number of a node's has a layout."""
+    """The search over the fewest accelerators on which a layout fits: 1, 2, 4, … in a node, then whole nodes, skipping
+    numbers with less memory than the model's state. `refused` if twice as many accelerators do not reduce memory.
+    Errors: as `Search.run`, if no number within a node has a layout."""
     node, searches = node or NODE, dict[int, Search]()
 
     def run(number: int) -> Searched | TxcalcError:
@@ -301,7 +292,7 @@ def fewest_gpus(
             return error
 
     too_few, number, result = 0, 1, run(1)
-    min_gpus = 1 if isinstance(result, TxcalcError) or not result.refused else searches[1].least
+    min_gpus = 1 if isinstance(result, TxcalcError) or not result.refused else searches[1].min_gpus
     while isinstance(result, TxcalcError) or result.refused:
         too_few, number, previous = number, min(2 * number, node) if number < node else 2 * number, result
         while node < number < min_gpus:
@@ -331,15 +322,15 @@ ADAPTER_SEQUENCES = 64  # default sequences per step with adapters, at most
 
 
 def sequence_length(model: Model, tokens: int | None) -> int:
-    """The sequence length: as given, or the default; fixed in vision models."""
+    """The sequence length: `tokens`, or the default; fixed in vision models."""
     if model.fixed_length:
         return int(model.workload().tokens)
     return min(TOKENS, model.context or TOKENS) if tokens is None else tokens
 
 
 def global_batch(batch: int | None, multiple: int, tokens: int, adapters: bool = False) -> int:
-    """Sequences per step: as given, or the power of two times `multiple` that reaches `STEP_TOKENS`; with adapters at
-    most `ADAPTER_SEQUENCES`, or `multiple`. Errors: `InputError`."""
+    """Sequences per step: `batch`, or the power of two times `multiple` that reaches `STEP_TOKENS`; with adapters at
+    most `ADAPTER_SEQUENCES`, but at least `multiple`. Errors: `InputError`."""
     if tokens < 1:
         raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
     if batch is not None:
@@ -359,8 +350,8 @@ def search_layouts(
     choices: Mapping[str, Any],
     tell: Callable[[str, float], None] | None = None,
 ) -> Searched:
-    """The fastest layouts of a number of GPUs (None: of the fewest on which one fits), or the smallest where none fits.
-    `choices` are fields of the recipe, which the search keeps. Errors: `InputError`, `Refuted` where there is none."""
+    """The fastest layouts of a number of GPUs (None: of the fewest on which one fits), or the smallest if none fits.
+    `choices` are fields of the recipe that the search keeps. Errors: `InputError`, `Refuted` if there is no layout."""
     base = Recipe(tokens=tokens, **{key: value for key, value in choices.items() if key != "zero"})
     base.check()
     base = replace(base, zero=choices.get("zero", 0))
@@ -383,7 +374,7 @@ def resolve_recipe(
     choices: Mapping[str, Any],
     flag: str = "--gpu",
 ) -> Recipe:
-    """The recipe of a layout: `choices` are fields of it, `flag` says where the number of GPUs was given. Errors:
+    """The recipe of a layout: `choices` are fields of it, `flag` is the option with the number of GPUs. Errors:
     `InputError` with every fault."""
     faults: list[Fault | str] = []
     if gpus is not None and layout.gpus != gpus:
@@ -399,7 +390,7 @@ def resolve_recipe(
         raise InputError("train", faults)
     schedule = choices.get("schedule", "interleaved" if layout.vpp > 1 else "1f1b")
     single = layout.dp == layout.tp == layout.pp == 1
-    usual = ("fsdp2",) if layout.fsdp > 1 or single else ("megatron", "fsdp2")
-    having = (name for name in usual if FRAMEWORKS[name].schedules_by(schedule, layout.pp))
-    chosen = {"framework": next(having, usual[0]), "schedule": schedule, **choices}
-    return Recipe(layout, accumulation=max(1, step_sequences // (sequences or 1)), tokens=tokens, **chosen)
+    defaults = ("fsdp2",) if layout.fsdp > 1 or single else ("megatron", "fsdp2")
+    supporting = (name for name in defaults if FRAMEWORKS[name].schedules_by(schedule, layout.pp))
+    fields = {"framework": next(supporting, defaults[0]), "schedule": schedule, **choices}
+    return Recipe(layout, accumulation=max(1, step_sequences // (sequences or 1)), tokens=tokens, **fields)

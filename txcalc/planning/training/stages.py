@@ -1,6 +1,6 @@
-"""The leaves of each pipeline stage on one rank, each with the same leaf before it is split.
+"""The leaves of each pipeline stage on one rank, each with the same leaf before it is sharded.
 
-All of training gets its splits from here, and this module from `planning.parallelism`.
+All of training gets its shards from here, and this module from `planning.parallelism`.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from txcalc.planning.training.recipe import BEHIND, V_SHAPED, Recipe
 
 
 class RankLeaf(NamedTuple):
-    """A leaf as one rank of tp holds it.
+    """A leaf's shard on one rank of tp.
 
     entry        its ledger entry on the rank
-    whole        the leaf before it is split
+    whole        the leaf before it is sharded
     on_residual  it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
-    layers       numbers of the layers it is part of; () outside all layers
+    layers       indices of the layers it is part of; () outside all layers
     of_tower     it belongs to a tower, whose weights take memory but which is not run
-    dispatched   it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
-    sequence     with cp: its entry for whole sequences, whose work the ranks share evenly
-    products     for a collective: the split products that read what it gathers or produce what it reduces
-    passes       for a collective: how many times it runs per forward and per backward
+    dispatched   it belongs to a branch that dispatches tokens to experts: each rank of tp processes a share of them
+    sequence     with cp: its entry for full sequences, whose work the ranks share evenly
+    products     for a collective: the sharded products that read its output (a gather) or make its input (a reduction)
+    passes       for a collective: its runs per forward and per backward
     source       for a collective: the leaf before it
     """
 
@@ -53,7 +53,7 @@ class RankLeaf(NamedTuple):
     source: RankLeaf | None = None
 
     def times(self, sequences: int) -> RankLeaf:
-        """The same for micro-batches of as many sequences, from those of one."""
+        """The same leaf for micro-batches of `sequences` sequences, from that for one."""
 
         def scaled(entry: Entry) -> Entry:
             work = entry.work and entry.work._replace(batch=entry.work.batch * sequences)
@@ -63,15 +63,15 @@ class RankLeaf(NamedTuple):
         return self._replace(entry=scaled(self.entry), sequence=self.sequence and scaled(self.sequence))
 
     def flops(self, layout: Layout, masked: bool = False) -> Any:
-        """FLOPs of one forward. The ranks of cp compute equally many attention pairs: each has one chunk from the front
-        and one from the back of a sequence (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
+        """FLOPs of one forward. The ranks of cp compute equally many attention pairs: each has one chunk from the start
+        and one from the end of a sequence (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
         arXiv 2407.21783, section 3.3.2), or all pairs of some heads (Ulysses)."""
         entry = self.sequence or self.entry
         return Fraction(entry.flops_masked if masked else entry.flops) / (layout.cp if self.sequence else 1)
 
-    def width(self, usual: int) -> int:
+    def width(self, default: int) -> int:
         """Bytes per element of a collective: a norm's statistics are summed in fp32."""
-        return 4 if self.entry.duty == "statistics" else usual
+        return 4 if self.entry.duty == "statistics" else default
 
     @property
     def shared(self) -> bool:
@@ -85,13 +85,13 @@ class RankLeaf(NamedTuple):
 
     @property
     def branch(self) -> tuple[Any, ...]:
-        """The path to the branch of a layer that it is part of; () outside all layers."""
+        """The path of the layer's branch that it is part of; () outside all layers."""
         steps = self.entry.steps
         inner = next((i for i, step in enumerate(steps) if step.duty == "layer"), None)
         return () if inner is None else steps[: inner + 2]
 
     def summed_whole(self, join: Entry) -> bool:
-        """Whether it is a row-split embedding table whose output `join` all-reduces at all positions."""
+        """Whether it is a row-sharded embedding table whose output `join` all-reduces at all positions."""
         siblings = join.steps[:-1] == self.entry.steps[:-1]
         return siblings and self.split and self.entry.leaf.row is not None and join.leaf.kind == "all_reduce"
 
@@ -101,44 +101,44 @@ class RankLeaf(NamedTuple):
         return self.entry.gradient in ("both", "weights")
 
     def token_shards(self, layout: Layout) -> int:
-        """Over how many ranks of tp the positions it processes are sharded; experts' `runs` include this already."""
+        """The number of tp ranks over which its positions are sharded; experts' `runs` already include this."""
         if self.dispatched and not self.entry.routed and self.entry.kind != "shared_experts":
             return layout.tp
         return layout.sp if self.on_residual else 1
 
     def recomputed_in(self, recompute: str, numbers: frozenset[int]) -> int:
-        """In how many layers backward recomputes it; `numbers` are the layers whose blocks are recomputed. An attention
-        core outside all layers counts as one."""
+        """The number of layers in which backward recomputes it; `numbers` are the layers whose blocks are recomputed.
+        An attention core outside all layers counts as one."""
         if recompute == "core":
             return (len(self.layers) or 1) if recomputed(self.entry, "core") else 0
         return len(numbers.intersection(self.layers))
 
     @property
     def column(self) -> bool:
-        """Whether it is a linear layer that reads its whole input on every rank of tp."""
+        """Whether it is a linear layer that reads its full input on every rank of tp."""
         matrix, whole = self.entry.leaf.matrix, self.whole.matrix
         return matrix is not None and whole is not None and matrix[0] == whole[0]
 
     @property
     def widened(self) -> bool:
-        """Whether it is a linear layer whose outputs are split by tp; its matrix may be tied to another's."""
+        """Whether it is a linear layer whose outputs are sharded over tp; its matrix may be tied to another's."""
         return self.column and self.entry.leaf.matrix != self.whole.matrix
 
     @property
     def split(self) -> bool:
-        """Whether one of its weights is split."""
+        """Whether one of its weights is sharded."""
         return self.entry.leaf is not self.whole and any(axis is not None for _, _, axis in self.axes())
 
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
-        """For each weight: its shape on the rank, its whole shape, and the axis that is split (None: not split)."""
+        """For each weight: its shape on the rank, its full shape, and the sharded axis (None: replicated)."""
         for weight, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
             split = [i for i, (a, b) in enumerate(zip(weight.shape, whole.shape, strict=True)) if a != b]
             yield weight.shape, whole.shape, split[0] if split else None
 
 
 class StagePiece(NamedTuple):
-    """A model chunk of the pipeline: its number from the front, its leaves, their collectives, and the leaves of
-    towers, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
+    """A model chunk of the pipeline: its index from the front, its leaves, their collectives, and the leaves of towers,
+    which are stored but not run. A rank has several pieces with interleaved and V-shaped schedules."""
 
     number: int
     first: bool
@@ -149,17 +149,18 @@ class StagePiece(NamedTuple):
     towers: tuple[RankLeaf, ...] = ()
 
     def times(self, sequences: int) -> StagePiece:
-        """The same for micro-batches of as many sequences, from those of one."""
-        leaves, joins = (tuple(leaf.times(sequences) for leaf in some) for some in (self.leaves, self.collectives))
+        """The same piece for micro-batches of `sequences` sequences, from that for one."""
+        leaves = tuple(leaf.times(sequences) for leaf in self.leaves)
+        joins = tuple(leaf.times(sequences) for leaf in self.collectives)
         return self._replace(work=self.work._replace(batch=sequences), leaves=leaves, collectives=joins)
 
 
 class Pipeline:
-    """A model cut into the pieces of a recipe's pipeline.
+    """A model partitioned into the pieces of a recipe's pipeline.
 
-    Each piece is a module of its own. A weight that several read (a tied table, a layer that others share) is held by
-    each, also where one rank has them: its gradients, and states of the optimizer, are as many. Once per step the
-    copies' gradients are summed (`tied`, `alike`), but not in PyTorch, where torchtitan refuses tied weights in stages.
+    Each piece is a separate module. A weight that several pieces read (a tied table, a shared layer) has a copy in
+    each, even on the same rank, with its own gradient and optimizer state. Once per step the copies' gradients are
+    summed (`tied`, `alike`), but not in PyTorch, where torchtitan refuses tied weights in stages.
 
     Source   torchtitan b5bcd76c, distributed/pipeline_parallel.py, _split_module (a deep copy of the model per piece),
              models/common/decoder.py; Megatron-LM d98e8a64, training/training.py, get_model (a model per virtual
@@ -170,13 +171,18 @@ class Pipeline:
     def __init__(self, model: Model, recipe: Recipe) -> None:
         """Errors: `InputError` with every reason why the model does not allow the layout."""
         layout, rules = recipe.layout, recipe.rules
-        if layout.cp > 1 and (reason := _sequential(model)):
-            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {reason}", _batched(recipe))])
+        if layout.cp > 1 and (reason := _cp_obstacle(model)):
+            axes = ("fsdp", "dp") if rules.dtensor else ("dp",)
+            mend = " or ".join(f"{axis}={getattr(layout, axis) * layout.cp}" for axis in axes) + " splits the batch"
+            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {reason}", mend)])
         recipe.check()
-        padded = rules.pads * layout.tp if rules.pads > 1 else 1  # before it is split
-        pads = 0 if rules.dtensor else 1
+        vocabulary_multiple = rules.pads * layout.tp if rules.pads > 1 else 1
         sharding, notes = parallelism.sharding_of(
-            model, padded, pads=pads, slices=recipe.regathers_inputs, copies=not rules.relays
+            model,
+            vocabulary_multiple,
+            pads=0 if rules.dtensor else 1,
+            slices=recipe.regathers_inputs,
+            copies=not rules.relays,
         )
         self.model, self.recipe = sharding.model, recipe
         total = recipe.layout.pp * recipe.pieces
@@ -191,7 +197,7 @@ class Pipeline:
         self._built, self._unbuilt = list[StagePiece](), self._build_pieces()
         if recipe.loss_parallel:
             self.rank = parallelism.own_logits(stage.root)
-        if faults := [*(self._repeated() if recipe.rules.dtensor else ()), *self._uncut()]:
+        if faults := [*(self._replication_faults() if recipe.rules.dtensor else ()), *self._ulysses_faults()]:
             raise InputError(f"layout {layout}", faults)
 
     def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
@@ -209,12 +215,12 @@ class Pipeline:
                 yield Fault(name, value, "none: the model has no adapters", "see --lora")
         text, stacks = self.recipe.recompute, [stack.n_layers for stack in self.model.stacks]
         if text.startswith("layers:") and len(stacks) > 1:
-            yield Fault("recompute", text, "none, core, blocks or every:N: a number is of a layer of either stack")
+            yield Fault("recompute", text, "none, core, blocks or every:N, since each stack has a layer of each number")
         elif text.startswith("layers:") and max(map(int, text[7:].split(","))) >= stacks[0]:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
 
-    def _repeated(self) -> Iterator[Fault | str]:
-        """Faults of layouts that would replicate key/value heads over ranks of tp, which PyTorch cannot."""
+    def _replication_faults(self) -> Iterator[Fault | str]:
+        """Faults of layouts that would replicate key/value heads over ranks of tp, which PyTorch does not."""
         tp = self.recipe.layout.tp
         for leaf in _rank_leaves(self._whole, self.rank, self.model.workload()):
             for shape, whole, axis in leaf.axes():
@@ -225,21 +231,19 @@ class Pipeline:
                     expected = f"at most {ways} with --framework fsdp2, which repeats no key/value heads"
                     yield Fault("tp", tp, expected, "megatron and nanotron do")
 
-    def _uncut(self) -> Iterator[Fault | str]:
+    def _ulysses_faults(self) -> Iterator[Fault | str]:
         """Ulysses divides a tp rank's heads evenly among the ranks of cp (Transformer Engine, context_parallel.py,
         AttnFuncWithCPAndQKVOA2A)."""
         layout = self.recipe.layout
         if layout.cp > 1 and self.recipe.context == "ulysses":
-            attentions = [entry.leaf.attended for entry in walk(self.rank, self.model.workload())]
-            fewest = min(
-                (gcd(attention.heads, attention.groups) for attention in attentions if attention), default=layout.cp
-            )
+            attended = [entry.leaf.attended for entry in walk(self.rank, self.model.workload())]
+            fewest = min((gcd(core.heads, core.groups) for core in attended if core), default=layout.cp)
             if fewest % layout.cp:
                 yield Fault("cp", layout.cp, f"a divisor of a rank's {fewest} heads with context=ulysses")
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Layers of each piece: as asked for, by the framework's cost, or evenly (see `parallelism.sizes`)."""
+        """Layers of each piece: as the recipe says, by the framework's cost, or evenly (see `parallelism.sizes`)."""
         root = _single_stack(self._whole)
         if root is None:
             return []
@@ -251,8 +255,9 @@ class Pipeline:
         return parallelism.sizes(layers, self._total)
 
     def _by_cost(self, layers: int) -> list[int]:
-        """Nanotron's cut (models/base.py): a stage ends with the first block that reaches its share of all matrices'
-        elements, the output layer counted with the last block. Runs of its 1B model show that equality ends a stage."""
+        """Nanotron's partition (models/base.py): a stage ends with the first block that reaches its share of all
+        matrices' elements; the output layer counts with the last block. Runs of its 1B model show that equality ends a
+        stage."""
         linear = [entry for entry in walk(self._whole, self.model.workload()) if entry.leaf.matrix]
         head = sum(product(e.leaf.matrix or ()) for e in linear if e.kind == "head")
         layer = sum(e.leaf.params * max(e.times, e.runs) for e in linear if e.kind != "head") // layers
@@ -265,11 +270,10 @@ class Pipeline:
 
     @property
     def pieces(self) -> list[StagePiece]:
-        """All pieces, from the front."""
         return self._first(self._total)
 
     def _first(self, number: int) -> list[StagePiece]:
-        """At least the first pieces, each made once."""
+        """At least the first `number` pieces, each built once."""
         self._built += islice(self._unbuilt, max(0, number - len(self._built)))
         return self._built
 
@@ -290,7 +294,7 @@ class Pipeline:
             yield StagePiece(i, i == 0, i == last, leaves, work, joins, towers)
 
     def _tower_leaves(self, work: Workload) -> Iterator[RankLeaf]:
-        """The leaves of towers, which tp does not split."""
+        """The leaves of towers, which tp does not shard."""
         for number, root in enumerate(self.model.tower_roots):
             for entry in walk(root, work):
                 layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(entry))
@@ -298,14 +302,12 @@ class Pipeline:
 
     @property
     def tied(self) -> int:
-        """Elements of a tied embedding on the first and the last stage, whose gradients the two sum once per step."""
-        if not self._sums or not self._ties:
-            return 0
-        return head_elements(self.pieces[-1].leaves)
+        """Elements of a tied embedding on the first and the last stage, whose gradients are summed once per step."""
+        return head_elements(self.pieces[-1].leaves) if self._sums and self._ties else 0
 
     def alike(self, pieces: Sequence[StagePiece]) -> int:
-        """Elements of a stage's weights that layers of other stages share, whose gradients all sum once per step; each
-        weight counts once."""
+        """Elements of a stage's weights that layers of other stages share, whose gradients are summed once per
+        step; each weight counts once."""
         elements = 0
         for layers in self._across if self._sums else ():
             leaves = [[leaf for leaf in piece.leaves if not layers.isdisjoint(leaf.layers)] for piece in pieces]
@@ -314,7 +316,7 @@ class Pipeline:
 
     @property
     def unsummed(self) -> tuple[str, ...]:
-        """A note on copies whose gradients nothing sums."""
+        """A note on copies whose gradients are not summed."""
         if self._sums or self.recipe.layout.pp == 1 or not (self._ties or self._across):
             return ()
         return ("pp: stages hold copies of shared weights; torch does not sum their gradients, torchtitan refuses it",)
@@ -331,14 +333,14 @@ class Pipeline:
 
     @cached_property
     def _across(self) -> list[frozenset[int]]:
-        """The layers of each group that shares its weights and stands in several stages."""
+        """The layers of each group with shared weights that is in several stages."""
         stack, pp = _single_stack(self._whole), self.recipe.layout.pp
         sharing = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
         stages = [{i for piece in self.of_stage(n) for leaf in piece.leaves for i in leaf.layers} for n in range(pp)]
         return [group for group in sharing if sum(not group.isdisjoint(layers) for layers in stages) > 1]
 
     def root(self, number: int) -> Root:
-        """The tree of a piece, before tp splits it."""
+        """The tree of a piece, before tp shards it."""
         return list(self._cut(self._whole))[number]
 
     def of_stage(self, stage: int) -> list[StagePiece]:
@@ -358,24 +360,17 @@ class Pipeline:
             yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
 
 
-def _sequential(model: Model) -> str:
-    """Why cp cannot shard a model's positions; "" where it can."""
+def _cp_obstacle(model: Model) -> str:
+    """Why cp cannot shard a model's positions; "" if it can."""
     if fixed := model.root.fixed or model.encoded(0):
         return f"the {fixed:,} positions of an image or audio input are not sharded"
     entries = walk(model.root, model.workload())
     if any(entry.kind == "recurrent" for entry in entries):
         return "recurrent layers process the tokens of a sequence in order"
-    # Megatron exchanges keys and values that it expands from latents.
-    cores = [entry.leaf for entry in entries if entry.leaf.attended and entry.leaf.kernels != "latent"]
-    known = all(core.exchanges for core in cores)
-    return "" if known else "the exchange of keys and values between ranks is not known for this attention"
-
-
-def _batched(recipe: Recipe) -> str:
-    """The option that uses cp's accelerators for data parallelism instead."""
-    layout = recipe.layout
-    names = ("fsdp", "dp") if recipe.rules.dtensor else ("dp",)
-    return f"{' or '.join(f'{name}={getattr(layout, name) * layout.cp}' for name in names)} splits the batch"
+    # Latents are no obstacle: Megatron-LM exchanges the keys and values expanded from them.
+    if all(entry.leaf.exchanges for entry in entries if entry.leaf.attended and entry.leaf.kernels != "latent"):
+        return ""
+    return "the exchange of keys and values between ranks is not known for this attention"
 
 
 def _rank_leaves(
@@ -386,34 +381,33 @@ def _rank_leaves(
         RankLeaf(entry, whole_entry.leaf, id(entry.leaf) in on_residual, layer_numbers(entry))
         for entry, whole_entry in zip(_entries(rank, work), walk(whole, work), strict=True)
     ]
-    sending = {leaf.branch for leaf in leaves if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
-    sequence_entries = (
-        [None] * len(leaves) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
-    )
+    routed = {leaf.branch for leaf in leaves if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
+    sequence_entries: list[Entry | None] = [None] * len(leaves)
+    if sequence is not None:
+        sequence_entries = [entry for entry in walk(rank, sequence) if entry.leaf.role != "collective"]
     for leaf, sequence_entry in zip(leaves, sequence_entries, strict=True):
-        yield leaf._replace(dispatched=leaf.branch in sending, sequence=sequence_entry)
+        yield leaf._replace(dispatched=leaf.branch in routed, sequence=sequence_entry)
 
 
 def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
-    """Every leaf on the rank's own tokens. Only attention cores read more: the keys and values (`past`) that other
-    ranks of cp have computed."""
+    """Every leaf on the rank's own tokens. Only attention cores also read keys and values of other cp ranks."""
     for local, all_keys in zip(walk(rank, work._replace(past=0)), walk(rank, work), strict=True):
         if local.leaf.role != "collective":
             yield all_keys if local.kind == "attention_core" else local
 
 
 def _collectives(rank: Root, work: Workload, rank_leaves: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
-    """The collectives, each with the products that produce its input or, for a gather, read its output.
+    """The collectives, each with the products that make its input or, for a gather, read its output.
 
-    Backward repeats each as its transpose, except for gathered logits (a rank takes its slice of the gradient) and the
-    sum of an embedding table (its gradient is replicated, or not needed). Where ranks of tp took shares of the same
-    tokens for experts, backward sums the gradients of all shares. Where an embedding's sum is followed by sequence
-    sharding, backward gathers the positions' gradients. Without sequence parallelism, one all-reduce more sums the
-    gradient of the head's input.
+    Backward runs the transpose of each, except for gathered logits (a rank takes its slice of the gradient) and the sum
+    of an embedding table (its gradient is replicated, or not needed). If ranks of tp dispatched shares of the same
+    tokens to experts, backward sums the gradients of all shares. If sequence sharding follows an embedding's sum,
+    backward gathers the positions' gradients. Without sequence parallelism, an additional all-reduce sums the gradient
+    of the head's input.
     """
 
-    def summed(entry: Entry, width: int, layers: tuple[int, ...], how: type[Ring] = AllReduce) -> RankLeaf:
-        leaf = how(width=width, axis=Axis("tp", layout.tp))
+    def in_backward(entry: Entry, width: int, layers: tuple[int, ...], kind: type[Ring] = AllReduce) -> RankLeaf:
+        leaf = kind(width=width, axis=Axis("tp", layout.tp))
         reduction = Entry(entry.steps, leaf, entry.kind, entry.work, 1, 1, entry.runs)
         return RankLeaf(reduction, leaf, False, layers, passes=(0, 1))
 
@@ -429,9 +423,7 @@ def _collectives(rank: Root, work: Workload, rank_leaves: Sequence[RankLeaf], la
             runs[-1].append(leaf)
     for number, (join, source) in enumerate(joins):
         kinds = {transfer.kind for transfer in join.transfers}
-        candidates = (
-            runs[number + ("all_gather" in kinds)] if join.duty != "shares" else []
-        )  # the next leaf reads a sum
+        candidates = runs[number + ("all_gather" in kinds)] if join.duty != "shares" else []
         products = tuple(leaf for leaf in candidates if leaf.column != ("reduce_scatter" in kinds))
         repeats = join.duty not in ("logits", "shares")
         if source is not None and source.entry.leaf.row is not None and "all_gather" not in kinds:
@@ -440,27 +432,27 @@ def _collectives(rank: Root, work: Workload, rank_leaves: Sequence[RankLeaf], la
             join, join.leaf, False, layer_numbers(join), products=products, passes=(1, int(repeats)), source=source
         )
         if join.duty == "shares":
-            yield summed(join, join.leaf.width, layer_numbers(join))  # type: ignore[attr-defined]
+            yield in_backward(join, join.leaf.width, layer_numbers(join))  # type: ignore[attr-defined]
         if layout.sp > 1 and source is not None and source.summed_whole(join):
-            yield summed(join, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(source.learns)))
+            yield in_backward(join, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(source.learns)))
     for head in rank_leaves if layout.tp > layout.sp else ():
         if head.entry.kind == "head" and head.widened:
-            yield summed(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
+            yield in_backward(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
 
 
 def layer_numbers(entry: Entry) -> tuple[int, ...]:
-    """Numbers of the layers that a leaf is part of; a decoder's come after those of any encoder."""
-    later = BEHIND if entry.steps[0].duty == "decoder" else 0
-    return tuple(number + later for number in entry.numbers) if later else tuple(entry.numbers)
+    """Indices of the layers that a leaf is part of; a decoder's come after those of any encoder."""
+    offset = BEHIND if entry.steps[0].duty == "decoder" else 0
+    return tuple(number + offset for number in entry.numbers)
 
 
 def _single_stack(root: Root) -> Stack | None:
-    """The model's stack where it has a single one without a fixed number of positions."""
+    """The model's stack if it has only one, without a fixed number of positions."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
 
 
 def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
-    """The tables of tokens whose matrix the output layer of the same stack reads too."""
+    """The token tables tied to the output layer of the same stack."""
     all_leaves = list(leaves)
     heads = [leaf for leaf in all_leaves if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
     tied = {(leaf.entry.steps[:-2], leaf.whole.tied_shapes[0]) for leaf in heads}

@@ -1,6 +1,6 @@
-"""Parameters, gradients and optimizer state of one rank: how a framework shards a tensor, what an optimizer keeps.
+"""Parameters, gradients and optimizer state of one rank: a framework's shards of a tensor, an optimizer's state.
 
-Each tensor is sharded by itself, in exact integers: of 128,256 rows over 1,024 ranks most ranks have 126, one has 108
+Each tensor is sharded separately, in exact integers: of 128,256 rows over 1,024 ranks most ranks have 126, one has 108
 and the last 6 none. Experts that a framework stacks are one tensor (experts, out, in) per projection.
 """
 
@@ -23,20 +23,20 @@ NF4_BLOCK = 64
 
 
 class RankTensor(NamedTuple):
-    """A weight as one rank of tp (and ep) holds it, before data parallelism shards it.
+    """A weight on one rank of tp (and ep), before data parallelism shards it.
 
-    shape     begins with the number of experts where they are stacked
+    shape     begins with the number of experts if they are stacked
     rows      the dimension that FSDP shards
     copies    number of equal tensors
-    axis      the dimension split by tp; None: not split
+    axis      the dimension sharded over tp; None: replicated
     expert    a routed expert's
     hidden    a matrix of a block, which Muon orthogonalises; not of an embedding, a head or a norm
-    group     the layers that hold it (of layers that share it, the first); () outside all layers
-    reads     how many layers share it
+    group     the layers with this weight (the first of layers that share it); () outside all layers
+    reads     number of layers that share it
     learns    whether it has a gradient
     packed    a frozen matrix of a block, which may be quantised
     adapter   one of an adapter's matrices
-    gradient  shape of the gradient where it differs from the weight's
+    gradient  shape of the gradient if it differs from the weight's
     kind      the ledger's kind of its leaf
     """
 
@@ -61,7 +61,7 @@ class RankTensor(NamedTuple):
 
     @property
     def matrices(self) -> int:
-        """How many matrices the copies are, each expert's of a stack."""
+        """The number of matrices in all copies, with one per stacked expert."""
         return self.copies * product(self.shape[:-2])
 
     @property
@@ -70,25 +70,25 @@ class RankTensor(NamedTuple):
 
 
 def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTensor]:
-    """The weights of a piece on tp's rank number `rank`. FSDP2 (DTensor) splits a dimension like `torch.chunk`, so that
-    the last ranks may have less or nothing; the other frameworks pad to equal shares."""
+    """The weights of a piece on tp rank `rank`. FSDP2 (DTensor) shards a dimension like `torch.chunk`, so that the last
+    ranks may have less or nothing; the other frameworks pad to equal shares."""
     exact = recipe.rules.dtensor
-    # torch 2.13: a row-split table's gradient is computed in full on every rank until FSDP reduces it. Without FSDP it
-    # stays so, unless the table is tied to the output layer.
+    # torch 2.13: every rank computes the full gradient of a row-sharded table, until FSDP reduces it. Without FSDP it
+    # stays full, unless the table is tied to the output layer.
     tied = tied_tables(piece.leaves)
-    inflated = exact and recipe.shards == 1
+    full_gradients = exact and recipe.shards == 1
     for leaf in (*piece.leaves, *piece.towers):
-        # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
-        fixed = recipe.frozen is not None and leaf.of_tower
+        # With adapters, towers are also frozen, but not quantised (bitsandbytes is told to skip them).
+        frozen_tower = recipe.frozen is not None and leaf.of_tower
         reads = len(leaf.layers) if leaf.shared else 1
         group = leaf.layers[:1] if leaf.shared else leaf.layers
         for rank_shape, whole_shape, axis in leaf.axes():
             shape = rank_shape
             if exact and axis is not None and not leaf.entry.routed:
                 shape = (*rank_shape[:axis], chunk(whole_shape[axis], recipe.layout.tp, rank), *rank_shape[axis + 1 :])
-            table = inflated and axis == 0 and leaf.entry.leaf.row is not None and leaf not in tied
+            table = full_gradients and axis == 0 and leaf.entry.leaf.row is not None and leaf not in tied
             hidden = len(rank_shape) == 2 and bool(leaf.layers) and leaf.entry.kind != "norm"
-            learns = leaf.entry.gradient in ("both", "weights") and not fixed
+            learns = leaf.learns and not frozen_tower
             tensor = RankTensor(
                 shape=shape,
                 copies=leaf.entry.times,
@@ -109,21 +109,21 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
 
 
 def stacked(entry: Entry, rules: Framework) -> Num:
-    """The number of experts whose weights are one tensor on a rank; 1 where each has its own."""
+    """The number of experts stacked in one tensor on a rank; 1 without stacking."""
     return product([step.times for step in entry.steps if step.duty == "expert" and rules.stacks])
 
 
 def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
-    """The tensor of a layer's experts. FSDP shards whole experts or, over more ranks than these, rows of each, which
-    must divide (torchtitan b5bcd76c, distributed/fsdp.py, apply_fsdp_to_decoder); adapters whose rows do not, by expert
-    nevertheless, the default of fully_shard: some ranks then have none."""
+    """The stacked tensor of a layer's experts. FSDP shards by expert or, with more ranks than experts, by rows, which
+    must be divisible (torchtitan b5bcd76c, distributed/fsdp.py, apply_fsdp_to_decoder); adapters whose rows are not are
+    sharded by expert, the default of fully_shard, so that some ranks have none."""
     axis, ways = None if tensor.axis is None else tensor.axis + 1, sharers(recipe, True)
     rows = int(ways > experts and not (tensor.adapter and tensor.shape[0] % ways))
     return tensor._replace(shape=(experts, *tensor.shape), copies=tensor.copies // experts, axis=axis, rows=rows)
 
 
 def rank_weights(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
-    """The weights of each of a rank's pieces. Errors: `InputError` where FSDP cannot shard stacked experts."""
+    """The weights of each of a rank's pieces. Errors: `InputError` if FSDP cannot shard stacked experts."""
     weights = [list(tensors(piece, recipe, rank)) for piece in pieces]
     if stack := unshared((tensor for piece_weights in weights for tensor in piece_weights), recipe):
         experts, rows = stack.shape[:2]
@@ -134,25 +134,20 @@ def rank_weights(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) ->
 
 
 def unshared(weights: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
-    """The first stacked experts of which FSDP can shard neither whole ones nor rows of each."""
+    """The first tensor of stacked experts that FSDP can shard neither by expert nor by rows."""
     ways = sharers(recipe, True)
     stacks = (tensor for tensor in weights if tensor.expert and recipe.rules.stacks and not tensor.adapter)
     return next((tensor for tensor in stacks if ways > tensor.shape[0] and tensor.shape[1] % ways), None)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:
-    """Rows of rank number `rank` as `torch.chunk` splits them: equal, but the last ones smaller or empty."""
+    """Rows of rank `rank` under `torch.chunk`: equal, but the last ones smaller or empty."""
     rows = ceil_div(number, ways)
     return max(0, min(rows, number - rank * rows))
 
 
-def even_share(number: int, ways: int, rank: int) -> int:
-    """Elements of rank number `rank` where shares differ by at most one, the larger ones first."""
-    return number // ways + (1 if rank < number % ways else 0)
-
-
 class State(NamedTuple):
-    """Bytes that a rank holds throughout a step; `parameters` are without those of `adapters`."""
+    """Bytes that a rank holds throughout a step; `parameters` excludes `adapters`."""
 
     parameters: int = 0
     gradients: int = 0
@@ -165,7 +160,7 @@ class State(NamedTuple):
 
 
 def states(weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int = 0) -> State:
-    """State of weights on rank number `rank` of their data-parallel shards and number `column` of tp."""
+    """State of weights on data-parallel rank `rank` and tp rank `column`."""
     optimizer = OPTIMIZERS[recipe.optimizer]
     zero, usual_bytes = recipe.zero_stage, (recipe.parameter_bytes, recipe.gradient_bytes)
     parameters = gradients = optimizer_state = adapters = 0
@@ -182,9 +177,8 @@ def states(weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int
 
 
 def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Num], int] = int) -> Num:
-    """Bytes that the optimizer keeps for a tensor of `width` bytes per element: its state, and fp32 master weights
-    where the framework has them. A shape may hold symbols; `value` gives a symbol's number where a rule compares
-    sizes."""
+    """Bytes that the optimizer keeps for a tensor of `width` bytes per element: its state, and fp32 master weights if
+    the framework has them. A shape may have symbols; `value` then evaluates sizes that a rule compares."""
     master = MASTER_BYTES if recipe.rules.master and recipe.parameter_bytes < 4 else 0
     optimizer = OPTIMIZERS[recipe.optimizer]
     small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
@@ -192,18 +186,17 @@ def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, valu
 
 
 def moments(recipe: Recipe) -> str:
-    """The dtype of AdamW's moments, `fp32` or `bf16`; "": another optimizer."""
-    used, width = OPTIMIZERS[recipe.optimizer], 4 if recipe.rules.master else recipe.parameter_bytes
-    if not used.fused:
+    """The dtype of AdamW's moments, `fp32` or `bf16`; "" for another optimizer."""
+    optimizer, width = OPTIMIZERS[recipe.optimizer], 4 if recipe.rules.master else recipe.parameter_bytes
+    if not optimizer.fused:
         return ""
-    two = used.size((1,), width, False)
-    return "bf16" if two == 4 else "fp32"
+    return "bf16" if optimizer.size((1,), width, False) == 4 else "fp32"  # bytes of two moments
 
 
 def weight_bytes(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
     """Bytes of `elements` elements of a weight. NF4: half a byte each, and an fp32 scale per 64; with double
-    quantisation an 8-bit scale per 64, an fp32 per 256 scales and one for their mean (bitsandbytes; arXiv 2305.14314,
-    section 3). Frozen weights that are not quantised are in the compute dtype."""
+    quantisation an 8-bit scale per 64, an fp32 scale per 256 scales and the mean of scales in fp32 (bitsandbytes; arXiv
+    2305.14314, section 3). Frozen weights that are not quantised are in the compute dtype."""
     if tensor.adapter:
         return elements * recipe.adapter_bytes
     if tensor.learns or recipe.frozen is None:
@@ -213,12 +206,12 @@ def weight_bytes(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
     if recipe.frozen == "int8":
         return int(elements + 4 * ceil_div(elements, max(1, tensor.shape[-1])))
     scales = ceil_div(elements, NF4_BLOCK)
-    once = recipe.frozen == "nf4"
-    return int(ceil_div(elements, 2) + (4 * scales if once else scales + 4 * ceil_div(scales, BLOCK) + 4))
+    scale_bytes = 4 * scales if recipe.frozen == "nf4" else scales + 4 * ceil_div(scales, BLOCK) + 4
+    return int(ceil_div(elements, 2) + scale_bytes)
 
 
 def sharers(recipe: Recipe, expert: bool) -> int:
-    """Number of ranks over which data parallelism shards a tensor: for experts, those that hold the same experts."""
+    """The number of ranks over which data parallelism shards a tensor; for experts, those with the same experts."""
     layout = recipe.layout
     ways = layout.dp * layout.cp if recipe.zero else recipe.shards
     return max(1, ways * layout.tp // layout.expert_group) if expert else ways
@@ -227,14 +220,15 @@ def sharers(recipe: Recipe, expert: bool) -> int:
 def _shares(
     weights: Sequence[RankTensor], recipe: Recipe, rank: int, column: int
 ) -> Iterator[tuple[RankTensor, Shape]]:
-    """Each tensor with the shape of the rank's shard: rows (FSDP2) or a range of its elements (nanotron). The other
-    frameworks shard a flat buffer of all tensors, padded to equal shares: it is given as one tensor."""
+    """Each tensor with the shape of the rank's shard: rows (FSDP2) or a range of its elements (nanotron), the first
+    ranks with one element more. Other frameworks shard a flat buffer of all tensors, padded to equal shares, which
+    counts as one tensor."""
     rows = recipe.shards > 1
     if rows or recipe.rules.by_tensor:
         for tensor in weights:
             ways = sharers(recipe, tensor.expert)
             number = (rank * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else rank
-            yield tensor, _rows(tensor, ways, number) if rows else (even_share(tensor.size, ways, number),)
+            yield tensor, _rows(tensor, ways, number) if rows else ((tensor.size + ways - 1 - number) // ways,)
         return
     if not recipe.zero:
         yield from ((tensor, tensor.shape) for tensor in weights)
@@ -252,15 +246,15 @@ def _rows(tensor: RankTensor, ways: int, rank: int) -> Shape:
 
 
 def shard_runs(weights: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
-    """The first rank of every run of data-parallel ranks with equal shards, all of them number `column` of tp."""
-    most, points, layout = sharers(recipe, False), {0}, recipe.layout
+    """The first rank of every run of data-parallel ranks with equal shards, for tp rank `column`."""
+    points, layout = {0}, recipe.layout
     for tensor in weights:
-        ways, cuts = sharers(recipe, tensor.expert), list[int]()
+        ways, starts = sharers(recipe, tensor.expert), list[int]()
         if recipe.shards > 1:
             rows = tensor.shape[tensor.rows]
             full = rows // max(1, ceil_div(rows, ways))
-            cuts = [full, full + 1]
+            starts = [full, full + 1]
         elif recipe.rules.by_tensor and recipe.zero:
-            cuts = [tensor.size % ways]
-        points |= {ceil_div(cut * layout.expert_group - column, layout.tp) if tensor.expert else cut for cut in cuts}
-    return sorted(point for point in points if 0 <= point < most)
+            starts = [tensor.size % ways]
+        points |= {ceil_div(n * layout.expert_group - column, layout.tp) if tensor.expert else n for n in starts}
+    return sorted(point for point in points if 0 <= point < sharers(recipe, False))

@@ -1,17 +1,17 @@
 """The time of a training step: a lower bound (floor), and an achievable time by cause.
 
-achievable   every kernel one after the other at the shares of its class; collectives of tp, cp and ep between them; the
-             pipeline by its schedule's own table; what the exchange of weights and gradients among copies cannot hide;
-             the optimizer's step; and for how long the host takes more to issue all kernels than these take, where it
-             was measured (`Efficiency.host_s`)
-floor        the largest of compute, memory and link of any rank, each alone at the datasheet's rate
+achievable   the sum of all kernels, each at the efficiency of its class; collectives of tp, cp and ep between them; the
+             pipeline's bubble by its schedule's table; the exchange of weights and gradients that compute does not
+             hide; the optimizer's step; and the time by which the host is slower in launching kernels than the device
+             in running them, if it was measured (`Efficiency.host_s`)
+floor        the largest of compute, memory and link of any rank, each separately at the datasheet's rate
 
-Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
-         forward, of fused attention as measured, else 2.5 times; what `recompute` computes again
-Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
-         micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`waits`);
-         compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
-Omits    data loading, the host, uneven tokens of experts, failures
+Counts   masked pairs of fused attention, all pairs of attention that saves its scores; backward as twice the forward,
+         for fused attention as measured, else 2.5 times; recomputation
+Hidden   with overlap: gathered weights during the previous block's compute, reduced gradients during the last
+         micro-batch's backward, except those of the first and the last block; for tp what the framework hides
+         (`waits`). Compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
+Omits    data loading, unequal numbers of tokens per expert, failures
 Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×
 """
 
@@ -45,7 +45,7 @@ SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 
 
 class CauseTime(NamedTuple):
-    """Seconds by one cause: forward, backward, of backward those for gradients of weights, and recomputation."""
+    """Seconds by one cause: forward, backward, the part of backward for gradients of weights, and recomputation."""
 
     forward: float = 0.0
     backward: float = 0.0
@@ -90,11 +90,11 @@ class Step(Struct, frozen=True):
     floor, seconds   lower bound and achievable time
     spent            achievable seconds of the busiest rank by cause; their sum is `seconds`
     sent             bytes that the busiest rank sends per step, by kind of collective
-    libraries        what sends each of these kinds
+    libraries        the library that sends each of these kinds
     timeline         of the pipeline, without gradient exchange and optimizer
     unaligned        matrices (inputs, outputs) of that rank whose rows are not multiples of 16 bytes, with the measured
-                     rate of their products over that of others; {} where it was not measured
-    wide             matrices of that rank whose products stay in the compute dtype where others are in 8 bits
+                     rate of their products over that of others; {} if it was not measured
+    wide             matrices of that rank whose products stay in the compute dtype while others are in 8 bits
     """
 
     floor: float
@@ -116,8 +116,8 @@ class Step(Struct, frozen=True):
 
 
 class StepTimer(Messages):
-    """Times of a model under a recipe on a machine; `modules`: of PyTorch's modules as they are called, a layer's
-    experts one after the other. Errors: `InputError` as `memory`, and where a link is not known."""
+    """Times of a model under a recipe on a machine; `modules`: as PyTorch's modules without grouped kernels, a layer's
+    experts one after the other. Errors: `InputError` as `memory`, and for an unknown link."""
 
     def __init__(
         self,
@@ -132,8 +132,6 @@ class StepTimer(Messages):
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
         self.bounds, self.exchange = Floor(machine), Exchange(recipe, machine)
         self.modules = modules
-
-    # A piece of the pipeline.
 
     def work(self, piece: StagePiece, kernels: Kernels) -> Work:
         """The time of one micro-batch in a piece."""
@@ -166,9 +164,9 @@ class StepTimer(Messages):
                 add("collectives of a layer", forward, backward, share=self._recomputed_share(leaf, numbers))
         if elements := logits(self.recipe, [piece], 0):
             add("other kernels", 0.0, kernels.stream(self.recipe.loss_bytes * elements, 0))
-        for message, when in self.tp_reductions(piece):
+        for message, direction in self.tp_reductions(piece):
             seconds = kernels.transfer(message)
-            add("collectives of a layer", *((seconds, 0.0) if when == "forward" else (0.0, seconds)))
+            add("collectives of a layer", *((seconds, 0.0) if direction == "forward" else (0.0, seconds)))
         send = sum(kernels.transfer(message) for message in self.sends(piece))
         return Work(causes, send, issued)
 
@@ -179,8 +177,8 @@ class StepTimer(Messages):
         return self._size(leaf)[2] * (passes(leaf.entry) + self._recomputed_share(leaf, numbers))
 
     def leaf_times(self, leaf: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, CauseTime]]:
-        """Times of a leaf and its copies, by cause. `merged`: frameworks fuse it with the product before, which has the
-        same input."""
+        """Times of a leaf and its copies, by cause. `merged`: it is fused with the product before, which has the same
+        input."""
         entry, work = leaf.entry, leaf.entry.work
         if work is None or not entry.operations:
             return
@@ -192,19 +190,22 @@ class StepTimer(Messages):
         elif module.role == "product":
             kind = self._kind(leaf)
             depth, width = module.matrix or (0, 0)
-            narrow = module.matrix and bits_of(kernels.dtype(module.matrix)) < 16  # experts' too: TE, grouped_linear.py
-            rows = float(work.positions) * float(entry.runs) if narrow else 0.0
+            in_8_bits = (
+                module.matrix and bits_of(kernels.dtype(module.matrix)) < 16
+            )  # experts' too: TE, grouped_linear.py
+            rows = float(work.positions) * float(entry.runs) if in_8_bits else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind, module.matrix)
-            of_inputs = kernels.product(flops, size, starts, width, rows, kind, module.matrix)
-            summed = size + self._accumulated(leaf)
-            of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, module.matrix)
-            of_inputs = 0.0 if entry.gradient in ("weights", "none") else of_inputs
-            of_weights = 0.0 if entry.gradient in ("input", "none") else of_weights
-            if entry.gradient == "input" and self.recipe.packed and leaf.layers:  # made wide again whenever it is read
-                widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
-                forward, of_inputs = forward + widened, of_inputs + widened
-            yield "products", CauseTime(forward, of_inputs + of_weights, of_weights)
+            inputs = weights = 0.0  # seconds of their gradients
+            if entry.gradient not in ("weights", "none"):
+                inputs = kernels.product(flops, size, starts, width, rows, kind, module.matrix)
+            if entry.gradient not in ("input", "none"):
+                moved = size + self._accumulated(leaf)
+                weights = kernels.product(flops, moved, starts, float(work.positions), 0.0, kind, module.matrix)
+            if entry.gradient == "input" and self.recipe.packed and leaf.layers:  # each read dequantises the matrix
+                dequantised = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
+                forward, inputs = forward + dequantised, inputs + dequantised
+            yield "products", CauseTime(forward, inputs + weights, weights)
         else:
             unfused = self.recipe.eager or (self.modules and module.role != "norm")  # one kernel since torch 2.8
             forward = kernels.stream(size / share * (module.unfused if unfused else 1), starts)
@@ -229,7 +230,7 @@ class StepTimer(Messages):
     def _permuted(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
         all layers; once per branch, with its first expert (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
-        permute and unpermute). As many move in backward."""
+        permute and unpermute). Backward moves as many."""
         branches = set[tuple[object, ...]]()
         for leaf in piece.leaves:
             entry = leaf.entry
@@ -237,8 +238,8 @@ class StepTimer(Messages):
                 branches.add(leaf.branch)
                 assert entry.work is not None
                 width, rows = float(entry.leaf.matrix[0]), float(entry.work.positions)
-                arrived = rows * len(leaf.layers) / (self.recipe.layout.tp if leaf.dispatched else 1)
-                yield leaf, 2 * (arrived + rows * float(entry.runs)) * width * self.element
+                tokens = rows * len(leaf.layers) / (self.recipe.layout.tp if leaf.dispatched else 1)
+                yield leaf, 2 * (tokens + rows * float(entry.runs)) * width * self.element
 
     def _core(self, leaf: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""
@@ -254,10 +255,9 @@ class StepTimer(Messages):
         return forward, kernels.core(flops, size, starts, keys, score, latent, backward=True)
 
     def _accumulated(self, leaf: RankLeaf) -> float:
-        """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
-        else not those of the first micro-batch and of the first of the layers that share them; of gradients that are
-        reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
-        are read too."""
+        """Bytes moved to accumulate gradients of weights: all of them in a buffer that is never freed, else not those
+        of the first micro-batch nor of the first of layers that share them; with a reduction in every micro-batch, only
+        a rank's share. If autograd's gradients are separate from the accumulated ones, they are read too."""
         entry, elements, recipe = leaf.entry, leaf.entry.leaf.owning.params, self.recipe
         summed: float = elements * (entry.times if entry.routed else entry.runs)
         if recipe.accumulation == 1 and not recipe.rules.gradient_buffers:
@@ -267,9 +267,9 @@ class StepTimer(Messages):
         return float(summed) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
 
     def _table_gradient(self, leaf: RankLeaf) -> float:
-        """Bytes moved by the gradient of a table: all of its rows are written, however few were read (ATen,
-        embedding_dense_backward), and added to what is there; autograd first adds that of an output layer of the same
-        matrix, whose sum is added as a product's."""
+        """Bytes moved by the gradient of a table: all of its rows are written, even if few were read (ATen,
+        embedding_dense_backward), and accumulated; for a tied table, autograd adds it to the output layer's gradient,
+        whose accumulation counts there."""
         if leaf.entry.leaf.row is None or not leaf.learns:
             return 0.0
         written = float(leaf.entry.params) * self.element
@@ -277,7 +277,7 @@ class StepTimer(Messages):
         return 4 * written if leaf.entry.path in tied else written + self._accumulated(leaf)
 
     def _size(self, leaf: RankLeaf) -> tuple[float, float, float, int]:
-        """FLOPs, bytes and kernel launches of a leaf's copies, and the ranks of tp that its rows are split over."""
+        """FLOPs, bytes and kernel launches of a leaf's copies, and the number of tp ranks that share its rows."""
         entry = leaf.entry
         runs = float(entry.runs)
         fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
@@ -297,8 +297,6 @@ class StepTimer(Messages):
     def _recomputed_share(self, leaf: RankLeaf, numbers: frozenset[int]) -> float:
         """Share of its forward that is recomputed."""
         return leaf.recomputed_in(self.recipe.recompute, numbers) / (len(leaf.layers) or 1)
-
-    # The whole step.
 
     @cached_property
     def works(self) -> list[Work]:
@@ -321,16 +319,15 @@ class StepTimer(Messages):
         spent["computed again"] = recomputed_seconds
         spent["pipeline bubble"] = line.seconds - line.busy(busiest)
         weights = StageWeights.of(self.pipeline, pieces)
-        forward, backward = (sum(getattr(work.total, way) for work in works) for way in ("forward", "backward"))
+        forward, backward = sum(work.total.forward for work in works), sum(work.total.backward for work in works)
         exchange = self.exchange.exposed(weights, self.kernels, forward, sum(work.seconds for work in works) - forward)
         spent["weights and gradients"] = exchange
         waited = hosted(recipe, plan.ranks, self.machine.host, forward, backward)
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        swept = self.passes_over_weights(pieces, weights) + sum(self._muon(piece) for piece in pieces)
         spent["optimizer"] = 0.0
         if not recipe.offloads("optimizer"):
-            states = (rank.state for rank in plan.ranks)
-            spent["optimizer"] = self.exchange.optimizer(states, self.kernels) + swept
+            spent["optimizer"] = self.exchange.optimizer((rank.state for rank in plan.ranks), self.kernels)
+            spent["optimizer"] += self.passes_over_weights(pieces, weights) + sum(map(self._muon, pieces))
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - recomputed_seconds)
         seconds = sum(spent.values())
@@ -352,10 +349,10 @@ class StepTimer(Messages):
         )
 
     def passes_over_weights(self, pieces: Sequence[StagePiece], weights: StageWeights) -> float:
-        """Seconds of passes over gradients and weights that stay on every rank, beside the optimizer's own: for the
-        norm of gradients and to empty them (`Framework.sweeps`); in and out of DistributedDataParallel's buckets
-        (torch, reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense); of weights that nanotron gathers three
-        times, the last with a kernel for each tensor and rank (distributed.py, all_gather_coalesced)."""
+        """Seconds of passes over unsharded gradients and weights, without the optimizer's: to compute the norm of
+        gradients and to zero them (`Framework.sweeps`); to copy them to and from DistributedDataParallel's buckets
+        (torch, reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense); three passes over weights that nanotron
+        gathers, the last with a kernel for each tensor and rank (distributed.py, all_gather_coalesced)."""
         recipe, rules, copies = self.recipe, self.recipe.rules, self.exchange.copies.size
         if recipe.shards > 1 or recipe.zero_stage > 1:
             return 0.0
@@ -379,43 +376,42 @@ class StepTimer(Messages):
         for tensor in self.orthogonalised(piece):
             ways = muon_replicas(tensor, self.recipe)
             sides = list(enumerate(tensor.shape))[-2:]
-            narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in sides)
+            short, long = sorted(n * ways if axis == tensor.axis else n for axis, n in sides)
             runs = steps * tensor.matrices / sharers(self.recipe, tensor.expert)
-            flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
-            seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
-        return seconds + sum(self.kernels.transfer(moved) for moved in self.muon_messages(piece))
+            flops, moved = 4 * short**2 * long + 2 * short**3, 3 * short * long + 4 * short**2
+            seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, short)
+        return seconds + sum(map(self.kernels.transfer, self.muon_messages(piece)))
 
     def sent(self, pieces: Sequence[StagePiece], weights: StageWeights) -> dict[str, int]:
         """Bytes that a rank sends per step, by kind of collective."""
         recipe = self.recipe
         bytes_sent: dict[str, float] = {}
 
-        def add(moved: Message, times: float) -> None:
-            bytes_sent[moved.kind] = bytes_sent.get(moved.kind, 0.0) + times * moved.sent
+        def add(message: Message, times: float) -> None:
+            bytes_sent[message.kind] = bytes_sent.get(message.kind, 0.0) + times * message.sent
 
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
             for leaf in (*piece.collectives, *piece.leaves):
-                there, back = leaf.passes
+                per_forward, backwards = leaf.passes
                 times = float(leaf.entry.runs) * recipe.accumulation
-                forward = there * (1 + self._recomputed_share(leaf, numbers)) + repeats_gather(leaf, recipe)
-                for moved in self.exchanged(leaf):
-                    add(moved, forward * times)
-                    add(moved._replace(kind=TWIN.get(moved.kind, moved.kind)), back * times)
+                forwards = per_forward * (1 + self._recomputed_share(leaf, numbers)) + repeats_gather(leaf, recipe)
+                for message in self.exchanged(leaf):
+                    add(message, forwards * times)
+                    add(message._replace(kind=TWIN.get(message.kind, message.kind)), backwards * times)
                 if recipe.layout.cp > 1 and leaf.entry.kind == "attention_core" and leaf.entry.work:
-                    add(self.keys(leaf), (forward + back * self.keys_in_backward(leaf)) * times)
-            for moved in (*self.sends(piece), *(moved for moved, _ in self.tp_reductions(piece))):
-                add(moved, recipe.accumulation)
-            if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
-                previous = self.pipeline.pieces[piece.number - 1]
-                for moved in self.sends(previous):
-                    add(moved, recipe.accumulation)
-            for moved in self.muon_messages(piece):
-                add(moved, 1)
+                    add(self.keys(leaf), (forwards + backwards * self.keys_in_backward(leaf)) * times)
+            for message in (*self.sends(piece), *(reduction for reduction, _ in self.tp_reductions(piece))):
+                add(message, recipe.accumulation)
+            if self.recipe.layout.pp > 1 and not piece.first:  # gradients of what the previous piece sent
+                for message in self.sends(self.pipeline.pieces[piece.number - 1]):
+                    add(message, recipe.accumulation)
+            for message in self.muon_messages(piece):
+                add(message, 1)
         ends = any(piece.first or piece.last for piece in pieces)
-        for moved, phase, _ in self.exchange.messages(weights):
-            add(moved, self.exchange.rounds(phase) if ends or phase != "tied" else 0)
-        return {kind: whole for kind, size in sorted(bytes_sent.items()) if (whole := round(size))}
+        for message, phase, _ in self.exchange.messages(weights):
+            add(message, self.exchange.rounds(phase) if ends or phase != "tied" else 0)
+        return {kind: bytes_ for kind, size in sorted(bytes_sent.items()) if (bytes_ := round(size))}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:
         """The lower bound at datasheet rates, the largest of compute, memory and link on any rank, and its name."""
@@ -434,8 +430,7 @@ class StepTimer(Messages):
         return bounds[bound], bound
 
     def _arithmetic(self, piece: StagePiece) -> float:
-        """Seconds of a micro-batch's FLOPs at the peak: forward, backward and recomputation; masked pairs of attention
-        only."""
+        """Seconds of a micro-batch's FLOPs at the peak: forward, backward and recomputation, with masked attention."""
         numbers, total = recomputed(piece, self.recipe), 0.0
         for leaf in piece.leaves:
             entry = leaf.entry

@@ -1,7 +1,7 @@
-"""A pipeline's step by events: the actions of every rank in the order of its schedule, which wait for messages from
-others.
+"""A pipeline's step by events: every rank's actions in the order of its schedule, each of which waits for messages from
+other ranks.
 
-The bubble is not assumed: it is the remaining idle time. Stages may differ, and so may pieces of a rank.
+The bubble is not assumed but is the remaining idle time. Stages may differ, and so may pieces of a rank.
 
 Source   GPipe: Huang et al. 2018 (arXiv 1811.06965); 1F1B: Narayanan et al. 2019 (PipeDream); interleaved: Narayanan et
          al. 2021 (arXiv 2104.04473), section 2.2; zero bubble (ZB-H1) and ZB-V: Qi et al. 2023 (arXiv 2401.10241);
@@ -76,8 +76,8 @@ class Timeline(NamedTuple):
 
 
 def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, float] = (0.0, 0.0)) -> Timeline:
-    """One step's forwards and backwards; `pieces` from the front of the model; a message to another rank first occupies
-    both ends for `waits` seconds: of activations, and of gradients.
+    """One step's forwards and backwards. `pieces` are in the order of the model; `waits`: seconds for which a message
+    of activations, and one of gradients, first occupies both ranks.
 
     Errors   `InputError` for a deadlock
     """
@@ -86,47 +86,47 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, fl
     numbers = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
     home = {n: rank for rank, pieces_of_rank in enumerate(numbers) for n in pieces_of_rank}
     seconds_by_kind = [piece.by_kind for piece in pieces]
-    done: dict[tuple[str, int, int], float] = {}
-    clocks, places = [0.0] * stages, [0] * stages
+    end_times: dict[tuple[str, int, int], float] = {}
+    clocks, positions = [0.0] * stages, [0] * stages
     events: list[list[Event]] = [[] for _ in range(stages)]
     waiting: dict[tuple[str, int, int], int] = {}
     ready = list(range(stages))
     while ready:
         rank = ready.pop()
         table, clock = tables[rank], clocks[rank]
-        while places[rank] < len(table):
-            action = table[places[rank]]
+        while positions[rank] < len(table):
+            action = table[positions[rank]]
             n = numbers[rank][action.piece]
-            need = _needed(action, n, last)
+            needed = _needed(action, n, last)
             start = clock
-            if need:
-                if need not in done:
-                    waiting[need] = rank
+            if needed:
+                if needed not in end_times:
+                    waiting[needed] = rank
                     break
-                crosses = home[need[1]] != rank
-                moved = pieces[min(n, need[1])].send if crosses else 0.0
-                start = max(clock + waits[need[0] == "G"] * crosses, done[need] + moved)
+                crosses = home[needed[1]] != rank
+                send = pieces[min(n, needed[1])].send if crosses else 0.0
+                start = max(clock + waits[needed[0] == "G"] * crosses, end_times[needed] + send)
             clock = start + seconds_by_kind[n][action.kind]
             events[rank].append(Event(action, start, clock))
-            places[rank] += 1
+            positions[rank] += 1
             if action.kind == "W":
                 continue
-            kind, to = ("F", n + 1) if action.kind == "F" else ("G", n - 1)
-            clock += waits[kind == "G"] * (home.get(to, rank) != rank)
+            kind, reader = ("F", n + 1) if action.kind == "F" else ("G", n - 1)
+            clock += waits[kind == "G"] * (home.get(reader, rank) != rank)
             key = (kind, n, action.batch)
-            done[key] = clock
+            end_times[key] = clock
             if key in waiting:
                 ready.append(waiting.pop(key))
         clocks[rank] = clock
-    if any(place < len(table) for place, table in zip(places, tables, strict=True)):
+    if any(position < len(table) for position, table in zip(positions, tables, strict=True)):
         raise InputError("schedule", [f"{recipe.schedule} with {batches} micro-batches deadlocks at pp = {stages}"])
     return Timeline(tuple(map(tuple, events)))
 
 
 def equal_stages(recipe: Recipe, layers: float, slowest: float, send: float, waits: tuple[float, float]) -> float:
-    """Seconds of `simulate` in closed form, for the search: of stages of `layers` seconds per micro-batch, of which the
-    slowest takes `slowest`. The bubble is one micro-batch of the others; no compute hides the first micro-batch's
-    messages there and the last one's back.
+    """Seconds of `simulate` in closed form, for the search: stages take `layers` seconds per micro-batch, the slowest
+    `slowest`. The bubble is one micro-batch of the other stages; no compute hides the first micro-batch's forward
+    messages and the last one's backward messages.
 
     Source   Narayanan et al. 2021 (arXiv 2104.04473), section 2.2
     """
@@ -153,8 +153,8 @@ def _needed(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
 
 
 class Action(NamedTuple):
-    """kind: F forward; B backward; where a schedule splits it, I the input's gradient and W the weights'. `piece`: the
-    index among the rank's pieces, from the front. B or W frees a piece's activations of a micro-batch."""
+    """kind: F forward; B backward, or, in schedules that split it, I the input's gradient and W the weights'. `piece`:
+    the index among the rank's pieces, from the front. B or W frees a piece's activations of a micro-batch."""
 
     kind: str
     piece: int
@@ -177,10 +177,9 @@ def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) 
 def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble: bool) -> Iterator[Action]:
     """Warm-up forwards, then one forward and one backward in turn, then the remaining backwards. With `zero_bubble` the
     weights' gradients are delayed by the rank's index."""
-    total, ahead = batches * pieces, stages - rank - 1
-    ahead = min(
-        total, ahead + (pieces - 1) * stages if zero_bubble or pieces == 1 else 2 * ahead + (pieces - 1) * stages
-    )
+    total, later_stages = batches * pieces, stages - rank - 1
+    ahead = later_stages if zero_bubble or pieces == 1 else 2 * later_stages
+    ahead = min(total, ahead + (pieces - 1) * stages)
 
     def turn(kind: str, i: int) -> Action:
         """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last piece."""
@@ -188,7 +187,7 @@ def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble:
         piece, batch = (position // stages, rounds * stages + position % stages) if pieces > 1 else (0, i)
         return Action(kind, piece if kind == "F" else pieces - 1 - piece, batch)
 
-    done = 0
+    weight_gradients = 0
     for i in range(total + ahead):
         if i < total:
             yield turn("F", i)
@@ -196,21 +195,21 @@ def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble:
             continue
         yield turn("I" if zero_bubble else "B", i - ahead)
         if zero_bubble and i - ahead >= rank:
-            yield turn("W", done)
-            done += 1
+            yield turn("W", weight_gradients)
+            weight_gradients += 1
     if zero_bubble:
-        yield from (turn("W", i) for i in range(done, total))
+        yield from (turn("W", i) for i in range(weight_gradients, total))
 
 
 class _Script:
-    """Actions of a rank with two pieces, the micro-batches numbered as they come."""
+    """Actions of a rank with two pieces; numbers micro-batches in order."""
 
     def __init__(self) -> None:
         self.next = Counter[tuple[str, int]]()
         self.waiting: list[tuple[int, int]] = []  # deferred weights' gradients: piece and micro-batch
 
     def __call__(self, words: str) -> Iterator[Action]:
-        """F0 I0 W0 B0: kind and piece; W without a piece: the oldest deferred one."""
+        """The actions of words such as F0, I0, W0, B0: kind and piece; W alone is the oldest deferred one."""
         for word in words.split():
             if word == "W":
                 if self.waiting:
@@ -260,24 +259,24 @@ def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
         yield from do("F0 B1 F1 B0")
     for _ in range(later_ranks):
         yield from do("B1 F1 B0")
-    late = False  # in the second half of the rest, weights' gradients are deferred
+    defer = False  # the second half of the following actions defers weights' gradients
     for i in range(rank + 1):
         half = i == (rank + 1) // 2
-        late = late or (half and rank % 2 == 1)
-        yield from do("I1" if late else "B1")
-        late = late or half
-        yield from do("I0" if late else "B0")
+        defer = defer or (half and rank % 2 == 1)
+        yield from do("I1" if defer else "B1")
+        defer = defer or half
+        yield from do("I0" if defer else "B0")
     for _ in range(later_ranks):
-        yield from do("W I0" if late else "W B0")
+        yield from do("W I0" if defer else "W B0")
     while do.waiting:
         yield from do("W")
 
 
 def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
-    """The micro-batches in flight of each piece, when a rank of this stage holds most; several combinations where none
-    dominates."""
+    """The largest numbers of micro-batches in flight of each piece on a rank of this stage; several combinations if
+    none dominates."""
     stages, batches = recipe.layout.pp, recipe.accumulation
-    if recipe.schedule != "gpipe":  # twice as many micro-batches as stages show all: what follows repeats itself
+    if recipe.schedule != "gpipe":  # the schedule repeats itself after twice as many micro-batches as stages
         batches = min(batches, 2 * stages)
     return _fullest(recipe.schedule, stages, stage, batches, recipe.pieces)
 

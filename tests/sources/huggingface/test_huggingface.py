@@ -261,7 +261,7 @@ def test_layers_that_use_an_earlier_choice_of_keys_have_no_index(change: dict[st
     assert read(glm | {"index_topk_freq": 1, "indexer_types": ["full"] * 61}).params == read(glm).params
     index = 1536 * 64 * 128 + 7168 * 128 + 2 * 128 + 7168 * 64  # queries from their latent, keys, norm, weights
     assert read(glm).params - read(glm | change).params == sharing * index
-    with pytest.raises(InputError, match="no index chose before it"):
+    with pytest.raises(InputError, match="there is no earlier index to share"):
         read(glm | {"indexer_types": ["shared"] + ["full"] * 60})
 
 
@@ -292,7 +292,7 @@ def test_minimax_m3_says_layer_by_layer(key: str, value: Any, message: str) -> N
 
 def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
     model = read(CONFIGS["deepseek-v3.2"])
-    assert any("dense attention counts every key" in note and "2,048" in note for note in model.notes)
+    assert any("dense FLOPs of attention count every key" in note and "2,048" in note for note in model.notes)
     short, long = model.ledger(tokens=2048), model.ledger(tokens=2049)
     core = 61 * 2 * 128 * (128 + 64 + 128)
     index = 61 * 2 * 64 * (128 + 1)
@@ -492,7 +492,7 @@ def test_experts_that_do_nothing() -> None:
     without, beside = (read(config | {"zero_expert_num": number}) for number in (0, 2))
     assert beside.params - without.params == 2 * config["num_layers"] * config["hidden_size"]
     assert beside.active - without.active == beside.params - without.params
-    assert any("a token passes 0 to 2 experts, 1.33 where" in note for note in beside.notes) and not without.notes
+    assert any("a token uses 0 to 2 experts, 1.33 on average" in note for note in beside.notes) and not without.notes
 
 
 def test_families() -> None:

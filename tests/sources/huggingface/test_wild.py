@@ -388,7 +388,7 @@ def test_what_minimax_publishes_beside_its_sizes() -> None:
             "shared_intermediate_size": 0, "use_mtp": True, "use_qk_norm": True, "use_routing_bias": True}  # fmt: skip
     model = build(*describe(sizes | more))
     assert model.params == build(*describe(sizes)).params
-    assert "3 modules that predict further tokens (num_mtp_modules) are not counted" in model.notes
+    assert "3 multi-token-prediction modules (num_mtp_modules) are not counted" in model.notes
     with pytest.raises(InputError, match="attn_type_list"):
         describe(sizes | more | {"attn_type_list": [1, 0]})
 
@@ -404,7 +404,7 @@ def test_minimax_m3_without_its_tower_is_read_by_its_class() -> None:
     more = {"first_k_dense_replace": 3, "n_shared_experts": 1, "num_mtp_modules": 7, "num_nextn_predict_layers": 1}
     model = build(*describe(official | more))
     assert model.params == 426_174_565_632
-    assert "7 modules that predict further tokens (num_mtp_modules) are not counted" in model.notes
+    assert "7 multi-token-prediction modules (num_mtp_modules) are not counted" in model.notes
     for change in ({"first_k_dense_replace": 4}, {"n_shared_experts": 2}):
         with pytest.raises(InputError, match=next(iter(change))):
             describe(official | change)

@@ -1,4 +1,4 @@
-"""Decoders of gated delta rules, lightning attention and short convolutions beside attention."""
+"""Hybrids of attention with gated delta rules, lightning attention and short convolutions."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LINEAR = "linear_attention"
 
 
 def minimax(c: Config) -> Raw:
-    """Lightning attention, and softmax attention in some layers. The residual stream is what the norms give: the first
-    stands after the embedding, each other after a sum."""
+    """Lightning attention, and softmax attention in some layers. Post-norm: the first norm is after the embedding, the
+    others after each residual sum."""
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, kv=8)
@@ -33,14 +33,14 @@ def minimax(c: Config) -> Raw:
 
 
 def _linear_or_full(c: Config, n: int) -> list[str]:
-    """Which layers are linear: `layer_types`, or all but every `full_attention_interval`-th."""
+    """The mixer of each layer: by `layer_types`, or attention in every `full_attention_interval`-th."""
     interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 0
     default = [LINEAR if (i + 1) % interval else GLOBAL for i in range(n)] if interval else [GLOBAL] * n
     return [DELTA[kind] for kind in c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)]
 
 
 def _qwen_hybrid(c: Config, kv: int, partial: float = 0.25) -> Raw:
-    """Gated attention, and the gated delta rule in the layers between."""
+    """Gated attention in some layers, the gated delta rule in the others."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, d_head=256, qk_norm="head", gate="element")
     attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
@@ -91,62 +91,54 @@ def qwen3_5_moe_text(c: Config) -> Raw:
 
 
 def qwen4_exp_text(c: Config) -> Raw:
-    """Several streams, of which each branch reads a mix by shares that a narrow layer makes of them; an index of
-    attention over means of keys; and in some layers features of hashed n-grams of tokens."""
+    """Several residual streams, which every branch reads as a mix with coefficients from a low-rank layer; attention
+    with an index over block means of keys; and in some layers embeddings of hashed n-grams."""
     raw = _qwen_hybrid(c, kv=2, partial=1.0)
     raw["experts"] = _qwen_experts(c, 512, 10)
     d, n = raw["d_model"], raw["n_layers"]
-    several, narrow = c.size("hc_count", default=4), c.size("hc_lowrank", default=320)
-    if several < 2:
-        c.fault("hc_count", several, "2 or more")
+    streams, rank = c.size("hc_count", default=4), c.size("hc_lowrank", default=320)
+    if streams < 2:
+        c.fault("hc_count", streams, "2 or more")
     gates = c.text("output_gate_type", default=None) or "silu"
     if gates not in ("silu", "sigmoid"):
         c.fault("output_gate_type", gates, "'silu' or 'sigmoid'")
     c.flag("norm_topk_prob", default=True)
-    for key, usual_size in _NGRAMS.items():
-        c.size(key, default=usual_size)  # null is no number here
+    for key, default in _NGRAMS.items():
+        c.size(key, default=default)  # the class refuses null
     interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 1
-    usual = [LINEAR if (i + 1) % interval else INDEXED for i in range(n)]
-    types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
+    default_types = [LINEAR if (i + 1) % interval else INDEXED for i in range(n)]
+    types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=default_types) or default_types
 
-    def mixed(name: str, injecting: bool) -> list[Raw]:
-        leaves = [norm_leaf(name, d, "rms_norm", times=several)]
-        leaves += [
-            matrix(f"{name}_down", several * d, narrow),
-            leaf(f"{name}_silu", "silu", narrow),
-        ]
-        leaves += [matrix(f"{name}_up", narrow, several * d)]
-        leaves += [leaf(f"{name}_sigmoid", "sigmoid", several * d), leaf(f"{name}_mean", "sum", d, groups=2 * several)]
-        if injecting:
-            leaves.append(matrix(f"{name}_shares", several * d, several))
-            leaves += [
-                leaf(f"{name}_shares_sigmoid", "sigmoid", several),
-                leaf(f"{name}_added", "sum", several * d, groups=2),
-            ]
+    def mix(name: str, residual: bool) -> list[Raw]:
+        """The mix that a branch reads and, with `residual`, the coefficients by which its output is added."""
+        leaves = [norm_leaf(name, d, "rms_norm", times=streams), matrix(f"{name}_down", streams * d, rank)]
+        leaves += [leaf(f"{name}_silu", "silu", rank), matrix(f"{name}_up", rank, streams * d)]
+        leaves += [leaf(f"{name}_sigmoid", "sigmoid", streams * d), leaf(f"{name}_mean", "sum", d, groups=2 * streams)]
+        if residual:
+            leaves.append(matrix(f"{name}_shares", streams * d, streams))
+            leaves.append(leaf(f"{name}_shares_sigmoid", "sigmoid", streams))
+            leaves.append(leaf(f"{name}_added", "sum", streams * d, groups=2))
         return leaves
 
     index = _pooled_index(c, raw, set(types) != {LINEAR})
-    both = mixed("mixer_mix", True) + mixed("experts_mix", True)
-    tables: dict[str, Raw] = {"delta": {"parts": ["pieces", "delta", "experts"], "pieces": {"leaves": both}}}
-    tables["attention"] = {
-        "parts": ["pieces", "attention", "experts"],
-        "pieces": {"leaves": both + index},
-    }
+    mixes = mix("mixer_mix", True) + mix("experts_mix", True)
+    tables: dict[str, Raw] = {"delta": {"parts": ["pieces", "delta", "experts"], "pieces": {"leaves": mixes}}}
+    tables["attention"] = {"parts": ["pieces", "attention", "experts"], "pieces": {"leaves": mixes + index}}
     names = ["delta" if kind == LINEAR else "attention" for kind in types]
     with_ngrams = sorted(set(c.items("ple_layer_ids", of=number, length=None, default=[]) or []))
     primes = _primes(c.size("ngram_vocab_size_base", default=20_000_000))
     for layer in with_ngrams:
         if not 1 <= layer <= n or types[layer - 1] != LINEAR or len(with_ngrams) > 32:
-            c.fault("ple_layer_ids", layer, f"at most 32 numbers of linear layers, from 1 to {n:,}")
+            c.fault("ple_layer_ids", layer, f"at most 32 indexes of linear layers, from 1 to {n:,}")
             break
         names[layer - 1] = f"delta-{layer}"
-        tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, primes, d, several)}}
+        tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": mixes + _ngrams(c, primes, d, streams)}}
     norm: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
-    return layered(raw | {"norm": raw["norm"] | norm, "around": mixed("output_mix", False)}, (names, tables))
+    return layered(raw | {"norm": raw["norm"] | norm, "around": mix("output_mix", False)}, (names, tables))
 
 
 INDEXED = "indexed_attention"
-# Keys that a file of Qwen4-Exp may not leave empty, with what its class takes.
+# Keys of Qwen4-Exp that may not be null, with the class's defaults.
 _NGRAMS = {
     "num_key_value_heads": 2,
     "ple_conv_kernel_size": 4,
@@ -163,36 +155,35 @@ _INDEX = ("indexer_n_heads", "indexer_head_dim", "indexer_compress_ratio", "inde
 
 
 def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
-    """Queries of an index and one key per token, which is kept; the means of keys over blocks are scored."""
+    """The index's queries and its one key per token, which is cached; scores are those of means of keys over blocks."""
     d, width = raw["d_model"], raw["attention"]["d_head"]
     sizes = {name: c.size(name, default=None, null=None) for name in _INDEX}
-    several, inner, block, top, _ = sizes.values()
+    n_heads, inner, block, top, _ = sizes.values()
     if None in sizes.values():
         if needed or set(sizes.values()) != {None}:
-            lacking = next(name for name, number in sizes.items() if number is None)
-            c.fault(lacking, c.data.get(lacking, ABSENT), "a size: an index has " + ", ".join(_INDEX))
+            missing = next(name for name, number in sizes.items() if number is None)
+            c.fault(missing, c.data.get(missing, ABSENT), "a size: an index has " + ", ".join(_INDEX))
         return []
-    c.require_value(1, _INDEX[-1], why="its class has one head of keys")
+    c.require_value(1, _INDEX[-1], why="its class has one key head")
     c.divides(block, top, "indexer_compress_ratio", "indexer_budget")
-    if (rotated := raw["positions"].get("rotary_dims", width)) > inner:
-        c.fault("indexer_head_dim", inner, f"at least {rotated}", "that much of it is rotated")
+    if (rotary_dims := raw["positions"].get("rotary_dims", width)) > inner:
+        c.fault("indexer_head_dim", inner, f"at least {rotary_dims}, the rotary width")
     if not needed:
         return []
-    c.note(f"dense and masked FLOPs of attention are those of all keys, of which an index chooses {top:,}")
+    c.note(f"dense and masked FLOPs of attention count all keys, of which an index selects {top:,}")
     leaves = [
-        matrix("index_q", d, several * inner),
+        matrix("index_q", d, n_heads * inner),
         matrix("index_k", d, inner),
-        norm_leaf("index_q", inner, "rms_norm", groups=several),
+        norm_leaf("index_q", inner, "rms_norm", groups=n_heads),
         norm_leaf("index_k", inner, "rms_norm"),
-        leaf("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
+        leaf("index_scores", "scores", n_heads, inner, keys=[1, 1 - block, block]),
         leaf("index_keys", "stored", inner),
     ]
     return of_kind("attention", leaves)
 
 
-def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]:
-    """Tables of n-grams' hashes, as many rows as the next `primes` add up to, and what is made of them for all
-    streams."""
+def _ngrams(c: Config, primes: Iterator[int], d: int, streams: int) -> list[Raw]:
+    """Embeddings of hashed n-grams, each with a prime number of rows, and the layers that add them to all streams."""
     inner, taps = c.size("ple_embed_dim", default=d, null=d), c.size("ple_conv_kernel_size", default=4)
     longest, hashes = c.size("ngram_size", default=3), c.size("heads_per_ngram", default=8)
     multiple = c.size("make_ngram_vocab_size_divisible_by", default=128)
@@ -202,25 +193,25 @@ def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]
         c.fault("ple_embed_dim", inner, expected)
         return []
     if c.data.get("eos_token_id") in (None, []):
-        c.fault("eos_token_id", c.data.get("eos_token_id", ABSENT), "a token, for n-grams end at it")
+        c.fault("eos_token_id", c.data.get("eos_token_id", ABSENT), "a token, at which n-grams end")
     rows = sum(islice(primes, tables))
-    wide, late = several * d, (taps - 1) * longest
+    width, state_rows = streams * d, (taps - 1) * longest
     leaves = [
         leaf("ngrams", "table", -(-rows // multiple) * multiple, inner // tables, kind="embedding", runs=tables),
-        matrix("ngram_keys", inner, wide),
+        matrix("ngram_keys", inner, width),
         matrix("ngram_values", inner, d),
-        *(norm_leaf(f"ngram_{name}", d, "rms_norm", times=several) for name in ("key", "query", "conv")),
-        leaf("ngram_gates", "sigmoid", several),
-        leaf("ngram_conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
-        leaf("ngram_silu", "silu", wide),
-        leaf("ngram_sum", "sum", wide, groups=2),
+        *(norm_leaf(f"ngram_{name}", d, "rms_norm", times=streams) for name in ("key", "query", "conv")),
+        leaf("ngram_gates", "sigmoid", streams),
+        leaf("ngram_conv", "convolution", width, width, taps, 1, groups=width, bias=False),
+        leaf("ngram_silu", "silu", width),
+        leaf("ngram_sum", "sum", width, groups=2),
     ]
-    return [*leaves, leaf("ngram_kept", "state", wide * late + longest - 1)]
+    return [*leaves, leaf("ngram_kept", "state", width * state_rows + longest - 1)]
 
 
 def _primes(start: int) -> Iterator[int]:
-    """The primes from a number on: what passes Miller's and Rabin's test by 2, 3, 5 and 7, as below 3,215,031,751
-    primes alone do (Pomerance, Selfridge and Wagstaff 1980)."""
+    """The primes from a number on, by the Miller–Rabin test with bases 2, 3, 5 and 7, which is exact below
+    3,215,031,751 (Pomerance, Selfridge and Wagstaff 1980)."""
     for value in count(max(start, 2)):
         odd, twos = value - 1, 0
         while not odd % 2:
@@ -240,18 +231,16 @@ SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
 
 
 def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
-    """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
+    """What LFM2 and LFM3 share: short convolutions, and attention with norms on Q and K."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, d_head=d_head, qk_norm="head")
     short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
     head = c.lm_head(tied=True)
-    if "tie_embedding" in c:  # it goes before the other
+    if "tie_embedding" in c:  # it overrides tie_word_embeddings
         tied = c.flag("tie_embedding")
         head |= {} if head.get("form") == "none" else {"tied": tied}
-    c.require_value(
-        raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide"
-    )
-    c.require_value(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
+    c.require_value(raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers reads hidden_size")
+    c.require_value(attention["n_heads"], "num_heads", why="transformers reads num_attention_heads")
     positions = c.rotary(attention["d_head"], 1000000.0)
     return raw | {
         "attention": attention,
@@ -266,13 +255,13 @@ def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -
     """`layer_types`, one per layer."""
     kinds: list[str] | None = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
     if kinds is None:
-        c.fault("layer_types", ABSENT, "a list of layer kinds")
+        c.fault("layer_types", ABSENT, "a list of layer types")
         return [GLOBAL] * raw["n_layers"]
     return kinds
 
 
 def lfm2(c: Config) -> Raw:
-    """A feed-forward in every layer, two thirds of what the config says where it is adjusted."""
+    """A feed-forward in every layer, two thirds of the config's width with `block_auto_adjust_ff_dim`."""
     raw = _convolved(c)
     n = raw["n_layers"]
     attending = c.items("full_attn_idxs", of=number, length=None, default=None)
@@ -285,7 +274,7 @@ def lfm2(c: Config) -> Raw:
         width = 2 * width // 3
         width = -(-int(factor * width) // multiple) * multiple
     if not 1 <= width <= MAX_SIZE:
-        c.fault("block_ffn_dim_multiplier", factor, "above 0, and no more than makes a size")
+        c.fault("block_ffn_dim_multiplier", factor, f"a factor that gives a width from 1 to {MAX_SIZE:,}")
         width = 1
     raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": "silu"}
     return by_mixer(raw, [SHORT[kind] for kind in kinds])
@@ -305,7 +294,7 @@ def lfm2_moe(c: Config) -> Raw:
 
 
 def lfm3(c: Config) -> Raw:
-    """Windows in some layers, gates on what the heads read, norms on both sides of every branch."""
+    """Windows in some layers, gates on the output of heads, norms before and after every branch."""
     raw = _convolved(c, 7, 128, 4)
     kinds = _kinds(c, raw, *SHORT, default=[
         GLOBAL if i % 4 == 2 else LOCAL if i % 4 == 0 and i > 0 else CONV for i in range(raw["n_layers"])

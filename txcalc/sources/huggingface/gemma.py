@@ -1,4 +1,4 @@
-"""The Gemma family. Layers of Gemma-3n and 4 read vectors of their own and lend one another their keys and values."""
+"""The Gemma family. Gemma 3n and 4 have per-layer embeddings, and layers that share keys and values."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from txcalc.sources.huggingface.leaf_list import leaf, matrix, norm_leaf
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
-NORMED: Raw = {"qk_norm": "head", "v_norm": True, "scale": 1}  # of the heads of Gemma-3n and 4
+NORMED: Raw = {"qk_norm": "head", "v_norm": True, "scale": 1}  # the attention of Gemma 3n and 4
 
 
 def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
-    """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
+    """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, heads 256 wide, a tied head."""
     attention = c.heads(raw, kv=kv, d_head=256, whole=whole, attention_bias=False)
     activation = c.activation(*act_names, default="gelu_pytorch_tanh")
     mlp = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation}
-    norm, first = c.rms(offset=True, place=place), {"scale": raw["d_model"] ** 0.5}
-    return c.decoder(raw, attention, mlp=mlp, norm=norm, embedding=first, tied=True, kind=GLOBAL)
+    norm, embedding = c.rms(offset=True, place=place), {"scale": raw["d_model"] ** 0.5}
+    return c.decoder(raw, attention, mlp=mlp, norm=norm, embedding=embedding, tied=True, kind=GLOBAL)
 
 
 def gemma(c: Config) -> Raw:
@@ -54,20 +54,20 @@ def vaultgemma(c: Config) -> Raw:
     return layered(raw, c.windows(raw, window, c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
 
 
-def _lenders(c: Config, kinds: Sequence[str], shared: int) -> list[str]:
-    """The layer kinds, where the last `shared` layers read keys and values of the last layer before of their kind."""
+def _with_shared_kv(c: Config, kinds: Sequence[str], shared: int) -> list[str]:
+    """The layer kinds; the last `shared` layers read the keys and values of the last earlier layer of their kind."""
     first = len(kinds) - shared
     missing = sorted(set(kinds) - set(kinds[:first]))
     if shared and missing:
-        expected = f"fewer: no layer before these has keys and values for the {' and '.join(missing)} ones"
+        expected = f"fewer: no earlier layer has keys and values for {' and '.join(missing)} layers"
         c.fault("num_kv_shared_layers", shared, expected)
         return list(kinds)
     return [*kinds[:first], *(kind + READER for kind in kinds[first:])]
 
 
-def _places(c: Config, kind: str, theta: float, width: int, form: str = "default", share: float = 1.0) -> Raw:
-    """Rotary positions of one kind of layers: of the whole head, or, proportional, of a share of its angles. `form` and
-    `share` are the class's where the config has no rotary parameters."""
+def _rotary(c: Config, kind: str, theta: float, width: int, form: str = "default", share: float = 1.0) -> Raw:
+    """Rotary positions of one layer type, over the whole head or (proportional) a share of its frequencies. `form` and
+    `share` are the class's defaults without rotary parameters."""
     outer = c.table("rope_parameters")
     table = outer.table(kind) if outer and kind in outer else None
     if table:
@@ -75,18 +75,18 @@ def _places(c: Config, kind: str, theta: float, width: int, form: str = "default
         form, share = table.data.get("rope_type", "default"), table.real("partial_rotary_factor", default=1.0)
         theta = table.real("rope_theta", default=theta)
     elif outer:
-        c.fault(f"rope_parameters.{kind}", ABSENT, "rotary parameters for each kind of layers")
+        c.fault(f"rope_parameters.{kind}", ABSENT, "rotary parameters for each layer type")
     for config in (outer, table):
         if config:
             config.ignore(*config.data)
-    places: Raw = {"form": "rotary", "theta": theta}
+    positions: Raw = {"form": "rotary", "theta": theta}
     if form != "proportional" or share == 1:
-        return places
+        return positions
     dims = 2 * int(share * width // 2)
     if not 0 < dims <= width:
         c.fault(f"rope_parameters.{kind}.partial_rotary_factor", share, "above 0 and at most 1")
-        return places
-    return places | {"rotary_dims": dims, "spread": True}
+        return positions
+    return positions | {"rotary_dims": dims, "spread": True}
 
 
 def _layer_input(c: Config, width: Num, activation: str) -> Raw:
@@ -95,7 +95,7 @@ def _layer_input(c: Config, width: Num, activation: str) -> Raw:
 
 
 def gemma4_unified_text(c: Config) -> Raw:
-    """Gemma-4 without experts and without layers' own inputs."""
+    """Gemma 4 without experts and per-layer embeddings."""
     return _gemma4(c, c.stack(), window=1024)
 
 
@@ -106,10 +106,10 @@ def gemma4_text(c: Config) -> Raw:
 
 
 def diffusion_gemma_text(c: Config) -> Raw:
-    """Gemma-4's layers with experts, which read a text and then refine all tokens of a canvas together; what the canvas
-    was before passes a feed-forward first."""
+    """Gemma 4's layers with experts as a diffusion model: they read a prompt and refine all tokens of a canvas
+    together; the previous canvas passes a feed-forward first."""
     raw = c.stack()
-    c.size("num_key_value_heads", default=4)  # null is no number here
+    c.size("num_key_value_heads", default=4)  # the class refuses null
     raw = _gemma4(c, raw, 512, mixed=True, tied=True)
     d, ffn = raw["d_model"], raw["feed_forward"]
     around = [norm_leaf("canvas", d, "rms_norm")]
@@ -119,15 +119,15 @@ def diffusion_gemma_text(c: Config) -> Raw:
         matrix("canvas_down", ffn["d_ff"], d, kind="feed_forward"),
     ]
     c.note(
-        "what is counted is the first pass over a canvas, whose tokens see each other; later passes also multiply its "
+        "FLOPs are those of the first pass over a canvas, with bidirectional attention; later passes also multiply its "
         f"probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs per token"
     )
     return raw | {"around": around}
 
 
 def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = False, tied: bool = False) -> Raw:
-    """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts, and of
-    `tied` ones values are keys without the config's saying so."""
+    """Gemma 4's layers: `window` is the class's default, `width` that of the per-layer embeddings, `mixed` has experts;
+    `tied`: values are keys in global layers even if the config does not say so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
         c.require_value("vision", "use_bidirectional_attention", why="only a causal model is supported")
     attention = c.heads(raw, kv=4, d_head=256, attention_bias=False, **NORMED)
@@ -136,14 +136,14 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     parts = ["attention", "feed_forward"]
     norms = c.rms(place="sandwich", scalar=True)
     types = c.layer_types(n, periodic(n, 6))
-    types[-1] = GLOBAL  # whatever the list says
-    heads, wide = _widths(c, types, attention, tied=tied)
+    types[-1] = GLOBAL  # even if the list differs
+    heads, global_heads = _widths(c, types, attention, tied=tied)
     attention |= heads
     raw |= {
         "attention": attention,
         "feed_forward": {"d_ff": d_ff, "gated": True, "activation": activation},
         "norm": norms,
-        "positions": _places(c, LOCAL, 1e4, attention["d_head"]),
+        "positions": _rotary(c, LOCAL, 1e4, attention["d_head"]),
         "embedding": {"scale": raw["d_model"] ** 0.5},
         "head": c.lm_head(tied=True),
     }
@@ -163,31 +163,30 @@ def _gemma4(c: Config, raw: Raw, window: int, width: int = 0, mixed: bool = Fals
     if width:
         parts.append("layer_input")
         raw["layer_input"] = _layer_input(c, width, activation)
-    places = _places(c, GLOBAL, 1e6, wide["d_head"], "proportional", 0.25)
+    positions = _rotary(c, GLOBAL, 1e6, global_heads["d_head"], "proportional", 0.25)
     local: Raw = {"window": c.size("sliding_window", default=window)}
-    over: dict[str, Raw] = {
+    tables: dict[str, Raw] = {
         "local": {"parts": parts, "attention": local},
-        "global": {"parts": parts, "attention": wide, "positions": places},
+        "global": {"parts": parts, "attention": global_heads, "positions": positions},
     }
     shared = 0 if tied else c.count("num_kv_shared_layers", default=0)
-    wider = {"feed_forward": {"d_ff": 2 * d_ff}} if not tied and c.flag("use_double_wide_mlp", default=False) else {}
+    doubled = {"feed_forward": {"d_ff": 2 * d_ff}} if not tied and c.flag("use_double_wide_mlp", default=False) else {}
     for kind in ("local", "global"):
-        over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}, **wider}
-    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], shared)
-    return layered(raw, (kinds, over))
+        tables[kind + READER] = {**tables[kind], "attention": {**tables[kind]["attention"], "kv_from": kind}, **doubled}
+    return layered(raw, (_with_shared_kv(c, [LAYER_NAMES[kind] for kind in types], shared), tables))
 
 
 def embedding_gemma2_text(c: Config) -> Raw:
-    """Gemma-4's layers as an encoder, whose layers' own inputs are made of the embeddings alone."""
+    """Gemma 4's layers as an encoder; per-layer embeddings are projections of the token embedding."""
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
     c.head_of("none")
-    c.size("num_key_value_heads", default=2)  # null is no number here
+    c.size("num_key_value_heads", default=2)  # the class refuses null
     attention = c.heads(raw, kv=2, d_head=256, attention_bias=False, **NORMED)
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     types = c.layer_types(n, periodic(n, c.size("sliding_window_pattern", default=6)))
-    types[-1] = GLOBAL  # whatever the list says
-    heads, wide = _widths(c, types, attention, groups=1)
+    types[-1] = GLOBAL  # even if the list differs
+    heads, global_heads = _widths(c, types, attention, groups=1)
     width = c.size("hidden_size_per_layer_input", default=512)
     leaves = [
         matrix("down", d, width),
@@ -212,34 +211,35 @@ def embedding_gemma2_text(c: Config) -> Raw:
     }
     parts: Raw = {"parts": ["attention", "feed_forward", "pieces"]}
     local: Raw = {"attention": {"window": c.size("sliding_window", default=512) + 1}}
-    over: dict[str, Raw] = {
-        "local": parts | local | {"positions": _places(c, LOCAL, 1e4, heads["d_head"])},
-        "global": parts | {"attention": wide, "positions": _places(c, GLOBAL, 1e6, wide["d_head"])},
+    positions = _rotary(c, GLOBAL, 1e6, global_heads["d_head"])
+    tables: dict[str, Raw] = {
+        "local": parts | local | {"positions": _rotary(c, LOCAL, 1e4, heads["d_head"])},
+        "global": parts | {"attention": global_heads, "positions": positions},
     }
-    return layered(raw, ([LAYER_NAMES[kind] for kind in types], over))
+    return layered(raw, ([LAYER_NAMES[kind] for kind in types], tables))
 
 
 def _widths(
     c: Config, types: Sequence[str], attention: Raw, groups: int | None = None, tied: bool = False
 ) -> tuple[Raw, Raw]:
-    """Width and number of the key/value heads of local and of global layers: by kind, or written out for each layer.
-    `groups` is how many global layers have by default, where that is not for those with tied values alone."""
+    """Width and number of the key/value heads of local and of global layers, from keys per layer type or per layer.
+    `groups` is the default number in global layers; without it, that number may differ only if values are keys."""
     base = {key: attention[key] for key in ("d_head", "n_kv_heads")}
     tied = tied or c.flag("attention_k_eq_v", default=False)
-    wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
+    global_heads: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
     per_layer = c.table("per_layer_config")
-    if c.data.get("per_layer_config") == {}:  # as transformers writes it where all layers are alike
+    if c.data.get("per_layer_config") == {}:  # transformers writes it if all layers are equal
         c.ignore("num_global_key_value_heads", "global_head_dim")
-        return base, wide | base
-    if per_layer is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
+        return base, global_heads | base
+    if per_layer is None and "per_layer_config" in c:  # transformers would give all layers the widths of local ones
         c.fault("per_layer_config", c.data["per_layer_config"], "an object with the widths of layers, or no such key")
     if per_layer is None:
-        wide |= base | {"d_head": c.size("global_head_dim", default=512)}
-        several = c.size("num_global_key_value_heads", default=groups)
-        if several and (tied or groups):
-            wide["n_kv_heads"] = several
-        c.divides(wide["n_kv_heads"], attention["n_heads"], "num_global_key_value_heads", "num_attention_heads")
-        return base, wide
+        global_heads |= base | {"d_head": c.size("global_head_dim", default=512)}
+        number = c.size("num_global_key_value_heads", default=groups)
+        if number and (tied or groups):
+            global_heads["n_kv_heads"] = number
+        c.divides(global_heads["n_kv_heads"], attention["n_heads"], "num_global_key_value_heads", "num_attention_heads")
+        return base, global_heads
     c.ignore("num_global_key_value_heads", "global_head_dim")
     layers = []
     names = {int(key): key for key in per_layer.data if key.isdecimal() and len(key) < 7}
@@ -252,9 +252,9 @@ def _widths(
         layers.append(heads)
     for kind, sizes in zip(types, layers, strict=True):
         if sizes != layers[types.index(kind)]:
-            c.fault("per_layer_config", per_layer.data, f"the same in all layers of {kind}")
-    first = layers[types.index(LOCAL)] if LOCAL in types else base
-    return first, wide | layers[types.index(GLOBAL)]
+            c.fault("per_layer_config", per_layer.data, f"the same sizes in all layers of type {kind}")
+    local_heads = layers[types.index(LOCAL)] if LOCAL in types else base
+    return local_heads, global_heads | layers[types.index(GLOBAL)]
 
 
 def gemma3n_text(c: Config) -> Raw:
@@ -277,57 +277,58 @@ def gemma3n_text(c: Config) -> Raw:
     if raw["head"].get("form") != "none":
         raw["head"]["softcap"] = cap
     window = c.size("sliding_window", default=512)
-    outer = "rope_parameters" in c
     bases = (c.real(key, default=base) for key, base in (("rope_local_base_freq", 1e4), ("rope_theta", 1e6)))
-    local, wide = ({"form": "rotary", "theta": base} for base in bases)
-    if outer:
-        local, wide = (_places(c, kind, 0.0, 0) for kind in (LOCAL, GLOBAL))
-    over: dict[str, Raw] = {
-        "local": {"attention": {"window": window}, "positions": local},
-        "global": {"attention": {}, "positions": wide},
+    positions = [{"form": "rotary", "theta": base} for base in bases]
+    if "rope_parameters" in c:
+        positions = [_rotary(c, kind, 0.0, 0) for kind in (LOCAL, GLOBAL)]
+    tables: dict[str, Raw] = {
+        "local": {"attention": {"window": window}, "positions": positions[0]},
+        "global": {"attention": {}, "positions": positions[1]},
     }
     types = c.layer_types(n, periodic(n, 5))
-    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
+    kinds = _with_shared_kv(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
     for kind in ("local", "global"):
-        over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}}
-    return layered(raw, _by_width(kinds, over, _feed_forwards(c, n)))
+        tables[kind + READER] = {**tables[kind], "attention": {**tables[kind]["attention"], "kv_from": kind}}
+    return layered(raw, _by_feed_forward(kinds, tables, _feed_forwards(c, n)))
 
 
 def _feed_forwards(c: Config, n: int) -> list[Raw]:
-    """Width and sparsity of the feed-forward, layer by layer."""
+    """The width and sparsity of each layer's feed-forward."""
     name = "intermediate_size"
     listed = isinstance(c.data.get(name), list)
     widths = c.items(name, of=size, length=n, default=None) if listed else [c.size(name)] * n
-    widths = widths or [1] * n  # faulty, and said
+    widths = widths or [1] * n  # after a fault
     first = 10 if n > 10 else 0
-    usual = [0.95] * first + [0.0] * (n - first)
-    sparsities = c.items("activation_sparsity_pattern", of=_share, length=n, default=usual) or usual
+    default = [0.95] * first + [0.0] * (n - first)
+    sparsities = c.items("activation_sparsity_pattern", of=_sparsity, length=n, default=default) or default
     return [
         {"d_ff": width} | ({"sparsity": sparsity} if sparsity else {})
         for width, sparsity in zip(widths, sparsities, strict=True)
     ]
 
 
-def _share(value: object) -> float:
+def _sparsity(value: object) -> float:
     if type(value) is not float or not 0 <= value < 1:
         raise Wrong("a list of shares, from 0.0 to less than 1.0")
     return value
 
 
-def _by_width(kinds: Sequence[str], over: Mapping[str, Raw], widths: Sequence[Raw]) -> tuple[list[str], dict[str, Raw]]:
-    """The axis of layer kinds, each in as many variants as its layers have feed-forwards: local, local-2, …"""
+def _by_feed_forward(
+    kinds: Sequence[str], tables: Mapping[str, Raw], ffns: Sequence[Raw]
+) -> tuple[list[str], dict[str, Raw]]:
+    """The layer kinds, with a variant for each feed-forward that a kind has: local, local-2, …"""
     variants: dict[str, list[Raw]] = {}
     names = []
-    for kind, width in zip(kinds, widths, strict=True):
-        widths_of_kind = variants.setdefault(kind, [])
-        if width not in widths_of_kind:
-            widths_of_kind.append(width)
-        names.append(kind if width == widths_of_kind[0] else f"{kind}-{widths_of_kind.index(width) + 1}")
-    last = dict(zip(kinds, names, strict=True))  # who lends is the last of its kind
-    tables = {}
-    for kind, name, width in zip(kinds, names, widths, strict=True):
-        table: Raw = {**over[kind], "feed_forward": width}
+    for kind, ffn in zip(kinds, ffns, strict=True):
+        of_kind = variants.setdefault(kind, [])
+        if ffn not in of_kind:
+            of_kind.append(ffn)
+        names.append(kind if ffn == of_kind[0] else f"{kind}-{of_kind.index(ffn) + 1}")
+    last = dict(zip(kinds, names, strict=True))  # the last layer of a kind shares its keys and values
+    by_name = {}
+    for kind, name, ffn in zip(kinds, names, ffns, strict=True):
+        table: Raw = {**tables[kind], "feed_forward": ffn}
         if "kv_from" in table["attention"]:
             table["attention"] = table["attention"] | {"kv_from": last[table["attention"]["kv_from"]]}
-        tables[name] = table
-    return names, tables
+        by_name[name] = table
+    return names, by_name

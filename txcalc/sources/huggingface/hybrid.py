@@ -1,4 +1,4 @@
-"""Attention beside Mamba-2 or a delta rule: in turn, side by side in one layer, or shared between layers."""
+"""Hybrids of attention with Mamba or a delta rule: in different layers, in parallel, or with shared blocks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcalc.sources.spec import real
 
 
 def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
-    """What Bamba and Falcon-H1 have in common: all but which layer is what. `inner`: channels, from the width D."""
+    """What Bamba and Falcon-H1 share. `inner` computes the number of channels from the width."""
     raw = c.stack()
     attention = c.heads(raw, kv=8, attention_bias=False)
     raw["mamba2"] = granite_mixer(c, raw, inner(raw["d_model"]))
@@ -22,15 +22,14 @@ def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
 
 
 def bamba(c: Config) -> Raw:
-    """Mamba-2, and attention in the layers that `attn_layer_indices` lists; half of a head is rotated."""
+    """Mamba-2, and attention in the layers that `attn_layer_indices` lists; half of each head is rotated."""
     raw = _bamba_decoder(c, lambda width: c.size("mamba_expand", default=2) * width, 0.5)
     listed = c.items("attn_layer_indices", of=number, length=None, default=[])
     return by_mixer(raw, ["attention" if i in listed else "mamba2" for i in range(raw["n_layers"])])
 
 
 def falcon_h1(c: Config) -> Raw:
-    """Mamba-2 and attention side by side in every layer. The multipliers within a layer scale what is computed and
-    change no size."""
+    """Mamba-2 and attention in parallel in every layer. The multipliers within a layer change no size."""
 
     def inner(width: int) -> Any:
         expand = c.size("mamba_expand", default=2)
@@ -38,9 +37,9 @@ def falcon_h1(c: Config) -> Raw:
 
     raw = _bamba_decoder(c, inner, 1.0)
     bias = raw["mamba2"]["bias"]
-    outward = c.flag("projectors_bias", default=False)
-    if outward != bias:
-        c.fault("projectors_bias", outward, f"mamba_proj_bias = {bias}", "both projections must agree")
+    out_bias = c.flag("projectors_bias", default=False)
+    if out_bias != bias:
+        c.fault("projectors_bias", out_bias, f"mamba_proj_bias = {bias}", "both projections must agree")
     raw["mamba2"]["norm"] = c.flag("mamba_rms_norm", default=False)
     for key, length in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
         given = c.items(key, of=real, length=None, default=None)
@@ -55,8 +54,8 @@ def falcon_h1(c: Config) -> Raw:
 
 
 def olmo_hybrid(c: Config) -> Raw:
-    """A gated delta rule with norms before its parts, and attention as OLMo 2 has it, with norms behind them; most
-    checkpoints say that nothing is rotated by a base of null."""
+    """The gated delta rule with pre-norm, and OLMo 2's attention with norms after the branches; most configs set the
+    rotary base to null, which means no positions."""
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, attention_bias=False, qk_norm="width")
@@ -64,11 +63,11 @@ def olmo_hybrid(c: Config) -> Raw:
     default = default if GLOBAL in default else [*default[:-1], GLOBAL]
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
     if len(set(types)) < 2:
-        c.fault("layer_types", types, "layers of both kinds", "transformers makes no model of one")
+        c.fault("layer_types", types, "layers of both types", "transformers refuses a single type")
     number = attention["n_heads"]
     keys, values = (c.size(f"linear_num_{side}_heads", default=number, null=number) for side in ("key", "value"))
-    wide = int(0.75 * raw["d_model"] / keys)
-    d_key = c.size("linear_key_head_dim", default=wide, null=wide)
+    d_key = int(0.75 * raw["d_model"] / keys)
+    d_key = c.size("linear_key_head_dim", default=d_key, null=d_key)
     raw["delta"] = {
         "n_heads": values,
         "n_key_heads": keys,
@@ -77,7 +76,7 @@ def olmo_hybrid(c: Config) -> Raw:
         "d_conv": c.size("linear_conv_kernel_dim", default=4),
         "signed": c.flag("linear_allow_neg_eigval", default=True),
     }
-    raw = c.decoder(raw, attention, positions=_unrotated(c))
+    raw = c.decoder(raw, attention, positions=_null_base(c))
     tables: dict[str, Raw] = {
         LINEAR: {"parts": ["delta", "feed_forward"]},
         GLOBAL: {"parts": ["attention", "feed_forward"], "norm": {"place": "after"}},
@@ -85,8 +84,8 @@ def olmo_hybrid(c: Config) -> Raw:
     return layered(raw, ([DELTA[kind] for kind in types], {DELTA[kind]: table for kind, table in tables.items()}))
 
 
-def _unrotated(c: Config) -> Raw | None:
-    """No positions, where the base of the rotary frequencies is given and null."""
+def _null_base(c: Config) -> Raw | None:
+    """No positions if the rotary base is null; else None."""
     keys = ("rope_parameters", "rope_scaling")
     tables = [c.data[key] for key in keys if isinstance(c.data.get(key), Mapping) and "rope_theta" in c.data[key]]
     if next(iter([*tables, c.data])).get("rope_theta", 0) is not None:
@@ -98,15 +97,15 @@ def _unrotated(c: Config) -> Raw | None:
 def _kimi_decoder(
     c: Config, latent: Raw, delta: Raw, types: list[str], first: int, eps: float, **positions: object
 ) -> Raw:
-    """Kimi delta attention in some layers and latent attention in the others, the `first` of them dense and the rest
-    with experts, where `mlp_layer_types` does not say."""
+    """Kimi delta attention in some layers and latent attention in the others; without `mlp_layer_types`, the `first`
+    layers are dense and the others have experts."""
     raw = c.stack()
     n_shared, per_token = ("n_shared_experts", "num_shared_experts"), (*TOP, "num_experts_per_token")
     mixed = c.experts(("num_experts", "num_local_experts"), per_token, WIDTH, scoring="sigmoid")
     groups, top = c.size("n_group", "num_expert_group", default=1), c.size("topk_group", default=1)
     c.divides(groups, mixed["n_experts"], c.spelling("n_group", "num_expert_group"), "the number of experts")
     if top > groups:
-        c.fault("topk_group", top, f"at most {groups}, the groups of experts")
+        c.fault("topk_group", top, f"at most {groups}, the number of groups")
     raw |= {
         **({"latent": latent} if GLOBAL in types else {}),
         "delta": {"decay": "channel", "gate": "sigmoid", **delta},
@@ -121,7 +120,8 @@ def _kimi_decoder(
 
 
 def kimi_linear(c: Config) -> Raw:
-    """Nothing is rotated. Published configs say in `linear_attn_config` what the class has keys of its own for."""
+    """Kimi Linear, without rotary positions. Published configs have the table `linear_attn_config` in place of the
+    class's keys."""
     n = c.layers("num_hidden_layers")
     inner = c.subtable("linear_attn_config")
     listed = [inner.items(key, of=number, length=None, default=None) for key in ("full_attn_layers", "kda_layers")]
@@ -130,10 +130,10 @@ def kimi_linear(c: Config) -> Raw:
         full, linear = listed
         default = [GLOBAL if i in full else LINEAR for i in range(1, n + 1)]  # they count from 1
         if sorted([*full, *linear]) != list(range(1, n + 1)):
-            inner.fault("full_attn_layers", full, f"with kda_layers every layer from 1 to {n:,} once")
+            inner.fault("full_attn_layers", full, f"together with kda_layers, each layer from 1 to {n:,} once")
 
     def nested_size(key: str, name: str, default: int) -> Any:
-        """A size that the nested table says, or the class's own key where it does not."""
+        """A size in the nested table, or else in the class's key `name`."""
         if key not in inner:
             return c.size(name, default=default)
         c.ignore(name)
@@ -157,11 +157,12 @@ def kimi_linear(c: Config) -> Raw:
 
 
 def bailing_hybrid(c: Config) -> Raw:
-    """Ling 3: latent attention with a gate a head closes each group of layers; decays are bounded."""
+    """Ling 3: Kimi delta attention with bounded decays; the last layer of each group has latent attention with a gate
+    per head."""
     n = c.layers("num_hidden_layers")
     period = c.size("layer_group_size", default=6)
     types = c.layer_types(n, [LINEAR if (i + 1) % period else GLOBAL for i in range(n)], (LINEAR, GLOBAL))
-    # Saved by transformers, head_dim is the rotated width, and the delta rule's stands under names of its own.
+    # In configs that transformers wrote, head_dim is the rotary width, and linear_head_dim that of the delta rule.
     width = c.size("linear_head_dim", default=None) or c.size("head_dim", default=128)
     latent = c.mla(None, 512, 128, 64, 128) | {"gate": "head"}
     bounded = c.flag("kda_safe_gate", default=True)
@@ -178,37 +179,37 @@ def bailing_hybrid(c: Config) -> Raw:
 
 
 HYBRID = "hybrid"
-OLDER = {"mamba": LINEAR, "mamba2": LINEAR, "attention": HYBRID}  # as older files say it
+OLDER = {"mamba": LINEAR, "mamba2": LINEAR, "attention": HYBRID}  # names in older configs
 
 
 def _kinds(c: Config, n: int, default: list[str]) -> list[str]:
-    """Which layers read a shared block beside their mixer."""
+    """The type of each layer: with a shared block (HYBRID) or only its mixer (LINEAR)."""
     given = c.items("layers_block_type", "layer_types", of=any_of(HYBRID, LINEAR, *OLDER), length=n, default=None)
     kinds = default if given is None else [OLDER.get(kind, kind) for kind in given]
     if len(kinds) != n:
-        c.fault("num_hidden_layers", n, f"{len(kinds)}, the layers of the class's own pattern, or a pattern")
+        c.fault("num_hidden_layers", n, f"{len(kinds)}, the length of the class's default pattern, or layer types")
         return [LINEAR] * n
     return kinds
 
 
 def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, table: Raw) -> Raw:
-    """`blocks` shared blocks in turn: the first layer of each holds its weights, the others borrow them."""
+    """Layers that use `blocks` shared blocks in turn: the first layer of each block owns its weights."""
     names: list[str] = []
     tables: dict[str, Raw] = {LINEAR: {"parts": [mixer]}}
     for i, kind in enumerate(kinds):
         if kind == LINEAR:
             names.append(LINEAR)
             continue
-        number = sum(earlier == HYBRID for earlier in kinds[:i])
+        number = kinds[:i].count(HYBRID)
         owner = f"block{number % blocks}"
-        first = number < blocks
-        names.append(owner if first else f"{owner}-again")
-        tables[names[-1]] = {"parts": ["shared", mixer], "shared": table if first else {**table, "from": owner}}
+        owns = number < blocks
+        names.append(owner if owns else f"{owner}-again")
+        tables[names[-1]] = {"parts": ["shared", mixer], "shared": table if owns else {**table, "from": owner}}
     return layered(raw, (names, tables))
 
 
 def zamba(c: Config) -> Raw:
-    """Mamba of several heads; some layers read, beside the stream, one Transformer block that they share."""
+    """Multi-head Mamba; some layers also read one shared Transformer block."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     period, offset = c.size("attn_layer_period", default=6), c.count("attn_layer_offset", default=4)
@@ -241,7 +242,7 @@ def zamba(c: Config) -> Raw:
 
 
 def zamba2(c: Config) -> Raw:
-    """Mamba-2; some layers read, beside the stream, one of several shared Transformer blocks, each with adapters."""
+    """Mamba-2; some layers also read one of several shared Transformer blocks, through their own adapters."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
@@ -255,11 +256,11 @@ def zamba2(c: Config) -> Raw:
     width = max(1, 2 * d // attention)
     for name, value in (("attention_hidden_size", 2 * d), ("attention_head_dim", width), ("head_dim", width)):
         if c.size(name, default=value, null=value) != value:
-            c.fault(name, c.data[name], f"{value:,}", "it is what the class derives")
+            c.fault(name, c.data[name], f"{value:,}", "the class computes it")
     bias = c.flag("add_bias_linear", default=False)
     adapted = c.flag("use_shared_attention_adapter", default=False)
     if adapted and (groups != attention or width * attention != 2 * d):
-        c.fault("use_shared_attention_adapter", True, "false where keys are narrower than queries")
+        c.fault("use_shared_attention_adapter", True, "false if keys are narrower than queries")
     table = {
         "n_heads": attention,
         "n_kv_heads": groups,

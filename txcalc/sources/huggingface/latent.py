@@ -22,19 +22,19 @@ def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: f
 
 
 def _indexed(c: Config, heads: int, latent: Raw, direct: bool = False) -> Raw:
-    """MLA with an index that selects keys: DeepSeek's sparse attention; `direct`: of queries without a low rank."""
+    """MLA with DeepSeek's indexer, which selects keys; `direct`: queries need not be low-rank."""
     if "q_rank" not in latent and not direct:
-        c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads what it is of")
+        c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads low-rank queries")
     index = {
         "index_heads": c.size("index_n_heads", default=heads),
         "index_width": c.size("index_head_dim", default=128),
         "index_top_k": c.size("index_topk", default=2048),
     }
     if index["index_width"] < latent["d_rope"]:
-        c.fault("index_head_dim", index["index_width"], f"at least {latent['d_rope']}", "that much of it is rotated")
+        c.fault("index_head_dim", index["index_width"], f"at least {latent['d_rope']}, the rotary width")
     c.note(
-        f"dense attention counts every key: that a query attends to {index['index_top_k']:,} at most, which its index "
-        "selects, is a mask (--attention masked)"
+        f"its index selects {index['index_top_k']:,} keys per query: dense FLOPs of attention count every key "
+        "(--attention masked counts the selected ones)"
     )
     return latent | index
 
@@ -49,7 +49,8 @@ def _indexed_decoder(
     first: int | None = None,
     number: int = 256,
 ) -> Raw:
-    """DeepSeek-V3.2 and what is built like it."""
+    """DeepSeek-V3.2 and models with its layers; `first` is the number of dense layers, `number` the default number of
+    experts."""
     c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
@@ -62,10 +63,10 @@ def _indexed_decoder(
 
 
 def longcat_flash(c: Config) -> Raw:
-    """Layers two by two; what the first feed-forward of two reads, experts read too, some of which do nothing."""
+    """Pairs of layers with experts in parallel to the first feed-forward of each pair; some experts are identities."""
     raw = c.stack(n_layers=("num_layers",))
     raw["n_layers"] *= 2
-    c.require_value(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
+    c.require_value(raw["n_layers"], "num_hidden_layers", why="the class computes it")
     raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128), eps=1e-5)
     c.note_mtp_layers()
     mixed = c.experts(("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
@@ -78,9 +79,9 @@ def longcat_flash(c: Config) -> Raw:
     top, number = mixed["top_k"], mixed["n_experts"]
     if idle:
         c.note(
-            f"a token passes {max(0, top - idle)} to {top} experts, {top * number / (number + idle):.3g} where all are "
-            f"as likely: counted are {top} (--set k=… for another number); transformers' class holds weights for the "
-            f"{idle:,} that do nothing, no checkpoint does, and they are not counted"
+            f"a token uses {max(0, top - idle)} to {top} experts, {top * number / (number + idle):.3g} on average with "
+            f"uniform routing: FLOPs count {top} (--set k=… changes it); weights of the {idle:,} identity experts, "
+            "which only transformers' class has, are not counted"
         )
     raw |= {"experts": mixed, "feed_forward": c.gated_mlp(c.spelling("ffn_hidden_size", "intermediate_size"))}
     both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
@@ -94,12 +95,12 @@ def deepseek_v32(c: Config) -> Raw:
 
 
 def axk2(c: Config) -> Raw:
-    """DeepSeek-V3.2 with gates of low rank on norms, and on what is read; their matrix, which is that of the queries,
-    too, reads the latent before and after its norm."""
+    """DeepSeek-V3.2 with low-rank gates on norms and gates on the output of attention. One matrix computes these gates
+    and the queries, and reads the latent before and after its norm."""
     raw, latent = c.stack(), c.mla(384, 128, 64, 32, 64)
     rank, d, h = c.size("gated_norm_rank", default=16), raw["d_model"], latent["n_heads"]
     if "head_dim" in c:
-        c.require_value(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
+        c.require_value(latent["d_rope"], "head_dim", why="transformers' axk2 uses this key for the rotary width")
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     raw = _indexed_decoder(c, raw, latent, heads=16, first=first, number=128)
     d_q, d_v = latent["d_nope"] + latent["d_rope"], latent["d_v"]
@@ -117,14 +118,14 @@ def axk2(c: Config) -> Raw:
 
 
 def glm_moe_dsa(c: Config) -> Raw:
-    """Neighbours are rotated in the index too; layers may use the keys that an earlier one's index chose."""
+    """DeepSeek-V3.2 with adjacent pairs rotated in the index, too; layers may share an earlier layer's index."""
     raw = c.stack()
     latent = c.mla(2048, 512, 192, 64, 256) | {"index_interleaved": True}
-    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_choices(c, raw, _pattern(c, raw["n_layers"]))])
+    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_indexers(c, raw, _pattern(c, raw["n_layers"]))])
 
 
 def _pattern(c: Config, n: int) -> list[str]:
-    """Which layers have an index of their own, by GLM's keys, which a list of `indexer_types` overrules."""
+    """The indexer type of each layer by GLM's keys; a list of `indexer_types` replaces them."""
     pattern = c.data.get("index_topk_pattern")
     c.ignore("index_topk_pattern")
     if "indexer_types" in c and c.data["indexer_types"] is not None:
@@ -136,14 +137,14 @@ def _pattern(c: Config, n: int) -> list[str]:
         letters = pattern if isinstance(pattern, str | list) else ()
         default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in letters]
         if len(default) != n or not set(default) <= {"full", "shared"}:
-            c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one per layer")
+            c.fault("index_topk_pattern", pattern, f"{n:,} letters F or S, one per layer")
             default = ["full"] * n
     return default
 
 
 def mistral_large4_text(c: Config) -> Raw:
-    """Sparse latent attention of direct queries, which grow with the log of their position; every fourth layer turns
-    nothing."""
+    """Sparse latent attention without low-rank queries, which are scaled by the log of their position; every fourth
+    layer has no rotary positions."""
     raw = c.stack()
     n = raw["n_layers"]
     latent = c.mla(None, 512, 64, 64, 128)
@@ -157,7 +158,7 @@ def mistral_large4_text(c: Config) -> Raw:
     sources = c.data.get("kv_source_layers")
     c.ignore("kv_source_layers")
     if sources is not None and sources != list(range(n)):
-        c.fault("kv_source_layers", sources, "every layer's own", "latents that layers share are not supported")
+        c.fault("kv_source_layers", sources, "the index of each layer", "shared latents are not supported")
     interval = c.size("no_rope_layer_interval", default=4)
     c.ignore("no_rope_layer_interval")
     flags = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=None)
@@ -172,13 +173,13 @@ def mistral_large4_text(c: Config) -> Raw:
     }
     kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
     first = c.count("first_k_dense_replace", default=1)
-    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed_layers(raw, first)
+    axes = (kinds, rotated), _indexers(c, raw, _pattern(c, n)), c.typed_layers(raw, first)
     return layered(raw, *axes)
 
 
 def dots3_note_text(c: Config) -> Raw:
-    """Sparse latent attention in some layers, in the others latents of another size with a window; a norm of the
-    rotated keys, and a gate a head."""
+    """Sparse latent attention in some layers, latent attention of other sizes with a window in the others; a norm of
+    the rotary keys, and a gate per head."""
     raw = c.stack()
     n, latent = raw["n_layers"], c.mla(1024, 512, 128, 64, 128)
     dsa = c.flag("use_dsa", default=None if "per_layer_config" in c else True)
@@ -192,59 +193,59 @@ def dots3_note_text(c: Config) -> Raw:
     if INDEXED in types:
         index = _indexed(c, 64, latent)
         tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
-    near = _local_latent(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
-    near["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
-    tables["local"] = {"latent": near}
+    local = _local_latent(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
+    local["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
+    tables["local"] = {"latent": local}
     kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
-    return layered(raw, (kinds, tables), c.typed_layers(raw, _before_experts(c, n)))
+    return layered(raw, (kinds, tables), c.typed_layers(raw, _dense_layers(c, n)))
 
 
 INDEXED = "indexed_attention"
-# Of layers with a window, by the spelling of published files: what the class takes of each, and its name in a latent.
-_NEAR = {"num_attention_heads": (64, "n_heads"), "q_lora_rank": (1024, "q_rank"), "kv_lora_rank": (1024, "kv_rank"),
-         "qk_nope_head_dim": (192, "d_nope"), "v_head_dim": (128, "d_v")}  # fmt: skip
+# Sizes of layers with a window: by the key of published configs, the class's default, and the key of `latent`.
+_LOCAL_SIZES = {"num_attention_heads": (64, "n_heads"), "q_lora_rank": (1024, "q_rank"), "v_head_dim": (128, "d_v"),
+                "kv_lora_rank": (1024, "kv_rank"), "qk_nope_head_dim": (192, "d_nope")}  # fmt: skip
 
 
 def _dots_types(c: Config, n: int, dsa: bool | None) -> list[str]:
-    """The kind of every layer: `use_dsa` says whether those without a window have an index."""
+    """The type of each layer; `dsa` says whether layers without a window have an index."""
     windows, full = c.flag("use_sliding_window", default=True), GLOBAL if dsa is False else INDEXED
     default = [full if not windows or i < 2 or i % 4 == 1 else LOCAL for i in range(n)]
     types = c.layer_types(n, default, (LOCAL, GLOBAL, INDEXED))
     return types if dsa is None else [kind if kind == LOCAL else full for kind in types]
 
 
-def _local_latent(c: Config, latent: Raw, places: list[int]) -> Raw:
-    """The latents of layers with a window: in keys of their own, or a table for each layer, which all say the same."""
+def _local_latent(c: Config, latent: Raw, indexes: list[int]) -> Raw:
+    """The latents of layers with a window (`indexes`): in separate keys, or in a table for each layer, all equal."""
     per_layer = c.data.get("per_layer_config")
     c.ignore("per_layer_config", "swa_num_key_value_heads")
     if per_layer is None:
-        near = {name: c.size(f"swa_{key}", default=size) for key, (size, name) in _NEAR.items()}
-        c.require_value(near["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
+        local = {name: c.size(f"swa_{key}", default=size) for key, (size, name) in _LOCAL_SIZES.items()}
+        c.require_value(local["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
         width = c.size("swa_head_dim", default=256)
-        near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, width - near["d_nope"]))
-        if near["d_rope"] + near["d_nope"] != width:
+        local["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, width - local["d_nope"]))
+        if local["d_rope"] + local["d_nope"] != width:
             c.fault("swa_head_dim", width, "swa_qk_nope_head_dim + swa_qk_rope_head_dim")
-        c.multiple("swa_qk_rope_head_dim", near["d_rope"], 2)
+        c.multiple("swa_qk_rope_head_dim", local["d_rope"], 2)
     else:
         tables = per_layer if isinstance(per_layer, Mapping) else {}
         given = [item for item in tables.values() if isinstance(item, Mapping) and item == next(iter(tables.values()))]
-        complete = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, places))
+        complete = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, indexes))
         if not complete or len(given) < len(tables):
             c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
         inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
-        near = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _NEAR.items()}
-        inner.require_value(near["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
-        near["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])
-        inner.require_value(near["d_rope"] + near["d_nope"], "head_dim", why="it is the sum of both parts of a head")
-        inner.multiple("qk_rope_head_dim", near["d_rope"], 2)
-    return near
+        local = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _LOCAL_SIZES.items()}
+        inner.require_value(local["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
+        local["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])
+        inner.require_value(local["d_rope"] + local["d_nope"], "head_dim", why="the sum of both parts of a head")
+        inner.multiple("qk_rope_head_dim", local["d_rope"], 2)
+    return local
 
 
-def _choices(c: Config, raw: Raw, default: list[str]) -> tuple[list[str], dict[str, Raw]]:
-    """`indexer_types`: which layers have an index of their own, and which use an earlier one's choice."""
+def _indexers(c: Config, raw: Raw, default: list[str]) -> tuple[list[str], dict[str, Raw]]:
+    """`indexer_types`: layers with an index ("full"), and layers that use an earlier layer's ("shared")."""
     types = c.items("indexer_types", of=any_of("full", "shared"), length=raw["n_layers"], default=default) or default
     if types[0] == "shared":
-        c.fault("indexer_types", types[:2], '"full" first', "no index chose before it")
+        c.fault("indexer_types", types[:2], '"full" first', "there is no earlier index to share")
     return types, {"full": {}, "shared": {"latent": {"index_shared": True}}}
 
 
@@ -255,28 +256,27 @@ def hy_v4(c: Config) -> Raw:
     latent = c.mla(1536, 512, 192, 64, 256) | {"gate": "element", "sinks": True}
     raw["hyper"] = c.size("hc_mult", default=4)
     default = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(n)]
-    axes = [_choices(c, raw, default)]
+    axes = [_indexers(c, raw, default)]
     return _indexed_decoder(c, raw, latent, heads=16, eps=1e-5, axes=axes, first=1)
 
 
 def axk1(c: Config) -> Raw:
-    """DeepSeek-V3 with a norm after the experts; which layers have them is a list, or a first one and a period."""
+    """DeepSeek-V3 with a norm after the experts. Layers with experts: a list, or a first layer and a period."""
     raw = c.stack()
     raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128))
     if "q_rank" not in raw["latent"]:
-        c.fault(
-            "q_lora_rank", c.data.get("q_lora_rank"), "a whole number", "transformers' axk1 always has low-rank queries"
-        )
+        why = "transformers' axk1 always has low-rank queries"
+        c.fault("q_lora_rank", c.data.get("q_lora_rank"), "a whole number", why)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4))
     raw["experts"]["scoring"] = "sigmoid"
     raw["norm"]["after"] = ["experts"]
-    c.require_value(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
+    c.require_value(raw["latent"]["d_rope"], "head_dim", why="transformers' axk1 uses this key for the rotary width")
     c.note_mtp_layers()
-    return layered(raw, c.typed_layers(raw, _before_experts(c, raw["n_layers"])))
+    return layered(raw, c.typed_layers(raw, _dense_layers(c, raw["n_layers"])))
 
 
-def _before_experts(c: Config, n_layers: int) -> list[bool]:
-    """The layers that are dense by the keys of before `mlp_layer_types`."""
+def _dense_layers(c: Config, n_layers: int) -> list[bool]:
+    """Whether each layer is dense, by the keys that are older than `mlp_layer_types`."""
     if c.data.get("mlp_layer_types") is not None:
         c.ignore("first_k_dense_replace", "moe_layer_freq")
         return [False] * n_layers
@@ -298,14 +298,14 @@ RATES = {SELECTED: 4, POOLED: 128}
 
 
 def deepseek_v4(c: Config) -> Raw:
-    """A window and compressed entries of two rates, of which an index selects the finer; hyper-connections; experts in
-    every layer, in the first ones chosen by the token."""
+    """Attention to a window and to compressed entries, at one of two rates; an index selects the entries of the lower
+    rate. Hyper-connections; experts in every layer, in the first ones chosen by the token's hash."""
     raw = c.stack()
     n = raw["n_layers"]
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:
-        c.note(f"the draft that its checkpoint brings ({', '.join(drafting[:4])}) is not counted")
+        c.note(f"the draft model in its checkpoint ({', '.join(drafting[:4])}) is not counted")
     width = c.size("head_dim", default=512)
     heads = c.size("num_attention_heads", default=64)
     share = c.real("partial_rotary_factor", default=None)
@@ -328,13 +328,13 @@ def deepseek_v4(c: Config) -> Raw:
         "index_width": c.size("index_head_dim", default=128),
         "index_top_k": c.size("index_topk", default=512),
     }
-    later: Raw = {"positions": {"theta": c.real("compress_rope_theta", default=160000.0)}}
+    positions: Raw = {"positions": {"theta": c.real("compress_rope_theta", default=160000.0)}}
     mixers: dict[str, Raw] = {
         WINDOW: {},
-        SELECTED: later | {"compressed": {"rate": rates[SELECTED], **index}},
-        POOLED: later | {"compressed": {"rate": rates[POOLED]}},
+        SELECTED: positions | {"compressed": {"rate": rates[SELECTED], **index}},
+        POOLED: positions | {"compressed": {"rate": rates[POOLED]}},
     }
-    types = _spans_of(c, n)
+    types = _compressed_types(c, n)
     names = {WINDOW: "near", SELECTED: "selected", POOLED: "pooled"}
     parts: Raw = {"parts": ["compressed", "experts"]}
     raw |= {
@@ -359,7 +359,7 @@ def deepseek_v4(c: Config) -> Raw:
 
 
 def _rates(c: Config) -> Raw:
-    """Tokens an entry, by layer type: a table, or two keys that stand over it."""
+    """Tokens per compressed entry, by layer type: a table, or two keys that override it."""
     rates: Raw = dict(RATES)
     if table := c.table("compress_rates"):
         rates |= {kind: table.size(kind) for kind in RATES}
@@ -368,8 +368,8 @@ def _rates(c: Config) -> Raw:
     return rates
 
 
-def _spans_of(c: Config, n: int) -> list[str]:
-    """`layer_types`, or by older files' `compress_ratios`, which go on to the layers that predict further tokens."""
+def _compressed_types(c: Config, n: int) -> list[str]:
+    """`layer_types`, or `compress_ratios` in older configs, whose list also covers multi-token-prediction layers."""
     types: list[str] | None = c.items("layer_types", of=any_of(WINDOW, SELECTED, POOLED), length=None, default=None)
     ratios = c.items("compress_ratios", of=any_of(0, 4, 128), length=None, default=None)
     if types is None and ratios is not None:

@@ -1,4 +1,4 @@
-"""Mamba, linear attention, and the hybrids of them with attention."""
+"""Mamba, RWKV, xLSTM, and their hybrids with attention."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from txcalc.sources.huggingface.keys import any_of
 
 
 def expanded(c: Config, raw: Raw, *names: str) -> int:
-    """Channels of the mixer, `expand` times the width."""
+    """The mixer's number of channels: the factor in one of the keys `names`, times the width."""
     factor = c.real(*names, default=2)
     inner = int(factor * raw["d_model"])
     if not 1 <= inner <= 10**9:
@@ -18,7 +18,7 @@ def expanded(c: Config, raw: Raw, *names: str) -> int:
 
 
 def step_rank(c: Config, raw: Raw, *names: str) -> int:
-    """Rank of the step size: a number, or "auto" for D/16 rounded up."""
+    """The rank of the step size: a number, or "auto" for D/16 rounded up."""
     auto: int = -(-raw["d_model"] // 16)
     if c.data.get(c.spelling(*names)) == "auto":
         c.ignore(*names)
@@ -32,7 +32,7 @@ def mamba(c: Config) -> Raw:
     inner = expanded(c, raw, "expand")
     given = c.size("intermediate_size", default=None)
     if given is not None and given != inner:
-        c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "it is what transformers derives")
+        c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "transformers computes it")
     mixer = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), "state_size conv_kernel use_bias use_conv_bias")
     return raw | {"mamba": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=True)}
 
@@ -40,7 +40,7 @@ def mamba(c: Config) -> Raw:
 def mamba_mixer(
     c: Config, inner: int, rank: int, names: str = "mamba_d_state mamba_d_conv mamba_proj_bias mamba_conv_bias"
 ) -> Raw:
-    """Mamba's table, of `inner` channels; `names` spells the state's width, the taps and both biases."""
+    """Mamba with `inner` channels; `names` are the keys of the state's width, the taps and both biases."""
     state, taps, bias, conv_bias = names.split()
     return {
         "d_inner": inner,
@@ -64,17 +64,17 @@ def _recurrent(c: Config) -> Raw:
 
 
 def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups: int, state: int) -> Raw:
-    """Mamba-2's table, of `inner` channels. `names` spells the heads, the groups, the state's width, the taps and both
-    biases, some of them two ways; `groups` and `state` are the class's defaults."""
-    key, *(several, wide, taps, bias, conv_bias) = (name.split("|") for name in names.split())
+    """Mamba-2 with `inner` channels. `names` are the keys, some with an alias after "|", of the heads, the groups, the
+    state's width, the taps and both biases; `groups` and `state` are the class's defaults."""
+    key, group_names, state_names, taps, bias, conv_bias = (name.split("|") for name in names.split())
     if n_heads * d_head != inner:
         product = f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
         c.fault(key[0], n_heads, f"a number of heads with heads × width = {inner:,}", product)
     return {
         "n_heads": n_heads,
         "d_head": d_head,
-        "n_groups": c.size(*several, default=groups),
-        "d_state": c.size(*wide, default=state),
+        "n_groups": c.size(*group_names, default=groups),
+        "d_state": c.size(*state_names, default=state),
         "d_conv": c.size(*taps, default=4),
         "bias": c.flag(*bias, default=False),
         "conv_bias": c.flag(*conv_bias, default=True),
@@ -85,9 +85,9 @@ def mamba2(c: Config) -> Raw:
     raw = _recurrent(c)
     inner = expanded(c, raw, "expand")
     d_head = c.size("head_dim", default=64)
-    # flash-linear-attention's class, which alone has these keys, derives the number of its heads.
-    several = max(1, inner // d_head) if {"fuse_norm", "fuse_cross_entropy"} & c.data.keys() else 128
-    n_heads = c.size("num_heads", default=several)
+    # Only flash-linear-attention's class has these keys; it computes the number of heads.
+    n_heads = max(1, inner // d_head) if {"fuse_norm", "fuse_cross_entropy"} & c.data.keys() else 128
+    n_heads = c.size("num_heads", default=n_heads)
     names = "num_heads n_groups state_size conv_kernel use_bias use_conv_bias"
     mixer = _mamba2(c, n_heads, d_head, inner, names, 8, 128)
     return raw | {"mamba2": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=False)}
@@ -108,10 +108,10 @@ def jamba(c: Config) -> Raw:
     if c.data.get("layers_block_type") is not None:
         kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
         given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
-        mixing = [kinds[kind] for kind in given]
+        mixers = [kinds[kind] for kind in given]
     else:
-        mixing = ["attention" if i % period == offset else "mamba" for i in range(n)]
-    names = [f"{mixer}-experts" if has else mixer for mixer, has in zip(mixing, sparse, strict=True)]
+        mixers = ["attention" if i % period == offset else "mamba" for i in range(n)]
+    names = [f"{mixer}-experts" if has else mixer for mixer, has in zip(mixers, sparse, strict=True)]
     parts = {
         name: {"parts": [name.partition("-")[0], "experts" if "-" in name else "feed_forward"]} for name in set(names)
     }
@@ -119,7 +119,7 @@ def jamba(c: Config) -> Raw:
 
 
 def _place_in_period(c: Config, name: str, period: int, offset: int) -> tuple[int, int]:
-    """Which layers are of a kind: every `period`-th, from `offset` on, by the keys of this name."""
+    """Period and offset of the layers of a kind, from the keys NAME_period and NAME_offset."""
     period, offset = c.size(f"{name}_period", default=period), c.count(f"{name}_offset", default=offset)
     if offset >= period:
         c.fault(f"{name}_offset", offset, f"less than {name}_period = {period:,}")
@@ -127,7 +127,7 @@ def _place_in_period(c: Config, name: str, period: int, offset: int) -> tuple[in
 
 
 def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
-    """Mamba-2 as Bamba and Granite say it, of `inner` channels."""
+    """Mamba-2 with `inner` channels, by the keys of Bamba and Granite."""
     n_heads = c.size("mamba_n_heads", default=128)
     width = c.data.get("mamba_d_head")
     if width in (None, "auto"):
@@ -140,7 +140,7 @@ def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
 
 
 def granitemoehybrid(c: Config) -> Raw:
-    """Mamba-2 or attention, then routed experts beside a feed-forward that every token passes."""
+    """Mamba-2 or attention, then routed experts with a shared one."""
     raw = c.stack()
     n = raw["n_layers"]
     kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
@@ -179,7 +179,7 @@ _NEMOTRON = (
 
 
 def nemotron_h(c: Config) -> Raw:
-    """Layers of one branch each: Mamba-2, attention, a feed-forward or experts."""
+    """Layers with one branch: Mamba-2, attention, a feed-forward or experts."""
     c.require_single_stack()
     names = _branches(c)
     raw: Raw = {
@@ -190,16 +190,16 @@ def nemotron_h(c: Config) -> Raw:
     }
     number = c.layers("num_hidden_layers") if "num_hidden_layers" in c else len(names)
     if number != len(names):
-        c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
-    several, width = c.size("mamba_num_heads", default=128), c.size("mamba_head_dim", default=64)
+        c.fault("num_hidden_layers", number, f"{len(names):,}, the number of layers in the pattern")
+    n_heads, width = c.size("mamba_num_heads", default=128), c.size("mamba_head_dim", default=64)
     attention = c.heads(raw, kv=8, d_head=128)
-    c.require_value(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
+    c.require_value(attention["d_head"], "attention_head_dim", why="transformers' nemotron_h reads head_dim")
     latent = c.size("moe_latent_size", default=None)
     activation = c.activation("mlp_hidden_act", default="relu2")
     bias = c.flag("mlp_bias", default=False)
     raw |= {
         "attention": attention,
-        "mamba2": _mamba2(c, several, width, several * width, _NEMOTRON, 8, 128),
+        "mamba2": _mamba2(c, n_heads, width, n_heads * width, _NEMOTRON, 8, 128),
         "norm": c.rms("layer_norm_epsilon", "norm_eps", "rms_norm_eps", eps=1e-5),
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),
@@ -208,10 +208,10 @@ def nemotron_h(c: Config) -> Raw:
         raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "activation": activation, "bias": bias}
     if "experts" in names:
         if bias:
-            c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
+            c.fault("mlp_bias", True, "false", "only the shared expert would have it, not the routed ones")
         mixed = c.experts(("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
-        c.require_value(1, "n_shared_experts", why="only one feed-forward beside the routed ones is supported")
+        c.require_value(1, "n_shared_experts", why="only one shared expert is supported")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
     c.note_mtp_layers()
@@ -219,28 +219,28 @@ def nemotron_h(c: Config) -> Raw:
 
 
 def _branches(c: Config) -> list[str]:
-    """What each layer is: a letter of `hybrid_override_pattern`, or a word of `layers_block_type`."""
+    """The branch of each layer, from letters of `hybrid_override_pattern` or words of `layers_block_type`."""
     pattern = c.data.get("hybrid_override_pattern")
     if pattern is not None:
         c.ignore("hybrid_override_pattern")
         if not isinstance(pattern, str) or not pattern or len(pattern) > 10**5 or set(pattern) - set(LETTERS):
-            letters = "a text of M (Mamba-2), * (attention), - (feed-forward), E (experts)"
+            letters = "letters M (Mamba-2), * (attention), - (feed-forward), E (experts)"
             c.fault("hybrid_override_pattern", pattern, letters)
             return ["attention"]
         return [LETTERS[letter] for letter in pattern]
     words = c.items("layers_block_type", "layer_types", of=any_of(*WORDS), length=None, default=None)
     if not words:
-        c.fault("layers_block_type", ABSENT, "a list of layer kinds")
+        c.fault("layers_block_type", ABSENT, "a list of layer types")
         return ["attention"]
     return [WORDS[word] for word in words]
 
 
 def recurrent_gemma(c: Config) -> Raw:
-    """Griffin: blocks with an RG-LRU, and in every third layer attention in a window."""
+    """Griffin: RG-LRU layers, and window attention in every third layer."""
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, width_names=())
-    c.require_value(attention["d_head"], "head_dim", why="transformers derives it")
+    c.require_value(attention["d_head"], "head_dim", why="transformers computes it")
     attention["window"] = c.size("attention_window_size", "sliding_window", default=2048)
     attention["bias"] = [*"qkvo"] if c.flag("attention_bias", default=False) else ["o"]
     width = c.size("lru_width", default=raw["d_model"], null=raw["d_model"])
@@ -251,7 +251,7 @@ def recurrent_gemma(c: Config) -> Raw:
         c.fault("num_hidden_layers", n, f"at most {100 * len(cycle):,}, a hundred times block_types")
     inner, odd = divmod(c.size("intermediate_size"), 2)
     if odd or not inner:
-        c.fault("intermediate_size", 2 * inner + odd, "an even number", "each matrix is half as wide")
+        c.fault("intermediate_size", 2 * inner + odd, "an even number", "its matrices are half as wide")
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     mixer = {"n_heads": attention["n_heads"], "d_head": max(1, width // attention["n_heads"]), "activation": activation}
     raw |= {
@@ -269,9 +269,9 @@ def recurrent_gemma(c: Config) -> Raw:
 
 
 def rwkv(c: Config) -> Raw:
-    """RWKV-4. Halving every `rescale_every` layers changes no result."""
+    """RWKV-4. `rescale_every` does not change the result."""
     raw = _recurrent(c)
-    c.require_value(raw["d_model"], "attention_hidden_size", why="transformers' rwkv runs with hidden_size alone")
+    c.require_value(raw["d_model"], "attention_hidden_size", why="transformers' rwkv requires hidden_size")
     inner = c.size("intermediate_size", default=4 * raw["d_model"], null=4 * raw["d_model"])
     context = c.size("context_length", "max_position_embeddings", default=None)
     raw |= {"context": context} if context else {}
@@ -288,20 +288,20 @@ def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
     c.require_single_stack()
     raw = c.widths("decoder", ("hidden_size", "embedding_dim"), ("num_hidden_layers", "num_blocks"))
-    d, heads_ = raw["d_model"], c.size("num_heads", default=8)
+    d, n_heads = raw["d_model"], c.size("num_heads", default=8)
     per_head = {}
     for key, name, share in (("d_key", "qk_dim_factor", 0.5), ("d_value", "v_dim_factor", 1.0)):
         inner = int(d * c.real(name, default=share))
-        if inner < 1 or inner % heads_:
-            c.fault(name, c.data.get(name, share), f"a share of hidden_size = {d:,} that num_heads = {heads_} divides")
-        per_head[key] = max(1, inner // heads_)
+        if inner < 1 or inner % n_heads:
+            c.fault(name, c.data.get(name, share), f"a share of hidden_size = {d:,} that num_heads = {n_heads} divides")
+        per_head[key] = max(1, inner // n_heads)
     multiple = c.size("ffn_round_up_to_multiple_of", default=64)
     width = int((d * c.real("ffn_proj_factor", default=2.667) + multiple - 1) // multiple * multiple)
     if not 1 <= width <= 10**9:
         c.fault("ffn_proj_factor", c.data.get("ffn_proj_factor"), "above 0")
         width = 1
     return raw | {
-        "matrix_memory": {"n_heads": heads_, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
+        "matrix_memory": {"n_heads": n_heads, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
         "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
         "norm": c.rms("norm_eps"),
         "positions": {"form": "none"},

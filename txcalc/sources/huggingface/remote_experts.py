@@ -140,9 +140,7 @@ def unlimited_ocr(c: Config) -> Raw:
     from txcalc.sources.huggingface.remote_multimodal import inside
 
     window = c.size("sliding_window", "sliding_window_size", default=128)
-    c.note(
-        f"the context counts as the prompt; of the answer, only the last {window:,} tokens are attended to and cached"
-    )
+    c.note(f"the context counts as the prompt; of the answer, only the last {window:,} tokens are read and cached")
 
     def text(inner: Config) -> Raw:
         inner.ignore("sliding_window", "sliding_window_size")

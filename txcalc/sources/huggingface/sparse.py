@@ -36,24 +36,23 @@ def qwen2_moe(c: Config) -> Raw:
     return layered(raw, c.windows(raw, window, types), c.mixture(raw, c.qwen_sparse(raw)))
 
 
-def uncounted(c: Config) -> None:
-    """A note of MiniMax's modules that predict further tokens."""
+def note_mtp_modules(c: Config) -> None:
     c.ignore("mtp_transformer_layers", "num_mtp_modules")
     mtp_modules = c.data.get("num_mtp_modules")
     if mtp_modules:
-        c.note(f"{quote(mtp_modules)} modules that predict further tokens (num_mtp_modules) are not counted")
+        c.note(f"{quote(mtp_modules)} multi-token-prediction modules (num_mtp_modules) are not counted")
 
 
 def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128, qk_norm="width")
     c.require_value([1] * raw["n_layers"], "attn_type_list", why="only full attention in every layer is supported")
-    uncounted(c)
+    note_mtp_modules(c)
     return c.decoder(raw, attention, mixed=c.experts(NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
 
 def ernie4_5_moe(c: Config) -> Raw:
-    """Experts in every n-th layer of a range; the router's correction is a parameter, one a routed expert."""
+    """Experts in every n-th layer of a range; the router has a correction bias, which is a parameter."""
     raw = c.stack()
     n, bias = raw["n_layers"], c.flag("use_bias", default=False)
     mixed = c.experts(("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)
@@ -72,7 +71,7 @@ def ernie4_5_moe(c: Config) -> Raw:
 
 
 def flint(c: Config) -> Raw:
-    """A sink a head; full attention, without positions, in the first two layers, every fourth and the last."""
+    """One sink per head; full attention without positions in the first two layers, every fourth and the last."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=513)
     attention = c.heads(raw, kv=4, d_head=128, attention_bias=False)
@@ -105,24 +104,17 @@ def dbrx(c: Config) -> Raw:
         attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
         inner.divides(attention["n_kv_heads"], attention["n_heads"], "kv_n_heads", "n_heads")
         inner.ignore("attn_pdrop", "clip_qkv", "tie_word_embeddings")
-        c.require_value(
-            attention["n_kv_heads"], "num_key_value_heads", why="attn_config.kv_n_heads is what transformers reads"
-        )
+        c.require_value(attention["n_kv_heads"], "num_key_value_heads", why="transformers reads attn_config.kv_n_heads")
         if inner.real("rope_theta") is None:
-            inner.fault("rope_theta", ABSENT, "a number", "transformers makes no dbrx without it")
+            inner.fault("rope_theta", ABSENT, "a number", "transformers' dbrx requires it")
     else:
         c.fault("attn_config", ABSENT, "an object with kv_n_heads and rope_theta")
     mixed: Raw = {"n_experts": 1, "top_k": 1, "d_ff": 1}
     if channel:
         mixed = channel.experts(("moe_num_experts",), ("moe_top_k",), ("ffn_hidden_size",), 4, 1)
         channel.require_value(raw["d_model"], "hidden_size", why="the width of the model")
-        channel.ignore(
-            "tie_word_embeddings",
-            "moe_jitter_eps",
-            "moe_loss_weight",
-            "moe_normalize_expert_weights",
-            "uniform_expert_assignment",
-        )
+        channel.ignore("tie_word_embeddings", "moe_jitter_eps", "moe_loss_weight")
+        channel.ignore("moe_normalize_expert_weights", "uniform_expert_assignment")
         form = channel.table("ffn_act_fn")
         if form:
             mixed["activation"] = form.activation("name", default="silu")
@@ -133,7 +125,7 @@ def dbrx(c: Config) -> Raw:
 
 
 def cohere2_moe(c: Config) -> Raw:
-    """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
+    """Attention and experts in parallel; the first layers may be dense, with a separate pattern of windows."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
@@ -145,27 +137,29 @@ def cohere2_moe(c: Config) -> Raw:
     raw["positions"]["interleaved"] = True
     raw["norm"] = c.layer_norm(bias=False) if c.real("rms_norm_eps") is None else c.rms()
     raw["norm"]["parallel"] = "shared"
-    before, after = (
-        c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
-    )
-    places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
-    types = c.layer_types(n, [LOCAL if (i + 1) % period else GLOBAL for i, period in places])
+    dense_period = c.size("prefix_dense_sliding_window_pattern", default=1)
+    period = c.size("sliding_window_pattern", default=4)
+    first_layers = periodic(min(first, n), dense_period)
+    types = c.layer_types(n, first_layers + periodic(n - len(first_layers), period))
     names = ["dense" if i < first else "sparse" for i in range(n)]
     kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     if "dense" in kinds:
         width = c.size("prefix_dense_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
-    # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
-    rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
+    # Global layers have no positions, except for dense layers whose windows have no pattern.
+    rotated = [
+        kind == LOCAL or (part == "dense" and dense_period == 1) for kind, part in zip(types, kinds, strict=True)
+    ]
     sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
     return layered(raw, c.windows(raw, window, types), rotary_axis(rotated), sparse)
 
 
 def llama4_text(c: Config) -> Raw:
-    """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
+    """Chunked attention with rotary positions, but every fourth layer has full attention without positions; experts in
+    every `interleave_moe_layer_step`-th layer."""
     raw = c.stack()
     n = raw["n_layers"]
-    normed = c.flag("use_qk_norm", default=True)
+    qk_norm = c.flag("use_qk_norm", default=True)
     attention = c.heads(raw, kv=8, d_head=128, attention_bias=False)
     mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
@@ -188,15 +182,15 @@ def llama4_text(c: Config) -> Raw:
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
     local: Raw = {"attention": {"window": chunk, "chunked": True}}
     spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
-    turning = rotary_axis(rotated)
-    if normed:
-        turning[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
+    rotary = rotary_axis(rotated)
+    if qk_norm:
+        rotary[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
     axis = (spans, {"chunked": local, "global": {}})
-    return layered(raw, axis, turning, c.mixture(raw, [i in sparse for i in range(n)]))
+    return layered(raw, axis, rotary, c.mixture(raw, [i in sparse for i in range(n)]))
 
 
 def mimo_v2_flash(c: Config) -> Raw:
-    """Values narrower than keys; layers with a window have sinks and twice the key/value heads."""
+    """Values narrower than keys; layers with a window have sinks and twice as many key/value heads."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=129)
     attention = c.heads(raw, kv=4, d_head=192, whole=None)
@@ -207,14 +201,12 @@ def mimo_v2_flash(c: Config) -> Raw:
     }
     if "attention_value_scale" in c and c.data["attention_value_scale"] is None:
         del attention["v_scale"]
-    before = c.size("sliding_window_size", default=None)
-    window = window if before is None else before + 1
+    size = c.size("sliding_window_size", default=None)
+    window = window if size is None else size + 1
     names = ("n_routed_experts", "num_local_experts")
     mixed = c.with_shared(c.experts(names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
     if mixed.pop("n_shared", 0):
-        c.fault(
-            "n_shared_experts", c.data["n_shared_experts"], "0", "transformers' mimo_v2_flash has no shared experts"
-        )
+        c.fault("n_shared_experts", c.data["n_shared_experts"], "0", "its class has no shared experts")
     raw |= {
         "attention": attention,
         "experts": mixed | {"scoring": "sigmoid"},
@@ -225,7 +217,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     twice = 2 * attention["n_kv_heads"]
     if LOCAL in types:
         c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
-    # What the file's own code reads, where transformers' has a rule.
+    # Keys of the published code; transformers' class computes these values.
     c.require_value(attention["n_heads"], "swa_num_attention_heads")
     c.require_value(attention["d_head"], "swa_head_dim")
     c.require_value(attention["d_v"], "swa_v_head_dim")
@@ -233,12 +225,11 @@ def mimo_v2_flash(c: Config) -> Raw:
     c.require_value([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern")
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
-    _check_angles(c, types)
+    _check_rope_types(c, types)
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
         if kind in types and given is not None and not isinstance(given, dict):
             c.fault("rope_parameters", given, "an object with a table for each layer type")
-        places = c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())
-        tables[LAYER_NAMES[kind]] = {"positions": places}
+        tables[LAYER_NAMES[kind]] = {"positions": c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
     axis = c.windows(raw, window, types, tables)
     kinds = c.typed_layers(raw, 1)
@@ -246,16 +237,17 @@ def mimo_v2_flash(c: Config) -> Raw:
     return layered(raw, axis, kinds)
 
 
-def _check_angles(c: Config, types: list[str]) -> None:
-    """A fault where rotary parameters by layer type lack a type."""
-    angles = c.data.get("rope_parameters")
+def _check_rope_types(c: Config, types: list[str]) -> None:
+    """A fault if rotary parameters by layer type lack a type."""
+    rope = c.data.get("rope_parameters")
     for kind in sorted(set(types)):
-        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
-            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
+        if isinstance(rope, dict) and not isinstance(rope.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, rope)), f"a table for each layer type: {kind} has none")
 
 
 def laguna(c: Config) -> Raw:
-    """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
+    """A softplus gate on the output of attention; heads, windows and experts may differ in each layer; the router's
+    correction bias is a parameter."""
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw, kv=8, d_head=128, attention_bias=False, qk_norm="head")
@@ -267,7 +259,7 @@ def laguna(c: Config) -> Raw:
     mixed = c.experts(NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
     if c.real("moe_router_logit_softcapping", default=0.0) > 0:
-        c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: no part caps them")
+        c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: it is not supported")
     raw |= {
         "attention": attention | {"gate": gate, "gate_activation": "softplus"},
         "experts": mixed,
@@ -275,12 +267,12 @@ def laguna(c: Config) -> Raw:
         "head": c.lm_head(False),
     }
     types = c.layer_types(n, [GLOBAL] * n)
-    angles = c.data.get("rope_parameters")
-    angles_of = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
-    _check_angles(c, types)
+    rope = c.data.get("rope_parameters")
+    defaults = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
+    _check_rope_types(c, types)
     positions = {
-        kind: {"positions": c.rotary(width, theta, partial if angles is None else 1.0, kind=kind)}
-        for kind, (theta, partial) in angles_of.items()
+        kind: {"positions": c.rotary(width, theta, partial if rope is None else 1.0, kind=kind)}
+        for kind, (theta, partial) in defaults.items()
         if kind in types
     }
     window = c.size("sliding_window", default=512) if LOCAL in types else None
@@ -289,9 +281,8 @@ def laguna(c: Config) -> Raw:
     counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n
     for count in sorted(set(counts)):
         if count % attention["n_kv_heads"]:
-            c.fault(
-                "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
-            )
+            expected = f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
+            c.fault("num_attention_heads_per_layer", count, expected)
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
     return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed_layers(raw, 1))
 
@@ -315,11 +306,11 @@ def afmoe(c: Config) -> Raw:
 
 
 def beam(c: Config) -> Raw:
-    """Gates with a bias a head; full attention, without positions, in every sixth layer and the last."""
+    """Gates with one bias per head; full attention without positions in every sixth layer and the last."""
     raw = c.stack()
     n = raw["n_layers"]
-    for key, usual in (("num_key_value_heads", 8), ("head_dim", 128)):
-        c.size(key, default=usual)  # null is no number here
+    for key, default in (("num_key_value_heads", 8), ("head_dim", 128)):
+        c.size(key, default=default)  # the class refuses null
     attention = c.heads(raw, kv=8, d_head=128, attention_bias=False)
     attention |= {"qk_norm": "head", "gate": "element"}
     mixed = c.with_shared(c.experts(NAMES[:1], TOP, WIDTH, 256, 8), groups=(8, 4))
@@ -338,17 +329,15 @@ def beam(c: Config) -> Raw:
 
 
 def jetmoe(c: Config) -> Raw:
-    """Experts of queries and outputs, on keys and values that they share, and experts of feed-forwards; each sum has a
-    bias."""
+    """Mixture of attention heads: experts for queries and outputs with shared keys and values; and feed-forward
+    experts. The sum of experts has a bias."""
     raw = c.stack()
     mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
     mixed["activation"] = c.activation("activation_function", default="silu")
     groups, width = c.size("num_key_value_heads", default=16), c.size("kv_channels", "head_dim", default=128)
     heads_of_all = groups * mixed["top_k"]
     if c.size("num_attention_heads", default=heads_of_all) != heads_of_all:
-        c.fault(
-            "num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "it is what the class derives"
-        )
+        c.fault("num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "the class computes it")
     return raw | {
         "expert_attention": {
             "n_experts": mixed["n_experts"],
@@ -365,7 +354,7 @@ def jetmoe(c: Config) -> Raw:
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:
-    """Experts beside a shared one; in some layers an index of few heads selects the blocks of keys that are read."""
+    """Routed experts and a shared one; in some layers an index with few heads selects blocks of keys."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     attention = c.heads(raw, kv=4, d_head=128, qk_norm="head")
@@ -378,30 +367,30 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     names = ["sparse" if listed else "dense" for listed in sparse]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     first = sparse.index(1) if 1 in sparse else n
-    c.require_value(first, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
-    c.ignore("num_nextn_predict_layers")  # how often its modules run
-    uncounted(c)
+    c.require_value(first, "first_k_dense_replace", why="moe_layer_freq determines it")
+    c.ignore("num_nextn_predict_layers")  # the number of runs of its modules
+    note_mtp_modules(c)
     activation: Raw = {"activation": "clamped_silu"}
-    c.drop("hidden_act")  # its class takes none
+    c.drop("hidden_act")  # its class does not read it
     mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | activation
     mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
-    wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | activation
-    chosen = [
+    dense = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | activation
+    index = [
         matrix("q", d, index_heads * width),
         matrix("k", d, width),
         norm_leaf("q", width, "rms_norm", groups=index_heads),
         norm_leaf("k", width, "rms_norm"),
         leaf("scores", "index", index_heads, width),
     ]
-    leaves = of_kind("attention", chosen)
+    leaves = of_kind("attention", index)
     if _SELECTED in types:
-        c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
-    rotated = c.size("rotary_dim", default=64)
-    raw |= {"attention": attention, "experts": mixed, "feed_forward": wide, "pieces": {"leaves": leaves}}
-    raw |= {"norm": c.rms(offset=True, without=["pieces"]), "head": c.lm_head(tied=False)}
-    places = c.rotary(attention["d_head"], 5e6)
-    raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
+        c.note("masked FLOPs of layers with selected blocks count all keys before a query")
+    rotary_dims = c.size("rotary_dim", default=64)
+    raw |= {"attention": attention, "experts": mixed, "feed_forward": dense, "pieces": {"leaves": leaves}}
+    raw |= {"norm": c.rms(offset=True), "head": c.lm_head(tied=False)}
+    positions = c.rotary(attention["d_head"], 5e6)
+    raw["positions"] = positions | ({"rotary_dims": rotary_dims} if rotary_dims < attention["d_head"] else {})
     kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{ffn}" for kind, ffn in zip(types, channels, strict=True)]
     tables: dict[str, Raw] = {}
     for kind in set(kinds):
@@ -409,14 +398,13 @@ def minimax_m3_vl_text(c: Config) -> Raw:
         parts.append("experts" if kind.endswith("sparse") else "feed_forward")
         norm = {"norm": {"without": ["pieces"]}} if "pieces" in parts else {}
         tables[kind] = {"parts": parts} | norm
-    raw["norm"].pop("without")
     return layered(raw, (kinds, tables))
 
 
 _SELECTED = "minimax_m3_sparse"
 
 
-# Keys of MiniMax-M3's own table, by the names that transformers gives them.
+# Keys of `sparse_attention_config`, with transformers' names for them.
 _INDEX = {
     "sparse_num_index_heads": "index_n_heads",
     "sparse_index_dim": "index_head_dim",

@@ -33,6 +33,7 @@ class EngineRules(NamedTuple):
     wide_states       it keeps recurrent states in fp32
     windows           what it pages of layers with windows: the `window`; `all` tokens; or the window and a `chunk`, in
                       models that have other layers too, and all tokens in those that have not
+    groups            its cache has groups of equally many layers with one window, the last one padded
     streams           shared experts run beside the routed ones in decode, on a second stream
     """
 
@@ -49,11 +50,14 @@ class EngineRules(NamedTuple):
     shared_kernels: bool = False
     wide_states: bool = False
     windows: str = "window"
+    groups: bool = False
     streams: bool = True
 
 
 ENGINES = {
-    "vllm": EngineRules("vLLM", share=Fraction(1, 10), keeps_rope_cache=True, pads_mxfp4=True, divides=True),
+    "vllm": EngineRules(
+        "vLLM", share=Fraction(1, 10), keeps_rope_cache=True, pads_mxfp4=True, divides=True, groups=True
+    ),
     "sglang": EngineRules(
         "SGLang",
         fixed=True,

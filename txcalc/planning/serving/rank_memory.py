@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from math import ceil
 from typing import NamedTuple
 
 from msgspec import Struct
 
-from txcalc.ledger import walk
+from txcalc.ledger import Entry, walk
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.num import ceil_div
+from txcalc.num import Num, ceil_div
 from txcalc.parts.part import Leaf
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
@@ -18,11 +19,13 @@ from txcalc.planning.serving.engine import EngineConfig
 
 
 class Held(NamedTuple):
-    """A leaf with a cache per sequence (keys and values, or a state), which occurs `copies` times on a rank."""
+    """A leaf with a cache per sequence (keys and values, or a state), which occurs `copies` times on a rank; its pages
+    are those of `padding` more."""
 
     path: str
     leaf: Leaf
     copies: int
+    padding: int = 0
 
 
 class Caches(Struct, frozen=True):
@@ -71,6 +74,8 @@ class RankBytes:
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
+        if engine.memory and engine.memory.profile.rules.groups:
+            caching = _padded_groups(caching)
         self.gpu_caches = [cache for entry, cache in caching if not (offload and offload.keeps(entry))]
         self.ram_caches = [cache for entry, cache in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
@@ -104,7 +109,7 @@ class RankBytes:
         work, engine = self.model.workload(1, context), self.engine
         caches = self.ram_caches if in_ram else self.gpu_caches
         room = engine.window_room[0] if room is None else room
-        sizes = (cache.leaf.paged(work, engine.block, room) * cache.copies for cache in caches)
+        sizes = (cache.leaf.paged(work, engine.block, room) * (cache.copies + cache.padding) for cache in caches)
         return [
             (cache, _bytes(size * engine.bits_cached(cache.leaf))) for cache, size in zip(caches, sizes, strict=True)
         ]
@@ -171,6 +176,22 @@ class RankBytes:
             stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
             alive[tokens, decoding] = most + stream
         return _bytes(ceil(alive[tokens, decoding] * self.engine.activation_bits))
+
+
+def _padded_groups(caching: list[tuple[Entry, Held]]) -> list[tuple[Entry, Held]]:
+    """Caches with the layers that vLLM adds to those with one window: its groups have equally many, as many as have the
+    rarest window, or the most frequent one if that is in less than half as many again (v1/core/kv_cache_utils.py)."""
+    layers: Counter[Num | None] = Counter()
+    for _, cache in caching:
+        if cache.leaf.cache_kind == "tokens":
+            layers[cache.leaf.max_keys] += cache.copies
+    least, most = min(layers.values(), default=1), max(layers.values(), default=1)
+    size = most if 2 * most < 3 * least else least
+    padded = []
+    for entry, cache in caching:
+        missing = -layers.pop(cache.leaf.max_keys, 0) % size if cache.leaf.cache_kind == "tokens" else 0
+        padded.append((entry, cache._replace(padding=missing)))
+    return padded
 
 
 def towers_bytes(model: Model, engine: EngineConfig, tp: int, stage: int) -> int:

@@ -73,7 +73,7 @@ def test_every_preset_inherits() -> None:
 @pytest.mark.slow
 def test_configs_that_transformers_makes_by_itself_inherit(draw: Random) -> None:
     """Each of their classes that is read; a tenth of the types, drawn by the seed. What is not read is refused, and
-    of the towers that wholes have beside a language model the reference has no modules. Voxtral's takes no primes."""
+    the reference has no modules for the towers of multimodal models. Voxtral's takes no primes."""
     transformers = pytest.importorskip("transformers")
     kinds = [*draw.sample(sorted(transformers.CONFIG_MAPPING), 45), "voxtral"]
     lacking = [

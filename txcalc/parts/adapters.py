@@ -122,7 +122,7 @@ def freeze(
 
 
 def around(children: Iterable[Child]) -> Iterator[Child]:
-    """Freezes what surrounds the layers; no gradient reaches what precedes them."""
+    """The children with everything outside the layers frozen; no gradient reaches the embedding."""
     for child in children:
         if child.duty == "layer":
             yield child
@@ -135,7 +135,7 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
 def kept_input(
     width: Num, inputs: list[KeptInput], before: tuple[KeptInput, ...]
 ) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
-    """How an adapter saves its input: as the first unsaved tensor of that width would be; and the others."""
+    """How an adapter saves its input: as the first unsaved tensor of that width says; and the tensors still unsaved."""
     for i, reading in enumerate(inputs):
         if _same(reading.width, width):
             return reading.keeps, [*inputs[:i], *inputs[i + 1 :]], before

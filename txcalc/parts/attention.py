@@ -65,8 +65,8 @@ class Attention(Composite):
     biases        projections that have a bias
     query_norm    between projection and rotation, as `key_norm`
     position      projects the sinusoids of relative positions (Transformer-XL, arXiv 1901.02860, section 3.3): one new
-                  distance per new token, in every sequence; those of the past depend on no input and are kept like a
-                  table, outside the cache. Code that shares them over the batch multiplies B times less
+                  distance per new token and sequence; earlier ones depend on no input and are stored like a table,
+                  outside the cache. Code that shares them over the batch has 1/B of these FLOPs
     gate          an output gate, whose logits `g` projects from the input
     tied_kv       v is k's projection, before norm and rotation (Gemma-4)
     lender        shared KV: the layer group whose last layer provides keys and values; this one projects queries only
@@ -96,7 +96,7 @@ class Attention(Composite):
     # A relative-bias table of this layer's own.
     relative_bias: RelativeBias | None = None
     value_scale: float | None = None
-    # A dynamic mask from the values; its projection has a bias where theirs has.
+    # A dynamic mask computed from the values; its projection has a bias where v has one.
     mask: DynamicMask | None = None
     # Width of the encoder's output, where it differs from this stack's.
     d_memory: Num | None = None
@@ -104,7 +104,7 @@ class Attention(Composite):
     direct: bool = False
     # Groups of the grouped projections q, k, v and o (SqueezeBERT, arXiv 2006.11316).
     groups: tuple[Num, ...] | None = None
-    # On one rank: gather heads for norms over all of them; joins the statistics of `inner_norm`.
+    # On one rank: gather heads for norms over all of them; sums the statistics of `inner_norm`.
     query_gather: AllGather | None = None
     key_gather: AllGather | None = None
     inner_join: AllReduce | None = None
@@ -172,7 +172,7 @@ class Attention(Composite):
         if self.direct:
             ways.cannot_split("attention without o")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
-        turned = heads if self.lender else heads + groups
+        rotated_heads = heads if self.lender else heads + groups
         if type(self.core) is DifferentialCore:
             ways.split("pairs of n_heads", exact_div(self.n_heads, 2))
         return replace(
@@ -183,7 +183,7 @@ class Attention(Composite):
             query_norm=ways.head_norm(self.query_norm, self.n_heads, heads),
             key_norm=ways.head_norm(self.key_norm, self.n_kv_heads, groups),
             value_norm=ways.head_norm(self.value_norm, self.n_kv_heads, groups),
-            rotary=self.rotary and replace(self.rotary, heads=turned),
+            rotary=self.rotary and replace(self.rotary, heads=rotated_heads),
             core=replace(self.core, n_heads=heads, n_kv_heads=groups),
             position=self.position
             and replace(self.position, d_out=ways.split("n_heads · d_head", self.position.d_out)),
@@ -250,8 +250,8 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         return self._multi_head(place, Cross(), d_memory=memory)
 
     @abstractmethod
-    def _span(self, both: bool) -> Span:
-        """The span of keys; `both`: bidirectional."""
+    def _span(self, bidirectional: bool) -> Span:
+        """The span of keys."""
 
     def _multi_head(self, place: Place, span: Span, **fields: Any) -> Attention:
         places, norm = place.positions, place.norm
@@ -260,8 +260,8 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         lender = None if cross else self.kv_from
         value = width if self.d_v is None else self.d_v
         distances = places.form == "relative-projection" and not cross
-        turned = heads + groups if lender is None else heads
-        rotary = None if cross else places.rotary(turned, width, partly=True, paired=True)
+        rotated_heads = heads + groups if lender is None else heads
+        rotary = None if cross else places.rotary(rotated_heads, width, partly=True, paired=True)
         query_norm, key_norm = self._norms(norm)
         core, value_norm = self._core(span, places, value), None
         if self.tied_kv:  # a norm of K saves what V is; without one they are one tensor, unless K is rotated
@@ -328,9 +328,8 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
 
     def _inner_norm(self, norm: NormOptions, value: Num) -> Norm | None:
         """Over all heads, before o."""
-        if not self.inner_norm:
-            return None
-        return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
+        inner = norm.over(product((self.n_heads, value)))
+        return replace(inner, fused=self.gate == "none") if self.inner_norm else None
 
 
 class WindowedAttention(AttentionOptions, forms="window"):
@@ -346,11 +345,12 @@ class WindowedAttention(AttentionOptions, forms="window"):
         if self.chunked and self.window is None:
             yield Conflict("chunked", "false without a window")
 
-    def _span(self, both: bool) -> Span:
+    def _span(self, bidirectional: bool) -> Span:
         if self.window is None:
-            return Full() if both else Causal()
-        kind = (SeparateWindows if self.chunked else CentredWindow) if both else Chunks if self.chunked else Window
-        return kind(window=self.window)
+            return Full() if bidirectional else Causal()
+        if bidirectional:
+            return SeparateWindows(window=self.window) if self.chunked else CentredWindow(window=self.window)
+        return Chunks(window=self.window) if self.chunked else Window(window=self.window)
 
 
 class SquareAttention(AttentionOptions, forms="side"):
@@ -364,7 +364,7 @@ class SquareAttention(AttentionOptions, forms="side"):
     )
     cell: Num = key(size, 1, "patches per side of the squares that the projector merges")
 
-    def _span(self, both: bool) -> Span:
+    def _span(self, bidirectional: bool) -> Span:
         return SquareWindows(side=self.side, cell=self.cell)
 
 
@@ -380,7 +380,7 @@ class BlockAttention(AttentionOptions, forms="block"):
     )
     random_blocks: Num = key(count, 3, "random blocks per block")
 
-    def _span(self, both: bool) -> Span:
+    def _span(self, bidirectional: bool) -> Span:
         return SparseBlocks(block=self.block, random=self.random_blocks)
 
 
@@ -398,7 +398,7 @@ class MaskedAttention(AttentionOptions, forms="keep"):
             if getattr(self, name):
                 yield Conflict(name, "none with a dynamic mask")
 
-    def _span(self, both: bool) -> Span:
+    def _span(self, bidirectional: bool) -> Span:
         return Selected(top_k=self.keep)
 
 

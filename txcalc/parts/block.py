@@ -45,9 +45,8 @@ class Branch(NamedTuple):
 
 class Laurel(Composite):
     """LAuReL: x + norm(right(left(x))), a learned low-rank residual parallel to a block's first branch, on its normed
-    input. The branch, this and the stream are divided by √2.
+    input. The sum of stream, branch and this residual is divided by √2.
 
-    What it adds and the branch are both divided by √2 with the stream.
     Source   Menghani et al. 2024 (arXiv 2411.07501), section 3.2
     """
 

@@ -28,7 +28,7 @@ from txcalc.parts.place import Mechanism, Place
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
 STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # cached vectors: an LSTM's cell state and output
-BIASES = (False, False), (True, False), (True, True)  # of the products with token and state, by their number
+BIASES = (False, False), (True, False), (True, True)  # whether the products with token and state have one, by number
 # FLOPs per unit: sums of both products, activations, and the new state.
 UNIT = {
     "lstm": 4 + 3 * COST["sigmoid"] + 2 * COST["tanh"] + 4,  # f·c + i·g, o·tanh(c)

@@ -20,7 +20,7 @@ from txcalc.parts.taps import short_memory
 class DeltaRule(Recurrence):
     """The delta rule: S ← a·S (gated), then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
-    `decays`: of a, per head; None: a = 1, nothing decays.
+    `decays`: values of a per head; None: a = 1, without decay.
     `signed`: β ranges from 0 to 2 instead of 1, so eigenvalues may be negative (Grazzi et al. 2024, arXiv 2411.12537).
 
     Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
@@ -79,8 +79,8 @@ class DeltaNet(Composite):
     """A delta rule between projections: q, k and v through a short convolution, a norm per head of the output, and an
     output gate, if any.
 
-    `decay`: one per "head", one per "channel" of its keys, or "none". `rank`: low-rank projections to decays and
-    gate; None: direct ones, as the gate's with `whole_gate`.
+    `decay`: one per "head", one per "channel" of its keys, or "none". `rank`: that of the low-rank projections to
+    decays and gate; None: full-rank ones. `whole_gate`: the gate's has full rank.
 
     Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692); Yang et al. 2024
              (arXiv 2406.06484), section 3.3

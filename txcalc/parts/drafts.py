@@ -20,7 +20,7 @@ from txcalc.parts.spans import Causal
 
 class Features(Composite):
     """fc([norm(f); norm(e)]): the input of a draft's residual stream, from hidden states f of the target model and,
-    `embedded`, the token embedding e.
+    with `embedded`, the token embedding e.
 
     Shapes   f (B, T, number · width), e (B, T, D), the stream (B, T, D)
     Source   EAGLE (arXiv 2401.15077), section 4.1; EAGLE-3 (arXiv 2503.01840), section 3.1; with norms DeepSeek-V3

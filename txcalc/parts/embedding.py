@@ -60,13 +60,12 @@ class Patches(Leaf):
 
 
 class Embedding(Composite):
-    """What turns ids, patches or sound into the stack's input.
+    """A stack's input from token ids, image patches or audio features.
 
-    `positions` and `types` are tables added to the tokens, `tables` others, each with how often it is read for a token
-    (LayoutLM's of places on a page, TAPAS's of rows and columns); `fixed` is a sinusoid added, without weights; `rank`
-    tables (ALBERT) are projected to the model's width, all that is added together, or, `early`, the tokens before
-    anything is added (OPT); a `scale` multiplies (Transformer 2017, Gemma). `mask_token` stands in for patches that are
-    hidden in training, and does nothing here.
+    `positions` and `types` are tables whose rows are added to the token embeddings; `tables` are further ones, each
+    with its reads per token (LayoutLM's coordinates on a page, TAPAS's rows and columns). `fixed` adds sinusoids.
+    `projection` maps narrower tables to d_model: their sum (ALBERT), or with `early` the tokens before anything is
+    added (OPT). `scale` multiplies (Transformer 2017, Gemma). `mask_token` replaces masked patches in training only.
     """
 
     width: Num
@@ -84,7 +83,7 @@ class Embedding(Composite):
     mask_token: Vector | None = None
     early: bool = False
     tables: tuple[tuple[Lookup, Any], ...] = ()
-    # Of one rank's share: rows that other ranks found.
+    # On one rank: collects rows of the table that other ranks hold.
     join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
@@ -98,7 +97,7 @@ class Embedding(Composite):
             yield Child("patches", self.patches, on=on, gradient="weights")
         yield from optional("class_token", self.class_token)
         yield from optional("mask_token", self.mask_token)
-        gradient: Gradient = "weights"  # the first reads sound
+        gradient: Gradient = "weights"  # the first reads audio features, which need no gradient
         for i, convolution in enumerate(self.convolutions):
             before = _before_strides(self.convolutions[i + 1 :])
             yield Child(f"conv{i + 1}", convolution, on=before, kind="other", gradient=gradient)
@@ -124,13 +123,13 @@ class Embedding(Composite):
 
     @property
     def adds(self) -> bool:
-        """Whether more is done to the tokens than to scale them."""
+        """Whether anything but a scale is applied to the token embeddings."""
         plain = self.positions is None and self.fixed is None and self.types is None and self.norm is None
         return not (plain and self.projection is None and not self.tables)
 
     def shard(self, ways: Ways) -> Embedding:
-        """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated. Where it adds something
-        to the tokens, every rank does so at all positions, and takes its share of them behind.
+        """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated. Additions to the token
+        embeddings run on every rank at all positions; with sequence parallelism each then takes its own positions.
 
         Source   Megatron-LM 019eddbb, core/models/common/embeddings/language_model_embedding.py, forward
         """

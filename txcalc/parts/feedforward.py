@@ -128,8 +128,8 @@ class Experts(Composite):
 
     A token's FLOPs are those of the router, k experts and the shared ones; the parameters are all of them.
 
-    latent        the routed experts work on a latent, between a shared projection down and one back up; router and
-                  shared experts do not
+    latent        width that all routed experts read and write, between a shared down- and up-projection; router and
+                  shared experts read d_model
     router_norm   the router's own norm, where the experts read `norm` of the same input
     scales        learned factors of the experts' weights (Gemma-4)
     correction    added to the scores to choose experts, where it is stored as a parameter; its gradient is 0
@@ -146,12 +146,12 @@ class Experts(Composite):
     shared_gate: Linear | None = None
     # Number of shared experts, whose joint width is `shared.d_ff`: only described.
     n_shared: Num = 0
-    # How scores become expert weights, and the groups that the choice is narrowed to: costs nothing.
+    # How scores become expert weights, and the groups of experts that routing is limited to: no cost.
     scoring: str = "softmax"
     scale: float = 1
     n_groups: Num = 1
     top_groups: Num = 1
-    # Width of the latent of the routed experts; None: d_model.
+    # None: d_model.
     latent: Num | None = None
     router_norm: Norm | None = None
     router_scale: float | None = None

@@ -143,7 +143,7 @@ def pieces(value: object) -> list[Raw]:
                absent: T
     keys       keys attended to, the same of S = past + T, or "batch": every sequence of the batch
     shared     runs once for all sequences
-    times      copies with weights of their own; `runs` is how often each runs, 0 where it is only held
+    times      copies with weights of their own; `runs` is how often each runs, 0 where it is only stored
     least      shortest text in tokens for which this holds
     kind       what it counts as
     """
@@ -177,18 +177,18 @@ def _piece(piece: Table) -> Raw:
     for name, number in zip(names, leaf["sizes"], strict=True):
         if name in (divided or ()) and not divides(leaf["groups"], number):
             raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
-    if at not in (None, "source") and not _somewhere(at):
+    if at not in (None, "source") and not _valid_positions(at):
         raise Wrong(
             "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m from 1, b from 1 where a is 0"
         )
     each = form == "scores" and keys == "batch" and at is None
-    if (form in KEYED) != (keys is not None) or not (keys is None or each or _somewhere(keys)):
+    if (form in KEYED) != (keys is not None) or not (keys is None or each or _valid_positions(keys)):
         named = " or ".join(map(repr, KEYED))
         raise Wrong(f"[a, b, c] as keys of a piece {named}, whole numbers as in at, or 'batch' of scores without at")
     return leaf
 
 
-def _somewhere(at: object) -> bool:
+def _valid_positions(at: object) -> bool:
     """Whether m·⌈(a·T + b)/c⌉ is a valid number of positions for some T."""
     if not isinstance(at, list) or len(at) not in (3, 4) or not all(type(number) is int for number in at):
         return False

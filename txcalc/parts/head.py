@@ -86,15 +86,15 @@ class Head(Composite):
 
 
 class HeadInputs(NamedTuple):
-    """The context of a head: width and role of its stack, vocabulary, norms and embedding; `usual`: the activation of
-    the first layer's feed-forward; `reader`: its attention pool."""
+    """The context of a head: width and role of its stack, vocabulary, norms and embedding; `activation`: that of the
+    first layer's feed-forward; `reader`: its attention pool."""
 
     d_model: Num
     vocab: Num | None
     role: str
     norm: NormOptions
     embedding: EmbeddingOptions
-    usual: str
+    activation: str
     reader: AttentionPool | None
 
 
@@ -194,7 +194,7 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
         if self.plain:
             return _head(Linear(d_in=at.d_model, d_out=at.vocab, bias=self.bias, tied=self.tied))
         inner = at.d_model if self.rank is None else self.rank
-        form = at.usual if self.activation is None else self.activation
+        form = at.activation if self.activation is None else self.activation
         activation = Activation(width=inner, form=form, gated=False)
         return _head(
             Linear(d_in=inner, d_out=at.vocab, bias=True, tied=self.tied),
@@ -274,7 +274,7 @@ class NoHead(PooledHead, forms="none"):
 
 
 def _head(projection: Linear | None, **fields: Any) -> Head:
-    """A projection of every position, bare but for what is given."""
+    """A head at every position, with only the given fields."""
     bare = {"transform": None, "activation": None, "norm": None, "single_position": False}
     return Head(projection=projection, **{**bare, **fields})
 

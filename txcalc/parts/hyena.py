@@ -81,8 +81,8 @@ class LongConvolution(Leaf):
 
 
 class ModalConvolution(Recurrence):
-    """The same with modal filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r per channel, which have a
-    recurrent state: s ← p·s + u, y = Re Σ r·s + D·u.
+    """A long convolution with modal filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r per channel, which
+    have a recurrent state: s ← p·s + u, y = Re Σ r·s + D·u.
 
     Shapes   u and y (B, T, C), poles and residues (C, N, 2), D (C), the state (B, C, N, 2)
     Unit     FLOPs under other. In a decode step, and of all tokens without `fft`: 11 per channel, pole and token (6 for
@@ -190,8 +190,6 @@ class Hyena(Composite):
     """x₁·(h ∗ (x₂·v)) between projections, after a short convolution of all three: the Hyena operator of order 2.
 
     `filter`: the network that makes the filters; None where `long` has its own.
-
-    `filter`: the network that makes the filters; None where `long` has its own.
     Source   Poli et al. 2023 (arXiv 2302.10866), definition 3.1; StripedHyena's published code for modal filters
     """
 
@@ -237,7 +235,7 @@ class HyenaOptions(Mechanism, section="hyena"):
             yield Conflict("form", f"{' or '.join(map(repr, forms))} with states = {self.states}")
 
     def build(self, place: Place) -> Hyena:
-        width, fft = place.d_model, self.form in ("fft",)
+        width, fft = place.d_model, self.form == "fft"
         if absent(self.states):
             filter_ = ImplicitFilter(features=self.features, width=self.width, layers=self.layers, channels=width)
             long = LongConvolution(width=width, fft=fft)

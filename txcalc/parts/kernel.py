@@ -93,8 +93,8 @@ class Executed(FrozenStruct):
 
     @property
     def of_all(self) -> str:
-        """What it takes of all its channels or heads together, so that shares of them, as tp makes, have other values;
-        "": nothing."""
+        """What it computes over all of its channels or heads, so that tp's shares have other values, in words; "":
+        nothing."""
         return ""
 
     def rows_kept(self, work: Workload) -> Num:

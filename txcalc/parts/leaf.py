@@ -14,8 +14,8 @@ from txcalc.parts.kernel import Executed
 from txcalc.parts.options import Table
 from txcalc.parts.work import NO_CACHE, Cache, Operation, Transfer, Weight, Workload
 
-# What planners need to know a leaf as: a product with its weights; a lookup table; a norm; an activation; an attention
-# core; a scorer that selects keys; a collective; anything else.
+# How planners treat a leaf: a product with its weights; a lookup table; a norm; an activation; an attention core; a
+# scorer that selects keys; a collective; anything else.
 Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
 
 
@@ -47,7 +47,7 @@ class Leaf(Executed):
         return ()
 
     def initial_value(self, weight: str) -> str:
-        """What a tensor of it begins with: zero, one or normal; "own": a rule of its own."""
+        """The initial value of one of its tensors: zero, one or normal; "own": a rule of its own."""
         return self.initial_values.get(weight, "own")
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -74,7 +74,7 @@ class Leaf(Executed):
 
     @property
     def columns(self) -> Num | None:
-        """Numbers per row of its result; None: it has no one width."""
+        """The width of its result; None: it has several, or none."""
         return getattr(self, "width", getattr(self, "d_out", None))
 
     @property
@@ -210,7 +210,7 @@ class Recurrence(Leaf):
 
 
 class RecurrentState(Recurrence):
-    """A state of `elements`, whatever computes with it.
+    """A recurrent state of `elements`, without the operations that use it.
 
     Unit     elements of one sequence's state; no FLOPs
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4: a matrix per head, and the last position

@@ -108,7 +108,7 @@ class GroupedLinear(Leaf):
 
     Shapes   x (B, T, groups·d_in), W (groups·d_out, d_in), y (B, T, groups·d_out)
     Unit     FLOPs, two per multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 per output, under other
-    Kept     x, as of `Linear`
+    Kept     x, as in `Linear`
     Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution with one tap
     """
 

@@ -53,7 +53,7 @@ class Root(Composite):
 
     @property
     def single_stack(self) -> Stack | None:
-        """The stack, if it is nothing else."""
+        """Its stack, if it consists of one alone."""
         return None
 
     def with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
@@ -185,7 +185,7 @@ class Stack(Root):
     # On one pipeline stage: transfers of the residual stream from the previous and to the next stage.
     receive: Collective | None = None
     send: Collective | None = None
-    # Their number: of interleaved stages one per piece.
+    # Number of these transfers: one per chunk of an interleaved stage.
     receives: Num = 1
     sends: Num = 1
     # Weights outside the layers are frozen: the layers have adapters. The input of the layers gets a gradient all the

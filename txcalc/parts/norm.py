@@ -63,7 +63,7 @@ class Norm(Leaf):
         return () if self.borrowed else self.all_weights
 
     def initial_value(self, weight: str) -> str:
-        """1, or what makes it 1."""
+        """One; zero for a weight to which 1 is added."""
         return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
 
     @cached_property
@@ -88,8 +88,8 @@ class Norm(Leaf):
         return 1 if self.per_group else self.groups
 
     def statistics(self, work: Workload) -> Num:
-        """Of a LayerNorm with weights of each group a deviation alone: no kernel has such, and its centred input is
-        kept."""
+        """One number per row of a LayerNorm with weights per group, which has no fused kernel: the deviation of the
+        centred input."""
         rows = work.positions * self.groups
         return rows if self.form == "rms" or self.per_group else 2 * rows
 
@@ -138,9 +138,9 @@ class NormOptions(Options, section="norm"):
         if self.after and self.place != "pre":
             yield Conflict("after", "none unless place = 'pre'", "the others have norms after every part")
 
-    def epsilon_or(self, usual: float) -> float:
+    def epsilon_or(self, default: float) -> float:
         """The epsilon, or the given default."""
-        return usual if self.eps is None else self.eps
+        return default if self.eps is None else self.eps
 
     @property
     def parallel_parts(self) -> tuple[str, ...]:

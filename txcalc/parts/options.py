@@ -18,7 +18,7 @@ from txcalc.num import Num, divides, exact_div, exceeds
 
 MAX_SIZE = 10**9
 Table = Mapping[str, Any]  # a table of a description
-Raw = dict[str, Any]  # one that is being written
+Raw = dict[str, Any]  # a table under construction
 Made = TypeVar("Made", bound=Struct)
 
 
@@ -351,7 +351,7 @@ class Options(ABC):
 
     @classmethod
     def of(cls, table: Table) -> Self:
-        """The options of a checked table, with what it says for other forms."""
+        """The options of a checked table, whose keys for other forms are kept."""
         return cls.chosen(table).filled(table)
 
     @classmethod
@@ -369,7 +369,7 @@ class Options(ABC):
         return {name.rstrip("_"): value for name, value in vars(self).items()}
 
     def get(self, key: str, default: object = None) -> Any:
-        """The value of a key that not every form has, or that is said for another form."""
+        """The value of a key that not every form has, or that the table gives for another form."""
         return getattr(self, f"{key}_" if f"{key}_" in self.declared else key, default)
 
     @property

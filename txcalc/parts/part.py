@@ -43,13 +43,13 @@ __all__ = [
 
 Gradient = Literal["both", "weights", "input", "none"]
 
-# A child's role in its parent, for those who ask. layer: one of a stack's layers; encoder, decoder: a half of a model;
+# A child's role in its parent. layer: one of a stack's layers; encoder, decoder: a half of a model;
 # tokens, positions, types: what the rows of a table are; expert; reads: a projection that reads the residual stream;
 # writes: the last projection of a branch; steps: the projection to a mixer's step sizes; pools: a pooling of keys;
 # latent: the norm of a latent; weighs: the head weights of an index; widens: the projection back from the experts'
 # latent; base, adapts: an adapter's frozen layer and its first factor; logits: the product that gives them, and the
-# collective that joins them; shares: the collective that gathers what ranks made of shares of the tokens all have;
-# statistics: that which sums a norm's, in fp32; heads: that which gathers all for a norm over them.
+# collective that joins them; shares: the collective that gathers the ranks' results for their shares of the tokens;
+# statistics: the all-reduce of a norm's, in fp32; heads: the all-gather of all heads for a norm over them.
 Duty = Literal[
     "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
     "latent", "weighs", "widens", "base", "adapts", "logits", "shares", "statistics", "heads",

@@ -119,7 +119,7 @@ class PositionsOptions(Options, section="positions"):
         return None
 
 
-class UnsaidPositions(PositionsOptions, forms="sinusoidal none"):
+class PlainPositions(PositionsOptions, forms="sinusoidal none"):
     """Sinusoidal positions, or none."""
 
 
@@ -185,8 +185,8 @@ class RelativePositions(PositionsOptions, forms="relative"):
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.side is not None:
-            for name, usual in (("buckets", 32), ("distance", 128)):
-                if getattr(self, name) != usual:
+            for name, default in (("buckets", 32), ("distance", 128)):
+                if getattr(self, name) != default:
                     yield Conflict(name, f"none with side = {self.side}, which implies it")
 
     def table_of(self, positions: Num | None) -> Num | None:

@@ -80,7 +80,7 @@ def steps_of(value: object) -> list[Table]:
     if not isinstance(value, list) or not all(isinstance(step, Mapping) for step in value):
         raise Wrong("a list of tables, one per step")
     for step in value:
-        name = _does(step)
+        name = _kind_of(step)
         if not name:
             raise Wrong(f"tables that have one of {', '.join(STEPS)} and its keys alone")
         checks = {**STEPS[name][2], name: STEPS[name][0]}
@@ -89,7 +89,7 @@ def steps_of(value: object) -> list[Table]:
     return value
 
 
-def _does(step: Table) -> str:
+def _kind_of(step: Table) -> str:
     """The kind of a step: the one of its keys to which the others belong; "": none."""
     return next((name for name in step if name in STEPS and {*step} - {name} <= {*STEPS[name][2]}), "")
 
@@ -112,7 +112,7 @@ def projector(width: Num, steps: Sequence[Table]) -> Projector:
     """The projector of these steps, on an input of this width. Errors: `ValueError` where a number does not divide."""
     results: list[tuple[str, StepResult]] = []
     for step in steps:
-        name = _does(step)
+        name = _kind_of(step)
         result = STEPS[name][1](width, step[name], **{k: v for k, v in step.items() if k != name})
         number = 1 + sum(other.rstrip("0123456789") == name for other, _ in results)
         results.append((name if number == 1 else f"{name}{number}", result))

@@ -229,25 +229,25 @@ class Ways:
 
     def groups(self, name: str, number: Num) -> Num:
         """number / tp of groups; 1, replicated, where there are fewer groups than ranks."""
-        there = self.value(number)
-        if there % self.ranks == 0:
+        groups = self.value(number)
+        if groups % self.ranks == 0:
             return self._divided(number, self.tp)
-        if self.ranks % there == 0:
-            self.note(f"{name} = {there:,} is less than tp = {self.ranks}: {self.ranks // there} ranks hold each")
+        if self.ranks % groups == 0:
+            self.note(f"{name} = {groups:,} is less than tp = {self.ranks}: {self.ranks // groups} ranks hold each")
         else:
-            self.fault("tp", self.ranks, f"a divisor of {name} = {there:,}, or a multiple of it")
+            self.fault("tp", self.ranks, f"a divisor of {name} = {groups:,}, or a multiple of it")
         return 1
 
     def rows(self, number: Num, classes: bool = False) -> Num:
         """The rows of a vocabulary (or of classes, never padded beyond tp) on one rank, rounded up."""
         pads = min(1, self.pads) if classes else self.pads
-        there, multiple = self.value(number), self.ranks * max(1, pads)
-        if there % multiple == 0:
+        rows, multiple = self.value(number), self.ranks * max(1, pads)
+        if rows % multiple == 0:
             return exact_div(number, self.tp)
-        padded = f"is padded to {ceil_div(there, multiple) * multiple:,}, a multiple of"
+        padded = f"is padded to {ceil_div(rows, multiple) * multiple:,}, a multiple of"
         rule = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
         named = "the number of classes" if classes else "V"
-        self._notes[f"{named} = {there:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
+        self._notes[f"{named} = {rows:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Num) -> Num:
@@ -263,14 +263,14 @@ class Ways:
 
     def head_norm(self, norm: Any, number: Num, local_heads: Num) -> Any:
         """A per-head norm of `number` heads with `local_heads` of them on a rank; a norm over all heads stays whole."""
-        return replace(norm, groups=local_heads) if norm and self._of_each(norm, number) else norm
+        return replace(norm, groups=local_heads) if norm and self._per_head(norm, number) else norm
 
-    def _of_each(self, norm: Any, number: Num) -> bool:
+    def _per_head(self, norm: Any, number: Num) -> bool:
         return bool(self.value(norm.groups) == self.value(number))
 
     def keeping(self, norm: Any) -> Any:
-        """A norm of a branch's own input: where that is gathered for it, or is the rank's share of the tokens that it
-        sends to experts, no norm of the stream has saved the same."""
+        """A norm of a branch's own input, which it saves if no norm of the stream has saved that tensor: one gathered
+        for the branch, or the rank's share of the tokens sent to experts."""
         keeps = not self.sp and self.ranks > 1 if self.exchanges else self.gathers_each
         return replace(norm, keeps=True) if norm and keeps else norm
 
@@ -314,7 +314,7 @@ class Ways:
 
     def norm_gather(self, norm: object, number: Num, width: Num) -> AllGather | None:
         """All-gather of `number` heads of a width, for a norm over all of them."""
-        return self.all_gather(number * width) if norm and not self._of_each(norm, number) else None
+        return self.all_gather(number * width) if norm and not self._per_head(norm, number) else None
 
     def branches(self, branches: tuple[Any, ...], width: Num, parallel: bool) -> tuple[Any, ...]:
         """A block's branches on one rank, each joined by itself; parallel ones are joined once."""
@@ -362,19 +362,19 @@ class Ways:
         gather = None if self.sp or not back else self.all_gather(width)
         return (*back, ("gather", gather)) if gather else back
 
-    def _exchange(self, name: str, width: Num, top_k: Num, there: bool) -> Named:
+    def _exchange(self, name: str, width: Num, top_k: Num, outward: bool) -> Named:
         if not self.exchanges:
             return ()
         axis = Axis("ep", self.ep)
-        exchange = AllToAll(width=width, axis=axis, sharers=self.tp, choices=top_k, narrow=there, copies=self.copies)
+        exchange = AllToAll(width=width, axis=axis, sharers=self.tp, choices=top_k, narrow=outward, copies=self.copies)
         moved = ((name, exchange),) if self.value(self.ep) > 1 else ()
         if self.value(self.etp) == 1:
             return moved
         # Tokens that arrived at one of the etp ranks, which all of them need.
         reached = top_k if self.copies else self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
         share, axis = ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
-        every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
-        return *moved, (f"{name}_{'gather' if there else 'scatter'}", every)
+        every = AllGather(width=share, axis=axis) if outward else ReduceScatter(width=share, axis=axis)
+        return *moved, (f"{name}_{'gather' if outward else 'scatter'}", every)
 
     def shared_gather(self, width: Num) -> AllGather | None:
         """Gathers the input of the shared experts, where routed experts take each rank's positions as they are."""

@@ -60,7 +60,6 @@ class SharedBlock(Composite):
         yield Child("out", Linear(d_in=d, d_out=d, bias=False))
 
     def _adapter(self, name: str, rank: Num, d_in: Num, d_out: Num, kind: str) -> Iterator[Child]:
-        """A low-rank adapter on a projection."""
         yield Child(f"{name}_down", Linear(d_in=d_in, d_out=rank, bias=False, keeps="no"), kind=kind)
         yield Child(f"{name}_up", Linear(d_in=rank, d_out=d_out, bias=False), kind=kind)
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)

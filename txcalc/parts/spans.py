@@ -77,8 +77,8 @@ class Span(FrozenStruct):
         return (work,)
 
     def grid(self, work: Workload) -> tuple[Num, Num] | None:
-        """(rows, columns) of the picture that this many positions are taken for, in merged cells; None: it does not
-        matter."""
+        """(rows, columns), in merged cells, of the picture assumed for this number of positions; None: the cost does
+        not depend on it."""
         return None
 
     def visible(self, work: Workload) -> Num:

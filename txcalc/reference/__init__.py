@@ -76,7 +76,7 @@ def stack(root: Composite) -> StackPart:
     if isinstance(root, FixedLength):
         return root.stack
     if not isinstance(root, StackPart):
-        raise InputError("reference", ["has no modules of the towers that wholes have beside a language model"])
+        raise InputError("reference", ["has no modules for the towers of multimodal models"])
     return root
 
 
@@ -121,4 +121,4 @@ def _random_images(vision: VisionOptions, batch: int, device: str | torch.device
     return torch.randn(batch, vision.channels, side, side, device=device)
 
 
-__all__ = ["CacheTensors", "Mode", "build", "cut", "inputs", "mode", "modules", "stack", "tracing"]
+__all__ = ["CacheTensors", "Mode", "build", "inputs", "mode", "modules", "stack", "tracing", "truncate"]

@@ -43,19 +43,19 @@ class Core(Cached):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, run: Run, bias: Tensor | None = None, sinks: Tensor | None = None
     ) -> Tensor:
-        """y (B, T, h·d_v) of q (B, T, h, d), k (B, S, h_kv, d), v (B, S, h_kv, d_v) and what is added to the scores:
-        `bias` (…, h, T, S). A soft cap or a sink has no fused form."""
+        """y (B, T, h·d_v) of q (B, T, h, d), k (B, S, h_kv, d), v (B, S, h_kv, d_v) and `bias` (…, h, T, S), which is
+        added to the scores. A soft cap or a sink has no fused form."""
         groups = k.shape[2]
         fused = not current().explicit and self.softcap is None and sinks is None
         plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own causal mask
         single_query = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees the whole cache
-        hides = (self.causal or self.window is not None) and not (plain or single_query)
-        under = not fused or (current().grouped and (hides or bias is not None))
+        masked = (self.causal or self.window is not None) and not (plain or single_query)
+        stacked = not fused or (current().grouped and (masked or bias is not None))
         # Queries that share a key and value, stacked as rows. (A quotient of symbols would be a floor.)
-        group = q.unflatten(2, (groups, -1)).shape[3] if under else 1
-        if bias is not None and under:
+        group = q.unflatten(2, (groups, -1)).shape[3] if stacked else 1
+        if bias is not None and stacked:
             bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
-        if hides:
+        if masked:
             key = "mask", self.window, self.chunked, group
             mask = run.build_once(key, lambda: self.additive_mask(run, k.shape[1], q.dtype).repeat(group, 1))
             bias = mask if bias is None else bias + mask
@@ -79,10 +79,10 @@ class Core(Cached):
             column = sinks.unflatten(0, (groups, group, 1)).expand(-1, -1, run.positions.shape[0]).flatten(1)
             column = column.unsqueeze(-1).expand(scores.shape[0], -1, -1, -1)
             scores = torch.cat((scores, column.to(scores.dtype)), -1)
-        shares = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
+        probabilities = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
         if sinks is not None:
-            shares = shares[..., :-1]
-        y = torch.bmm(shares.flatten(0, 1), v).unflatten(0, (-1, groups)).unflatten(2, (group, -1))
+            probabilities = probabilities[..., :-1]
+        y = torch.bmm(probabilities.flatten(0, 1), v).unflatten(0, (-1, groups)).unflatten(2, (group, -1))
         return y.permute(0, 3, 1, 2, 4).flatten(2)
 
     def additive_mask(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
@@ -91,8 +91,8 @@ class Core(Cached):
         if self.window is None:
             hidden = offsets < 0
         elif self.causal:
-            reach = run.positions[:, None] % self.window if self.chunked else self.window - 1
-            hidden = (offsets < 0) | (offsets > reach)
+            max_offset = run.positions[:, None] % self.window if self.chunked else self.window - 1
+            hidden = (offsets < 0) | (offsets > max_offset)
         else:
             hidden = offsets.abs() >= self.window
         return torch.zeros_like(offsets, dtype=dtype).masked_fill(hidden, -math.inf)
@@ -274,8 +274,8 @@ class RelativeBias(nn.Module):
         back = back.clamp(min=0)
         exact = buckets // 2
         growth = torch.log(back.clamp(min=1).float() / exact) / math.log(self.distance / exact) * (buckets - exact)
-        far = (exact + growth.long()).clamp(max=buckets - 1)
-        return F.embedding(offset + torch.where(back < exact, back, far), self.weight).permute(2, 0, 1)
+        logarithmic = (exact + growth.long()).clamp(max=buckets - 1)
+        return F.embedding(offset + torch.where(back < exact, back, logarithmic), self.weight).permute(2, 0, 1)
 
     def _pairs(self, side: int, device: torch.device) -> Tensor:
         """The bucket of each pair of patches, row by row after the class token, which has the last three buckets."""
@@ -356,7 +356,7 @@ class Attention(nn.Module):
         return self.o(y if self.inner_norm is None else self.inner_norm(y))
 
     def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """(B, T, heads, d) of a projection, normed per head, or before by a norm as wide as the projection."""
+        """(B, T, heads, d) of a projection, normed per head, or first by one norm over the whole projection."""
         if norm is not None and norm.width != self.width:
             return norm(x).unflatten(-1, (-1, self.width))
         x = x.unflatten(-1, (-1, self.width))

@@ -34,21 +34,21 @@ class DeltaRule(Cached):
             self.A_log = like.parameter(part.n_heads)
             self.dt_bias = like.parameter(part.n_heads * part.decays)
         self.group, self.bound = part.n_heads // part.n_key_heads, part.bound
-        self.reach = 2 if part.signed else 1
+        self.max_beta = 2 if part.signed else 1
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor, run: Run) -> Tensor:
         q, k = (unit(side.float()).repeat_interleave(self.group, 2) for side in (q, k))
-        q, wide = q * q.shape[-1] ** -0.5, v.float()
+        q, value = q * q.shape[-1] ** -0.5, v.float()
         decay = None if decay is None else self._log_decay(decay.float()).unsqueeze(-1)
-        beta = self.reach * beta.float().sigmoid().unsqueeze(-1)
+        beta = self.max_beta * beta.float().sigmoid().unsqueeze(-1)
         cached = run.recall(self.place)
         state = cached[0] if cached else None
         if current().static:
-            update = k.unsqueeze(-1) * (beta * wide).unsqueeze(-2)
+            update = k.unsqueeze(-1) * (beta * value).unsqueeze(-2)
             states = sum_states(torch.zeros_like(update) if decay is None else decay, update, state)
             y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
         else:
-            y, state = self._scan(q, k, wide, None if decay is None else decay.exp(), beta, state)
+            y, state = self._scan(q, k, value, None if decay is None else decay.exp(), beta, state)
         run.keep(self.place, state)
         return y.to(v.dtype)
 

@@ -37,21 +37,21 @@ class DisentangledCore(nn.Module):
 
     def __init__(self, part: parts.DisentangledCore) -> None:
         super().__init__()
-        terms = part.c2p + part.p2c
-        self.scale = (part.d_head * (1 + terms)) ** -0.5 if part.scale is None else part.scale
+        self.scale = (part.d_head * (1 + part.c2p + part.p2c)) ** -0.5 if part.scale is None else part.scale
         self.reach, self.distance, self.clipped = part.reach, part.distance, part.clipped
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, k_far: Tensor | None, q_far: Tensor | None) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, *projected: Tensor | None) -> Tensor:
         """y (B, T, h·d) of q, k, v (B, T, h, d) and, if present, the distances' keys and queries (R, h, d)."""
+        c2p_keys, p2c_queries = projected
         q = q * self.scale
         scores = torch.bmm(_by_head(q), _by_head(k).mT).unflatten(0, (-1, q.shape[2]))
-        places = run.build_once(("distances", self.reach, self.distance), lambda: self._places(run))
-        if k_far is not None:
-            scores = scores + _products_by_head(q, k_far).gather(3, places.expand_as(scores))
-        if q_far is not None:
-            scores = scores + _products_by_head(k, q_far * self.scale).gather(3, places.mT.expand_as(scores)).mT
-        shares = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
-        return torch.bmm(shares.flatten(0, 1), _by_head(v)).unflatten(0, (-1, q.shape[2])).transpose(1, 2).flatten(2)
+        index = run.build_once(("distances", self.reach, self.distance), lambda: self._row_index(run))
+        if c2p_keys is not None:
+            scores = scores + _products_by_head(q, c2p_keys).gather(3, index.expand_as(scores))
+        if p2c_queries is not None:
+            scores = scores + _products_by_head(k, p2c_queries * self.scale).gather(3, index.mT.expand_as(scores)).mT
+        probs = scores.softmax(-1, dtype=torch.float32 if scores.dtype.itemsize < 4 else None).to(v.dtype)
+        return torch.bmm(probs.flatten(0, 1), _by_head(v)).unflatten(0, (-1, q.shape[2])).transpose(1, 2).flatten(2)
 
     def rows(self, tokens: int) -> slice:
         """The rows of the table that are projected."""
@@ -64,7 +64,7 @@ class DisentangledCore(nn.Module):
         tokens = int(tokens) if isinstance(tokens, Tensor) else tokens  # fvcore traces lengths as tensors
         return torch.sym_min(tokens, self.reach)
 
-    def _places(self, run: Run) -> Tensor:
+    def _row_index(self, run: Run) -> Tensor:
         """The row (T, T) of the distance i − j: the distance or its bucket, from the middle of the table."""
         tokens = run.positions.shape[0]
         offset, reach = distances(run, tokens), self._reach(tokens)
@@ -86,10 +86,10 @@ def _by_head(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(0, 1)
 
 
-def _products_by_head(x: Tensor, far: Tensor) -> Tensor:
+def _products_by_head(x: Tensor, projected: Tensor) -> Tensor:
     """x (B, T, h, d) times far (R, h, d): (B, h, T, R), one product per head for all sequences."""
     rows = x.permute(2, 0, 1, 3).flatten(1, 2)
-    return torch.bmm(rows, far.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
+    return torch.bmm(rows, projected.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
 
 
 def _projection(part: LinearPart | None, owner: Linear, like: TensorOptions) -> Linear | None:
@@ -117,8 +117,8 @@ class DisentangledAttention(nn.Module):
         q, k, v = (module(x).unflatten(-1, (-1, self.width)) for module in (self.q, self.k, self.v))
         assert run.distances is not None
         table = run.distances[self.core.rows(x.shape[1])]
-        far = [
+        projected = [
             None if module is None else module(table).unflatten(-1, (-1, self.width))
             for module in (self.distance_k, self.distance_q)
         ]
-        return self.o(self.core(q, k, v, run, *far))
+        return self.o(self.core(q, k, v, run, *projected))

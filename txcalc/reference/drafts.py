@@ -12,7 +12,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class Features(nn.Module):
-    """The stream (B, T, D) of another model's hidden states, here zeros, and the tokens' embedding (B, T, D)."""
+    """The stream (B, T, D) from another model's hidden states, here zeros, and the tokens' embedding (B, T, D)."""
 
     def __init__(self, part: parts.Features, like: TensorOptions) -> None:
         super().__init__()

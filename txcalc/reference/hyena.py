@@ -33,21 +33,17 @@ class LongConvolution(Cached):
             y = u * h
         else:
             points = 2 * u.shape[1]
-            wide, taps = (
-                tensor.to(torch.promote_types(tensor.dtype, torch.float32)) for tensor in (u, h)
-            )  # FFTs need float32
-            y = torch.fft.irfft(
-                torch.fft.rfft(wide, points, dim=1) * torch.fft.rfft(taps, points, dim=0), points, dim=1
-            )
-            y = y[:, : u.shape[1]].to(u.dtype)
+            signal, taps = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (u, h))  # FFTs need float32
+            spectrum = torch.fft.rfft(signal, points, dim=1) * torch.fft.rfft(taps, points, dim=0)
+            y = torch.fft.irfft(spectrum, points, dim=1)[:, : u.shape[1]].to(u.dtype)
         return y + self.bias * u
 
     @staticmethod
     def _product(u: Tensor, h: Tensor, tokens: int) -> Tensor:
         """The last `tokens` of h ∗ u: every channel's matrix h(t − s) times its u."""
-        places = torch.arange(u.shape[1], device=u.device)
-        back = places[-tokens:, None] - places
-        matrix = torch.where((back >= 0).unsqueeze(-1), h[back.clamp(min=0)], 0)  # (T, S, C)
+        positions = torch.arange(u.shape[1], device=u.device)
+        offsets = positions[-tokens:, None] - positions
+        matrix = torch.where((offsets >= 0).unsqueeze(-1), h[offsets.clamp(min=0)], 0)  # (T, S, C)
         y: Tensor = torch.bmm(matrix.permute(2, 0, 1), u.permute(2, 1, 0))  # (C, T, B)
         return y.permute(2, 1, 0)
 
@@ -61,25 +57,22 @@ class ModalConvolution(Cached):
     def __init__(self, part: parts.ModalConvolution, like: TensorOptions) -> None:
         super().__init__()
         shape = part.width, part.states, 2
-        self.poles, self.residues, self.bias = (
-            like.parameter(*shape),
-            like.parameter(*shape),
-            like.parameter(part.width),
-        )
+        self.poles, self.residues = like.parameter(*shape), like.parameter(*shape)
+        self.bias = like.parameter(part.width)
         self.fft = part.fft
 
     def forward(self, u: Tensor, run: Run) -> Tensor:
-        wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and FFTs are at least float32
+        upcast = u.to(torch.promote_types(u.dtype, torch.float32))  # states and FFTs are at least float32
         cached = run.recall(self.place)
         if current().static:
-            y = wide * (self.poles * self.residues).to(wide.dtype).sum((1, 2))
-            state = wide[:, -1, :, None, None] * self.poles
+            y = upcast * (self.poles * self.residues).to(upcast.dtype).sum((1, 2))
+            state = upcast[:, -1, :, None, None] * self.poles
         else:
-            poles, residues = (torch.view_as_complex(w.to(wide.dtype)) for w in (self.poles, self.residues))
+            poles, residues = (torch.view_as_complex(w.to(upcast.dtype)) for w in (self.poles, self.residues))
             if self.fft and not run.past:
-                y, state = self._convolve(wide, poles, residues)
+                y, state = self._convolve(upcast, poles, residues)
             else:
-                y, state = self._step(wide, poles, residues, torch.view_as_complex(cached[0]) if cached else None)
+                y, state = self._step(upcast, poles, residues, torch.view_as_complex(cached[0]) if cached else None)
             state = torch.view_as_real(state)
         run.keep(self.place, state)
         return y.to(u.dtype) + self.bias * u
@@ -122,8 +115,8 @@ class Decay(nn.Module):
         self.width = part.width
 
     def forward(self, h: Tensor, positions: Tensor) -> Tensor:
-        places = torch.arange(self.width, device=h.device, dtype=torch.float32) / self.width
-        rates = math.log(100) / 1000 * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * places)
+        fractions = torch.arange(self.width, device=h.device, dtype=torch.float32) / self.width
+        rates = math.log(100) / 1000 * (1 / 1.5 + (1 / 0.3 - 1 / 1.5) * fractions)
         return h * torch.exp(-positions[:, None] * rates)
 
 

@@ -56,10 +56,10 @@ class HyperConnection(nn.Module):
 
     def __init__(self, part: parts.HyperConnection, like: TensorOptions) -> None:
         super().__init__()
-        wide = part.number * part.width
-        self.norm = Norm(NormPart(width=wide, form="rms", bias=False, eps=part.eps, weighted=False), like)
+        inner = part.number * part.width
+        self.norm = Norm(NormPart(width=inner, form="rms", bias=False, eps=part.eps, weighted=False), like)
         shares = parts.Shares(number=part.number, steps=part.steps, mixed=part.mixed, read=part.read)
-        self.project, self.shares = Linear(wide, shares.coefficients, False, like), Shares(shares, like)
+        self.project, self.shares = Linear(inner, shares.coefficients, False, like), Shares(shares, like)
         self.collapse, self.spread = Collapse(), None if part.read else StreamSpread()
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:

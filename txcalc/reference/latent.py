@@ -57,8 +57,8 @@ class Temperature(nn.Module):
         self.scale, self.bias = like.parameter(part.n_heads), like.parameter(part.n_heads)
 
     def forward(self, q: Tensor, run: Run) -> Tensor:
-        far = run.build_once("far", lambda: (run.positions + 1).float().log().unsqueeze(-1).to(q.dtype))
-        return q * (self.scale * far + self.bias).unsqueeze(-1)
+        logs = run.build_once("logs", lambda: (run.positions + 1).float().log().unsqueeze(-1).to(q.dtype))
+        return q * (self.scale * logs + self.bias).unsqueeze(-1)
 
 
 class Indexer(nn.Module):

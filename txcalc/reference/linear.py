@@ -118,10 +118,10 @@ class RootMeanSquare(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-        wide = x.float() if x.dtype.itemsize < 4 else x
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        upcast = x.float() if x.dtype.itemsize < 4 else x
+        scale = torch.rsqrt(upcast.square().mean(-1, keepdim=True) + eps)
         ctx.save_for_backward(x, weight, scale)
-        normed = wide * scale
+        normed = upcast * scale
         return (normed if weight is None else normed * weight).to(x.dtype)
 
     @staticmethod
@@ -260,7 +260,7 @@ class Convolution(Cached):
         return F.conv1d(x.transpose(1, 2), self.weight, self.bias, self.stride, padding, groups=groups).transpose(1, 2)
 
     def _products(self, columns: Tensor) -> Tensor:
-        """The same as a matrix product over windows of the columns: fvcore cannot trace a convolution on meta."""
+        """The convolution as a matrix product over windows of the columns: fvcore cannot trace one on meta."""
         windows = columns.unfold(1, self.taps, self.stride)  # (B, T, c_in, K)
         if self.depthwise:
             channels = windows.permute(2, 0, 1, 3).flatten(1, 2)  # (c, B·T, K)
@@ -296,7 +296,7 @@ class Vector(nn.Module):
 
 
 class BareVector(nn.Module):
-    """A learned vector as it is."""
+    """A learned vector, returned unchanged."""
 
     def __init__(self, width: int, like: TensorOptions) -> None:
         super().__init__()

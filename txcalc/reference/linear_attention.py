@@ -29,17 +29,17 @@ class DecayScan(Cached):
         self.register_buffer("decay", 2 ** (-8 * heads / part.n_heads))
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run) -> Tensor:
-        q, k, wide = (side.float() for side in (q, k, v))
+        q, k, value = (side.float() for side in (q, k, v))
         cached = run.recall(self.place)
         if current().static:
             decay = (-self.decay[:, None, None]).expand(*v.shape[:2], -1, -1, -1)
-            states = sum_states(decay, k.unsqueeze(-1) * wide.unsqueeze(-2), cached[0] if cached else None)
+            states = sum_states(decay, k.unsqueeze(-1) * value.unsqueeze(-2), cached[0] if cached else None)
             run.keep(self.place, states[:, -1])
             return (states * q.unsqueeze(-1)).sum(-2).to(v.dtype)
         retained, ys = (-self.decay).exp()[:, None, None], []
         state = cached[0] if cached else torch.zeros((), device=v.device)
         for t in range(v.shape[1]):
-            state = retained * state + k[:, t].unsqueeze(-1) * wide[:, t].unsqueeze(-2)
+            state = retained * state + k[:, t].unsqueeze(-1) * value[:, t].unsqueeze(-2)
             ys.append((state * q[:, t].unsqueeze(-1)).sum(-2))
         run.keep(self.place, state)
         return torch.stack(ys, 1).to(v.dtype)
@@ -115,15 +115,15 @@ class MatrixScan(Cached):
             update = now * k[:, t]
             memory = past.unsqueeze(-1) * memory + update.unsqueeze(-1) * v[:, t].unsqueeze(-2)
             normaliser, top = past * normaliser + update, high
-            over, under = (memory * q[:, t].unsqueeze(-1)).sum(-2), (normaliser * q[:, t]).sum(-1)
-            ys.append(over / torch.maximum(under.abs(), (-top).exp()).unsqueeze(-1))
+            numerator, denominator = (memory * q[:, t].unsqueeze(-1)).sum(-2), (normaliser * q[:, t]).sum(-1)
+            ys.append(numerator / torch.maximum(denominator.abs(), (-top).exp()).unsqueeze(-1))
         return torch.stack(ys, 1), (memory, normaliser, top)
 
     @staticmethod
     def _sums(
         q: Tensor, k: Tensor, v: Tensor, inward: Tensor, keep: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same in closed form, with an exponent of 0."""
+        """`_steps` in closed form, with an exponent of 0."""
         update = inward.exp().unsqueeze(-1) * k
         memory = normaliser = None
         if cached is not None:
@@ -132,8 +132,8 @@ class MatrixScan(Cached):
         rate = keep.unsqueeze(-1)
         memories = sum_states(rate.unsqueeze(-1), update.unsqueeze(-1) * v.unsqueeze(-2), memory)
         normalisers = sum_states(rate, update, normaliser)
-        over, under = (memories * q.unsqueeze(-1)).sum(-2), (normalisers * q).sum(-1)
-        y = over / under.abs().clamp(min=1).unsqueeze(-1)
+        numerator, denominator = (memories * q.unsqueeze(-1)).sum(-2), (normalisers * q).sum(-1)
+        y = numerator / denominator.abs().clamp(min=1).unsqueeze(-1)
         return y, (memories[:, -1], normalisers[:, -1], torch.zeros_like(inward[:, 0]))
 
 

@@ -293,7 +293,7 @@ class LanguageModel(nn.Module):
 
     def _logits(self, *inputs: Tensor, **options: object) -> Tensor:
         if getattr(self, "decoder", self).head is None:
-            raise InputError("reference", ["a model without a head gives no logits: nothing to learn, nothing to say"])
+            raise InputError("reference", ["a model without a head gives no logits: it cannot learn or generate"])
         result = self(*inputs, **options)
         return result[0] if isinstance(result, tuple) else result
 
@@ -305,7 +305,7 @@ class Stack(LanguageModel):
     def __init__(self, part: parts.Stack, like: TensorOptions, prefix: str = "", tied: Lookup | None = None) -> None:
         super().__init__()
         if part.around:
-            raise InputError("reference", ["nothing says what a listed leaf reads: txcalc prove proves each"])
+            raise InputError("reference", ["listed leaves have no stated inputs: txcalc prove checks each alone"])
         self.embedding = Embedding(part.embedding, like, tied) if part.embedding else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.distances = DistanceTable(part.distances, like) if part.distances else None
@@ -350,7 +350,7 @@ class Stack(LanguageModel):
         memory: Tensor | None = None,
         cache: CacheTensors | None = None,
     ) -> Any:
-        """`memory` is the encoder's output, for a decoder's cross-attention; `cache` is read, and grows."""
+        """`memory` is the encoder's output, for a decoder's cross-attention; `cache` is read and extended."""
         past = 0 if cache is None else cache.past
         x = inputs if self.embedding is None else self.embedding(inputs, past, types)
         tokens = x.shape[1] * current().shares
@@ -381,7 +381,7 @@ class Stack(LanguageModel):
 
 
 class EncoderDecoder(LanguageModel):
-    """An encoder, and a decoder that attends to its output in every layer."""
+    """An encoder, and a decoder that attends to the encoder's output in every layer."""
 
     def __init__(self, part: parts.EncoderDecoder, like: TensorOptions) -> None:
         super().__init__()
@@ -406,6 +406,5 @@ class EncoderDecoder(LanguageModel):
         logits = self.decoder(ids, memory=memory, cache=cache)
         if self.matched and memory is not None:
             return logits, self.matched(logits[None, None], memory.mT[None, None])
-        return (
-            (logits, *([states] if self.returns_states else []), *pooled) if pooled or self.returns_states else logits
-        )
+        results = [*([states] if self.returns_states else []), *pooled]
+        return (logits, *results) if results else logits

@@ -63,15 +63,15 @@ class SelectiveScan(Cached):
         self.shares = part.heads > 1
 
     def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, z: Tensor, run: Run) -> Tensor:
-        wide, step = x.float(), F.softplus(step.float())
+        upcast, step = x.float(), F.softplus(step.float())
         cached = run.recall(self.place)
         write, read = write.float(), read.float()
         if self.shares:  # channels per head
             share = x.shape[-1] // write.shape[2]
             write, read = (side.repeat_interleave(share, 2) for side in (write, read))
-        y, state = scan(wide, step, -self.A_log.float().exp(), write, read, cached[0] if cached else None)
+        y, state = scan(upcast, step, -self.A_log.float().exp(), write, read, cached[0] if cached else None)
         run.keep(self.place, state)
-        return (y + self.D * wide).to(x.dtype) * F.silu(z)
+        return (y + self.D * upcast).to(x.dtype) * F.silu(z)
 
 
 class HeadScan(Cached):
@@ -86,13 +86,13 @@ class HeadScan(Cached):
         self.group = part.heads // part.groups
 
     def forward(self, x: Tensor, step: Tensor, write: Tensor, read: Tensor, run: Run) -> Tensor:
-        wide, step = x.float(), F.softplus(step.float() + self.dt_bias).unsqueeze(-1)
+        upcast, step = x.float(), F.softplus(step.float() + self.dt_bias).unsqueeze(-1)
         write, read = (side.float().repeat_interleave(self.group, 2).unsqueeze(3) for side in (write, read))
         rate = -self.A_log.float().exp()[:, None, None]
         cached = run.recall(self.place)
-        y, state = scan(wide, step, rate, write, read, cached[0] if cached else None)
+        y, state = scan(upcast, step, rate, write, read, cached[0] if cached else None)
         run.keep(self.place, state)
-        return (y + self.D[:, None] * wide).to(x.dtype)
+        return (y + self.D[:, None] * upcast).to(x.dtype)
 
 
 class GatedRecurrence(Cached):

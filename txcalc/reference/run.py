@@ -26,8 +26,7 @@ class Mode(NamedTuple):
     explicit    attention and convolutions as plain matrix products (fvcore skips PyTorch's fused attention silently);
                 False: `scaled_dot_product_attention` and `conv1d`
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
-                states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its
-                correction)
+                states come from a cumulative sum (it overflows on long inputs, and omits the delta rule's correction)
     even        experts take tokens in turn, whatever their scores: balanced, and no shape depends on data
     absorbed    MLA without expanding its latents
     last        logits for the last position only
@@ -86,7 +85,7 @@ class TensorOptions(NamedTuple):
 
 
 class CacheTensors:
-    """What later tokens need of earlier ones; `tensors` by the ledger's path, batch first.
+    """Cached tensors of earlier tokens, by the ledger's path, batch first.
 
     Attention caches k and v (B, S, h_kv, d), with a window the last W; MLA the latent and the rotated key that all
     heads share; an index its key; a recurrent mixer its state, and its convolution's last K columns.
@@ -101,7 +100,7 @@ class CacheTensors:
         self.distances: dict[str, Tensor] = {}  # projected relative positions, which depend on no input
 
     def copy(self) -> CacheTensors:
-        """The same tensors, for another pass after the same tokens."""
+        """A cache with the same tensors, for another pass after the same tokens."""
         result = CacheTensors()
         result.past, result.tensors, result.distances = self.past, {**self.tensors}, {**self.distances}
         return result

@@ -36,10 +36,10 @@ class WeightedSum(Cached):
         self.decay, self.bonus = like.parameter(part.channels), like.parameter(part.channels)
 
     def forward(self, k: Tensor, v: Tensor, run: Run) -> Tensor:
-        wide, value = k.float(), v.float()
+        key, value = k.float(), v.float()
         decay, bonus = -self.decay.float().exp(), self.bonus.float()
         form = self._sums if current().static else self._scan
-        y, states = form(wide, value, decay, bonus, run.recall(self.place))
+        y, states = form(key, value, decay, bonus, run.recall(self.place))
         run.keep(self.place, *states)
         return y.to(v.dtype)
 
@@ -47,30 +47,30 @@ class WeightedSum(Cached):
     def _scan(
         k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        over, under, top = cached or (torch.zeros_like(k[:, 0]),) * 2 + (torch.full_like(k[:, 0], -1e38),)
+        num, den, exponent = cached or (torch.zeros_like(k[:, 0]),) * 2 + (torch.full_like(k[:, 0], -1e38),)
         ys = []
         for t in range(k.shape[1]):
             now = bonus + k[:, t]
-            high = torch.maximum(top, now)
-            past, present = (top - high).exp(), (now - high).exp()
-            ys.append((past * over + present * v[:, t]) / (past * under + present))
-            high = torch.maximum(top + decay, k[:, t])
-            past, present = (top + decay - high).exp(), (k[:, t] - high).exp()
-            over, under, top = past * over + present * v[:, t], past * under + present, high
-        return torch.stack(ys, 1), (over, under, top)
+            high = torch.maximum(exponent, now)
+            past, present = (exponent - high).exp(), (now - high).exp()
+            ys.append((past * num + present * v[:, t]) / (past * den + present))
+            high = torch.maximum(exponent + decay, k[:, t])
+            past, present = (exponent + decay - high).exp(), (k[:, t] - high).exp()
+            num, den, exponent = past * num + present * v[:, t], past * den + present, high
+        return torch.stack(ys, 1), (num, den, exponent)
 
     @staticmethod
     def _sums(
         k: Tensor, v: Tensor, decay: Tensor, bonus: Tensor, cached: tuple[Tensor, ...] | None
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same in closed form, with an exponent of 0."""
-        over, under = (side * cached[2].exp() for side in cached[:2]) if cached else (torch.zeros_like(k[:, 0]),) * 2
+        """`_scan` in closed form, with an exponent of 0."""
+        num, den = (side * cached[2].exp() for side in cached[:2]) if cached else (torch.zeros_like(k[:, 0]),) * 2
         weight, rates = k.exp(), decay.expand_as(k)
-        overs, unders = sum_states(rates, weight * v, over), sum_states(rates, weight, under)
-        before = [torch.cat((h.unsqueeze(1), all_[:, :-1]), 1) for h, all_ in ((over, overs), (under, unders))]
+        nums, dens = sum_states(rates, weight * v, num), sum_states(rates, weight, den)
+        before = [torch.cat((h.unsqueeze(1), all_[:, :-1]), 1) for h, all_ in ((num, nums), (den, dens))]
         now = (bonus + k).exp()
         y = (before[0] + now * v) / (before[1] + now)
-        return y, (overs[:, -1], unders[:, -1], torch.zeros_like(over))
+        return y, (nums[:, -1], dens[:, -1], torch.zeros_like(num))
 
 
 class TimeMix(nn.Module):

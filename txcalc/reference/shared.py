@@ -57,9 +57,9 @@ class SharedBlock(nn.Module):
             return output
         inner = self.feed_forward
         assert inner.gate is not None
-        sides = inner.gate(x), inner.up(x)
-        both = self._add_adapter("gate_up", torch.cat(sides, -1), x)
-        gate, up = both.split([side.shape[-1] for side in sides], -1)
+        products = inner.gate(x), inner.up(x)
+        gate_up = self._add_adapter("gate_up", torch.cat(products, -1), x)
+        gate, up = gate_up.split([side.shape[-1] for side in products], -1)
         return inner.down(inner.activation(gate, up))
 
     def _project(self, name: str, x: Tensor) -> Tensor:

@@ -68,7 +68,7 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
         role=spec.role,
         norm=norm,
         embedding=spec.embedding,
-        usual=first.feed_forward.activation if first.feed_forward else "gelu",
+        activation=first.feed_forward.activation if first.feed_forward else "gelu",
         reader=_reader(first, norm, d_model) if isinstance(head, PooledHead) and head.pool == "attention" else None,
     )
     return Stack(

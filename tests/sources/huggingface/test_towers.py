@@ -362,7 +362,7 @@ def test_modules_of_a_tower_are_refused() -> None:
     pytest.importorskip("torch")
     from txcalc import verify
 
-    with pytest.raises(TxcalcError, match="has no modules of the towers"):
+    with pytest.raises(TxcalcError, match="has no modules for the towers"):
         verify(build(TOWER, "tower"))
 
 

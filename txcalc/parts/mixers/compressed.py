@@ -33,11 +33,8 @@ from txcalc.parts.spans import Uncached, Window
 
 
 class Entries(Uncached):
-    """Query i sees the entries of complete groups of `rate` tokens up to i, at most `top_k` of them. `Pool` caches
-    them.
-
-    They are kept where they are made: nothing is kept of them here.
-    """
+    """Query i sees the entries of complete groups of `rate` tokens up to i, at most `top_k` of them. Their cache is
+    counted in `Pool`, not here."""
 
     causal: ClassVar[bool] = True
     rate: Num

@@ -83,9 +83,9 @@ class ForgettingCore(SoftmaxCore):
 
 
 class ForgettingAttention(Composite):
-    """q, k, v, a forget gate per head, the core and o; positions are known by forgetting alone.
+    """q, k, v, a forget gate per head, the core and o; no other position encoding.
 
-    Source   Lin et al. 2025 (arXiv 2503.02130), section 3.2: FoX as LLaMA has its blocks
+    Source   Lin et al. 2025 (arXiv 2503.02130), section 3.2: FoX in blocks as LLaMA's
     """
 
     d_model: Num

@@ -1,6 +1,6 @@
 """Leaves listed one by one, each with its workload: what a published model has that no other part describes.
 
-They are counted and each has a module; the list does not say what reads what, so that no model is built from it.
+Each is counted and has a reference module. The list gives no dataflow, so no reference model is built from it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,6 @@ STEPS: Final[dict[str, Callable[[Table], Stream]]] = {
 
 
 def _stream(piece: Table) -> Stream:
-    """The stream of a piece."""
     changes = [STEPS[name](piece) for name in steps(piece)]
 
     def on(work: Workload) -> Workload | None:

@@ -70,9 +70,9 @@ class Compressor(nn.Module):
     def forward(self, x: Tensor, run: Run) -> Tensor:
         rate = self.pool.rate
         pooled, pending = self.pool(self.kv(x), self.gate(x), run)
-        places = run.past // rate * rate + rate * torch.arange(pooled.shape[1], device=x.device)
-        there = replace(run, positions=places, tables={})
-        entries = rotate_tail(self.rotary, self.dims, self.norm(pooled).unsqueeze(2), there).squeeze(2)
+        positions = run.past // rate * rate + rate * torch.arange(pooled.shape[1], device=x.device)
+        entry_run = replace(run, positions=positions, tables={})
+        entries = rotate_tail(self.rotary, self.dims, self.norm(pooled).unsqueeze(2), entry_run).squeeze(2)
         cached = run.recall(self.pool.place)
         entries = torch.cat((cached[0], entries), 1) if cached else entries
         run.keep(self.pool.place, entries, *pending)
@@ -155,8 +155,8 @@ class CompressedAttention(nn.Module):
         self.compressor = Compressor(part.compressor, like) if part.compressor else None
         self.selector = Selector(part.selector, like) if part.selector else None
         self.core = CompressedCore(part.core, like)
-        within = GroupedLinearPart(groups=part.groups, d_in=part.d_group, d_out=part.o_rank, bias=False)
-        self.o_a = GroupedLinear(within, like)
+        grouped = GroupedLinearPart(groups=part.groups, d_in=part.d_group, d_out=part.o_rank, bias=False)
+        self.o_a = GroupedLinear(grouped, like)
         self.o_b = Linear(part.groups * part.o_rank, d_model, False, like)
         self.width = width
 

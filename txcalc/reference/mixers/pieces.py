@@ -25,12 +25,12 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class Pieces(nn.Module):
-    """What remains of a layer whose listed leaves run alone."""
+    """A layer's list of leaves, which must be empty: listed leaves run alone (`SingleLeaf`)."""
 
     def __init__(self, part: pieces.Pieces, like: TensorOptions) -> None:
         super().__init__()
         if part.pieces:
-            raise InputError("reference", [f"{part.pieces[0]['name']} is a leaf by itself: nothing says what it reads"])
+            raise InputError("reference", [f"{part.pieces[0]['name']} is a listed leaf, without stated inputs"])
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         return x
@@ -70,16 +70,16 @@ class Idle(nn.Module):
 
 
 class SingleLeaf(nn.Module):
-    """A single leaf with its own inputs: B sequences of T positions, and S further ones that it reads. `lent`: its
+    """A single leaf with its own inputs: B sequences of T positions, and S further ones that it reads. `borrowed`: its
     weights belong to another leaf."""
 
-    def __init__(self, leaf: Leaf, like: TensorOptions, lent: bool) -> None:
+    def __init__(self, leaf: Leaf, like: TensorOptions, borrowed: bool) -> None:
         super().__init__()
         self.part, self.like = leaf, like
         entry = MODULES.get(type(leaf))
         self.input_shapes: InputShapes = entry[1] if entry else lambda *_: []
         self.leaf = entry[0](leaf, like) if entry else Idle()
-        if lent:
+        if borrowed:
             for name, weight in [*self.leaf.named_parameters()]:
                 delattr(self.leaf, name)
                 self.leaf.register_buffer(name, weight.detach())

@@ -61,7 +61,8 @@ def test_a_leaf_weighs_and_costs_what_its_module_does(form: str) -> None:
 
     said: dict[str, Any] = {"bias": True} if FORMS[form].bias else {}
     said |= {"groups": 2} if FORMS[form].groups else {}
-    said |= {"keys": [1, 0, 3]} if form in ("reading", "scores") else {}
+    said |= {"keys": [1, 0, 3] if form == "reading" else "batch"} if form in ("reading", "scores") else {}
+    said |= {"shared": True} if form == "linear" else {}
     assert all(row.equal for row in rows(leaf(form, [4, 6, 3, 2][: len(FORMS[form].sizes)], **said))[0])
 
 

@@ -577,7 +577,6 @@ UNTOUCHED: dict[Any, Any] = {Attention: Attention.children, Experts: Experts.chi
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(1)
 @pytest.mark.parametrize(
     ("part", "method", "wrong", "source", "guilty"),
     [
@@ -589,6 +588,7 @@ def test_a_wrong_formula_is_refuted_by_name(
     part: type[Any], method: str, wrong: Any, source: str, guilty: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load(source)
+    assert not list(unequal(units(model)[-1]))
     monkeypatch.setattr(part, method, wrong)
     assert any(path.startswith(guilty) for path in unequal(units(model)[-1]))
 

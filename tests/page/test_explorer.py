@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import random
+from hashlib import sha256
 from typing import Any
 
 import pytest
 from evidence_of import inherited
 from hypothesis import strategies as st
+from paths import GOLDEN
 from tiny import TINY
 
 import txcalc
@@ -146,6 +149,15 @@ def test_every_preset_has_an_explorer(name: str) -> None:
     assert explorer.totals.run(explorer.values())["params"] == model.params
     assert {"D", "L"} <= {slider.symbol.letter for slider in explorer.sliders}
     assert not explorer.fixed and explorer.domains
+
+
+def test_explorers_are_the_ones_kept(update_golden: bool) -> None:
+    """Sliders, recorded programs and evidence of each kind, as digests."""
+    kept = {kind: sha256(repr(explore(txcalc.load(name))).encode()).hexdigest()[:12] for kind, name in KINDS.items()}
+    path = GOLDEN / "explorers.json"
+    if update_golden:
+        path.write_text(json.dumps(kept, indent=0) + "\n", "utf-8")
+    assert kept == json.loads(path.read_text("utf-8"))
 
 
 def test_a_formula_that_is_tampered_with_differs() -> None:

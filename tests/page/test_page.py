@@ -42,7 +42,7 @@ from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import Terms, run as whole_run, train as answer
 from txcalc.planning.training.search import resolve_recipe
 from txcalc.questions.explorer import Explorer, explore
-from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PageModel, on_page
+from txcalc.questions.page import KNOWN, MOST_EVENTS, MOST_MODELS, PROMPTS, PageModel, PlanGrid, on_page
 from txcalc.render import page as pages
 from txcalc.render.page import MOST_BYTES, exact
 from txcalc.sources import build, spec
@@ -90,6 +90,7 @@ def test_two_sources_make_one_small_file(tmp_path: Path) -> None:
 def test_a_page_that_is_too_large_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(run("gpt2", "-o", "-").stdout.encode())
     assert pages.MOST_BYTES == 1_500_000
+    assert PlanGrid(("a",) * 2, ("b",) * 3, (1,) * 5, (1,) * 7).points == 2 * 3 * 5 * 7 * len(PROMPTS)
     monkeypatch.setattr(pages, "MOST_BYTES", size - 1)
     refused = run("gpt2", "-o", "-")
     assert refused.exit_code == 2 and f"the page has {size:,} bytes, more than {size - 1:,}" in refused.output

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
-from paths import HF
+from paths import GOLDEN, HF
 from strategies import decoders, encoder_decoders, encoders, share_of
+from tiny import TINY
 
 from txcalc.errors import InputError
 from txcalc.ledger import walk
@@ -269,7 +270,7 @@ def test_a_closed_form_rounds_up_to_the_length(name: str) -> None:
         assert sympy.ceiling(root) == row.tokens, (row.rule.name, row.attention)
 
 
-def test_closed_forms_as_written() -> None:
+def test_closed_forms_as_written(update_golden: bool) -> None:
     pytest.importorskip("sympy")
     from txcalc.algebra import crossings
 
@@ -286,6 +287,17 @@ def test_closed_forms_as_written() -> None:
         "b = 2·D·(L_global + L_local)·(h + h_kv) − L_global·h − 2·L_local·h·W; c = L_local·h·W·(W − 1)"
     )
     assert forms[4].latex() == r"\frac{D \cdot \left(h + h_{kv}\right)}{h}"
+    lines = []
+    for name in ("gpt2", "t5", "zamba2", "doge", "forgetting", "chinchilla", "rnn", "apertus"):
+        prefills = lengths(build(TINY[name], name))
+        rows = crossovers(prefills)
+        for row, form in zip(rows, crossings.closed_forms(prefills, rows), strict=True):
+            closed = f"{form.write()} | {form.latex()}" if form else "-"
+            lines.append(f"{name}: {row.rule.name}, {row.attention}, {row.tokens}: {closed}")
+    path = GOLDEN / "crossings.txt"
+    if update_golden:
+        path.write_text("\n".join(lines) + "\n", "utf-8")
+    assert lines == path.read_text("utf-8").splitlines()
 
 
 def test_the_closed_form_is_that_of_its_piece() -> None:

@@ -21,6 +21,7 @@ import pytest
 from command import Command
 from msgspec import convert
 from msgspec.structs import replace
+from paths import ROOT
 from tiny import TINY, tiny
 
 from txcalc import hardware, load
@@ -46,7 +47,14 @@ pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txca
 from txcalc import reference  # noqa: E402
 from txcalc.questions.calibrate import Calibrate  # noqa: E402
 from txcalc.verification import device, verify, workloads  # noqa: E402
-from txcalc.verification.calibrate import ADAMW_MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
+from txcalc.verification.calibrate import (  # noqa: E402
+    ADAMW_MOVED,
+    CUDA,
+    Calibration,
+    MeasuredSizes,
+    calibrate,
+    kernels_to_measure,
+)
 from txcalc.verification.measure import (  # noqa: E402
     Clock,
     measure_allocation,
@@ -331,6 +339,14 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
     assert answer["schema"] == "txcalc/calibrate/1" and len(answer["checks"]) == 3
     assert convert(answer, Calibrate).to_dict() == answer
     assert tomllib.loads(path.read_text())["calibration"].keys() == answer["accelerator"]["calibration"].keys()
+
+
+def test_what_is_measured_on_cuda_is_what_was_measured() -> None:
+    made = json.loads((ROOT / "presets" / "measurements" / "h100.json").read_text())["ceilings"]
+    kernels = kernels_to_measure("cuda", CUDA)
+    assert {(one.kind, one.dtype, one.size) for one in kernels} == {tuple(row.values())[:3] for row in made["rates"]}
+    assert (CUDA.model, [str(load) for load in CUDA.steps]) == (made["model"], [row["load"] for row in made["checks"]])
+    assert sum(one.amount for one in kernels) == 56_851_323_781_120  # FLOPs and bytes
 
 
 # What CUDA does otherwise, with what stands for its driver.

@@ -188,7 +188,11 @@ def test_what_no_symbol_can_pass_is_measured(file: str) -> None:
     code, out, err = invoke(f"{file}:Recurrent")
     assert code == 1 and out == "" and "mine.py:" in err and "for t in range(ids.shape[1])" in err
     answer = invoke.data(f"{file}:Recurrent", "--tokens", "7")
-    assert answer["domain"] == "B = 3, T = 7" and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
+    assert (
+        answer["domain"] == "B = 3, T = 7"
+        and invoke.data(f"{file}:Recurrent", "--tokens", "7", "--batch", "1")
+        and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
+    )
     assert "--device cpu" in invoke(f"{file}:Routed")[2]
     answer = invoke.data(f"{file}:Routed", "--device", "cpu", "--batch", "2", "--tokens", "4")
     assert answer["total"]["params"] == 152 and 0 <= int(answer["total"]["flops"]) <= 2 * 4 * 2 * 64

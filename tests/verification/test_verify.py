@@ -659,6 +659,8 @@ def test_too_little_memory_says_how_many_layers_fit(monkeypatch: pytest.MonkeyPa
     with pytest.raises(Refuted, match=r"its first 3 layers of 12 fit \(--layers 3\)"):
         verify(model, device="cpu")
     assert verify(shortened(tiny("llama"), 1), ["parameters"], device="cpu").ok
+    room = device.SPARE + rest + 3 * layer
+    assert "first 3 layers of 12" in str(device.too_large(model, "cpu", torch.float32, 2 * room, working=True))
     monkeypatch.setattr(device, "free_bytes", lambda _: 0)
     with pytest.raises(Refuted, match="no layer fits"):
         verify(model, device="cpu")

@@ -78,8 +78,7 @@ def _latency(serving: Serving) -> Panel:
     marks = [Mark(f"this plan: {serving.chosen.sequences:,}", serving.chosen.sequences)]
     batches = (serving.ridge.weights, serving.ridge.with_cache) if serving.ridge else ()
     for what, batch in zip(("weights", "weights and cache"), batches, strict=False):
-        ridge = (batch or 0) * serving.chosen.layout.dp
-        if 0 < ridge <= max(xs):
+        if batch and (ridge := batch * serving.chosen.layout.dp) <= max(xs):
             marks.append(Mark(f"compute time = time to read {what}: {ridge:,}", ridge))
     if serving.limits.tpot is not None:
         marks.append(Mark(f"limit: {seconds(serving.limits.tpot)}", y=serving.limits.tpot))

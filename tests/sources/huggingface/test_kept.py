@@ -40,13 +40,27 @@ def altered(config: dict[str, Any], values: bool) -> Iterator[dict[str, Any]]:
             yield from ({**config, key: table} for table in altered(value, values))
 
 
+def values_of(raw: Any, key: str = "") -> Iterator[str]:
+    """What a description says, whatever its kinds of layers are called."""
+    if isinstance(raw, dict):
+        for name, value in raw.items():
+            yield from values_of(value, name)
+    elif key == "pattern":
+        yield f"pattern {[raw.index(kind) for kind in raw]}"
+    elif isinstance(raw, list | tuple):
+        for value in raw:
+            yield from values_of(value, key)
+    elif " " not in str(raw):
+        yield f"{key} {raw}"
+
+
 def outcome(config: dict[str, Any]) -> str:
     """What is described, or where it is faulty; and numbers of the texts about it."""
     try:
         raw, _, *texts = describe(config)
     except InputError as error:
         return " ".join([*(getattr(fault, "key", "") for fault in error.faults), *NUMBER.findall(str(error))])
-    return " ".join([json.dumps(raw, default=str), *NUMBER.findall(str(texts))])
+    return " ".join([*sorted(values_of(raw)), *NUMBER.findall(str(texts))])
 
 
 def digest(texts: Iterator[str]) -> str:
@@ -54,9 +68,9 @@ def digest(texts: Iterator[str]) -> str:
 
 
 def written(model: Any) -> Iterator[str]:
-    yield to_toml(model).partition("\n")[2]
+    yield " ".join(NUMBER.findall(re.sub(r"^#.*\n", "", to_toml(model), flags=re.MULTILINE)))
     try:
-        yield json.dumps(to_config(model)[0])
+        yield json.dumps(to_config(model)[0], sort_keys=True)
     except InputError as error:
         yield " ".join(NUMBER.findall(str(error)))
 

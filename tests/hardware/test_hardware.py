@@ -22,7 +22,7 @@ from txcalc import hardware
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import cards
 from txcalc.hardware.curves import Curve, Link
-from txcalc.questions.phrases import priced
+from txcalc.questions.phrases import parse_priced
 from txcalc.render.report import as_csv
 from txcalc.sources.presets import folder
 from txcalc.units import parse_bytes
@@ -330,9 +330,9 @@ def test_every_cloud_instance_has_the_accelerators_of_a_preset() -> None:
 
 
 def test_an_instance_is_all_its_gpus_and_its_price_is_of_them() -> None:
-    assert priced("p5.48xlarge@55") == ("p5.48xlarge", 8, 55 / 8)
-    assert priced("2xg5.12xlarge") == ("g5.12xlarge", 8, None)
-    assert priced("g5.xlarge") == ("g5.xlarge", None, None) and priced("g5.xlarge:3")[1] == 3  # the fewest, or three
+    assert parse_priced("p5.48xlarge@55") == ("p5.48xlarge", 8, 55 / 8)
+    assert parse_priced("2xg5.12xlarge") == ("g5.12xlarge", 8, None)
+    assert parse_priced("g5.xlarge") == ("g5.xlarge", None, None) and parse_priced("g5.xlarge:3")[1] == 3
     with pytest.raises(UnknownName, match=r"p5\.48xlarge"):
         hardware.load("p5.49xlarge")
 
@@ -376,4 +376,4 @@ def test_a_chip_of_apples_with_less_memory() -> None:
 @pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap", "v100-sxm-16gb@cheap"])
 def test_a_number_that_lacks_its_unit_is_no_price(text: str) -> None:
     with pytest.raises(InputError, match=r"unit|price per GPU-hour"):
-        priced(text)
+        parse_priced(text)

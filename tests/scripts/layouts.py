@@ -22,7 +22,7 @@ from txcalc import load
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training import Layout, Recipe
 from txcalc.planning.training.recipe import parse_options
-from txcalc.questions.phrases import adapters
+from txcalc.questions.phrases import parse_adapters
 from txcalc.sources import build
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ MEASURED: dict[str, dict[str, dict[str, int]] | None] = json.loads(KEPT.read_tex
 def model_of(source: str) -> Model:
     """A model by its source, perhaps with adapters, or a tiny one by its name."""
     name, _, lora = source.removeprefix("tiny ").partition(" --lora ")
-    return build(TINY[name], name) if source.startswith("tiny ") else load(name, adapters(lora or None)[0])
+    return build(TINY[name], name) if source.startswith("tiny ") else load(name, parse_adapters(lora or None)[0])
 
 
 def case_of(title: str) -> tuple[str, Layout, dict[str, Any]]:

@@ -274,7 +274,7 @@ def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
     assert measured["known"]["how"] == "measured" and measured["rows"][0]["dense_bytes"] is None
     assert measured["cache"]["elements_per_token"] == ordinary["cache"]["elements_per_token"]
     unchecked = Command("kv")(tiny, "--kv", "bf16,q8_0", "--via", "transformers").stderr
-    assert "q8_0: that its blocks divide the heads is not checked" in unchecked and "bf16: that" not in unchecked
+    assert "q8_0: whether its blocks divide the heads is not checked" in unchecked and "bf16: whether" not in unchecked
     asked = (tiny, "--gpu", "l4", "--gpu", "l4:2", "--context", "40", "--weights", "bf16,fp32,Q8_0,int4")
     one, wide, gguf, narrow, *two = json.loads(Command("fit")(*asked, "--via", "transformers", "--json").stdout)["rows"]
     params = shown.data(tiny)["params"]["total"]

@@ -19,7 +19,7 @@ from txcalc.cli.command import Command
 from txcalc.cli.output import print_notes, progress, save
 from txcalc.errors import InputError
 from txcalc.questions import options as o
-from txcalc.questions.phrases import adapters, must_change
+from txcalc.questions.phrases import must_change, parse_adapters
 from txcalc.sources import lone_checkpoint
 from txcalc.sources.files import writable
 
@@ -329,7 +329,7 @@ def verify(
     """Refuses options without effect, and asks."""
     values = call.values
     layout, ranks, device, workers = (values[name] for name in ("layout", "ranks", "device", "workers"))
-    changes, dtypes = adapters(lora, ("base", "dtype") if layout and torchrun is None else ())
+    changes, dtypes = parse_adapters(lora, ("base", "dtype") if layout and torchrun is None else ())
     if layout is not None:
         if not call.sources:
             raise InputError("verify", ["expected models"])

@@ -21,7 +21,7 @@ from txcalc.cli.adapters import ADAPTERS, Call, ShowCommand, function_of, questi
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
-from txcalc.questions.phrases import adapters, parse_changes
+from txcalc.questions.phrases import parse_adapters, parse_changes
 
 
 @cache
@@ -47,7 +47,7 @@ def build(name: str) -> Any:
         plot = options.plotted(values.pop("plot"), form, plots_over, **styled) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
         taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
-        changes = parse_changes(taken.get("--set")) | adapters(taken.get("--lora"))[0]
+        changes = parse_changes(taken.get("--set")) | parse_adapters(taken.get("--lora"))[0]
         if "changes" in values:
             values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]

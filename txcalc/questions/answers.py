@@ -1,9 +1,8 @@
 """Answers: what `txcalc`'s functions return, as frozen typed values.
 
-A function builds its answer once. The JSON document, data frames, tables and the page are readings of that object: none
-of them computes a figure. A field's name is the name of its number everywhere; where JSON has another, older key, the
-field says it (`json_key`). A field with a default is left out of JSON while it has that value: it was not
-asked for, or does not apply.
+A function builds its answer once. The JSON document, data frames, tables and the page read that object: none of them
+computes a figure. A number has its field's name everywhere, except where JSON has an older key (`json_key`). JSON omits
+a field that has its default: it was not asked for, or does not apply.
 
 >>> import txcalc
 >>> answer = txcalc.kv("gpt2", context="1k", batch=8)
@@ -16,13 +15,13 @@ asked for, or does not apply.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar, dataclass_transform
 
 from msgspec import NODEFAULT, Struct, field, structs, to_builtins
 
@@ -30,6 +29,7 @@ from txcalc.errors import Fault, InputError, no_attribute
 from txcalc.frames import Framed
 from txcalc.ledger import Ledger
 from txcalc.model import Model
+from txcalc.parts.part import Workload
 from txcalc.questions.arguments import checked
 from txcalc.sources.files import writable, write
 
@@ -59,13 +59,15 @@ class Answer(Struct, frozen=True, omit_defaults=True):
         return json.dumps(self._document(), indent=indent, ensure_ascii=False, allow_nan=False)
 
     def _document(self) -> dict[str, Any]:
-        return to_builtins(self, enc_hook=lambda deferred: deferred.value)  # type: ignore[no-any-return]
+        """The JSON document, with functions (a plot's, a command's) as None, which leaves them out."""
+        functions = [name for name in self.__struct_fields__ if callable(getattr(self, name))]
+        return to_builtins(structs.replace(self, **dict.fromkeys(functions)), enc_hook=lambda deferred: deferred.value)  # type: ignore[no-any-return]
 
     def __hash__(self) -> int:
         return hash(self._to_json(None))
 
     def __dir__(self) -> list[str]:
-        hidden = {"draw", "launch", "view"}
+        hidden = {"draw", "launch", "view", "rows_key"}
         return [name for name in super().__dir__() if name not in hidden and not name.startswith("deferred_")]
 
     if not TYPE_CHECKING:  # which would take any name
@@ -82,7 +84,7 @@ class Answer(Struct, frozen=True, omit_defaults=True):
 
 
 class Deferred(Generic[Value]):
-    """A figure that takes long and that few tables show: it is computed when it is first read."""
+    """A figure that takes long and that few tables show: computed on first read."""
 
     def __init__(self, compute: Callable[[], Value]) -> None:
         self.compute = compute
@@ -94,15 +96,17 @@ class Deferred(Generic[Value]):
 
 class Result(Answer, Framed, kw_only=True):
     """The answer of a command. `print` and notebooks show its tables; its rows make a data frame (`to_pandas`,
-    `to_polars`, or the object itself where Arrow is understood).
+    `to_polars`, or the object itself for libraries that read Arrow).
 
-    A subclass names its JSON schema as its tag (`tag="txcalc/kv/1"`). Its tables are made by `report` in the module of
-    `txcalc.render` named after the command, unless `view` says another.
+    A subclass names its JSON schema as its tag (`tag="txcalc/kv/1"`). `report` in the module of `txcalc.render` named
+    after the command (or as `view` says) makes its tables.
 
-    draw    a function that makes the `Picture` of `plot`; None: there is none
+    draw       a function that makes the `Picture` of `plot`; None: there is none
+    rows_key   the key of the rows of a data frame
     """
 
     draw: Any = None
+    rows_key: ClassVar[str] = "rows"
 
     @property
     def schema(self) -> str:
@@ -126,12 +130,7 @@ class Result(Answer, Framed, kw_only=True):
 
     def to_json(self) -> str:
         """The JSON document: exact integers, keys in the order of the schema."""
-        functions = [name for name in self.__struct_fields__ if callable(getattr(self, name))]
-        return structs.replace(self, **dict.fromkeys(functions))._to_json(2)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON document as dicts, lists and plain values."""
-        return json.loads(self.to_json())  # type: ignore[no-any-return]
+        return self._to_json(2)
 
     @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
@@ -183,7 +182,7 @@ class Result(Answer, Framed, kw_only=True):
         return drawing
 
     def _rows(self) -> Sequence[Mapping[str, Any]]:
-        rows = self.to_dict().get("rows")
+        rows = self.to_dict().get(self.rows_key)
         if not isinstance(rows, list):
             raise InputError(self.schema, ["has no rows, which a data frame is made of"])
         return rows
@@ -192,7 +191,7 @@ class Result(Answer, Framed, kw_only=True):
         return self.to_dict() == other.to_dict() if type(other) is type(self) else NotImplemented
 
     def __hash__(self) -> int:
-        return hash(self.to_json())
+        return super().__hash__()
 
     def __reduce__(self) -> tuple[object, ...]:
         raise TypeError(f"{type(self).__name__} is not pickled: its to_dict() is")
@@ -260,7 +259,7 @@ class ModelInfo(Answer):
 
 
 class SourceInfo(Answer):
-    """A source that no description was made of, whose kind is not known. `model_type`: a config.json's."""
+    """A source without a description, so that its kind is not known. `model_type`: a config.json's."""
 
     name: str
     kind: None
@@ -269,7 +268,7 @@ class SourceInfo(Answer):
 
 
 NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
-LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
+LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # of listed leaves
 PLACES = {"pre": "pre-norm", "post": "post-norm", "after": "norms after branches", "sandwich": "sandwich norms"}
 PARALLEL = {"shared": "one norm", "separate": "two norms"}
 ADDED = ("learned", "sinusoidal")  # positions added to the embedding
@@ -329,19 +328,22 @@ class WorkloadInfo(Answer, kw_only=True):
 
 
 class Convention(Answer, kw_only=True):
-    """The conventions of FLOPs; `mla`: how latent attention is computed, None without it."""
+    """The conventions of FLOPs. `attention`: "" where figures have both; `mla`: how latent attention is computed, None
+    without it."""
 
     flops_per_mac: int
-    attention: str
+    attention: str = ""
     logits: str
     mla: str | None
 
     @classmethod
-    def of(cls, model: Model, ledger: Ledger, attention: str) -> Convention:
-        work = ledger.work
-        latent = ("absorbed" if work.absorbed else "expanded") if model.has_latents else None
-        return cls(flops_per_mac=2, attention=attention, logits="last" if work.last_logits else "all", mla=latent)
+    def of(cls, models: Iterable[Model], work: Workload, attention: str = "", **formats: str) -> Self:
+        latent = ("absorbed" if work.absorbed else "expanded") if any(model.has_latents for model in models) else None
+        logits = "last" if work.last_logits else "all"
+        return cls(flops_per_mac=2, attention=attention, logits=logits, mla=latent, **formats)
 
     def __str__(self) -> str:
-        words = [f"{self.flops_per_mac} FLOPs per multiply-add", f"{self.attention} attention", f"{self.logits} logits"]
-        return "; ".join([*words, *([f"MLA {self.mla}"] if self.mla else [])])
+        words = [f"{self.flops_per_mac} FLOPs per multiply-add"]
+        words += [f"{self.attention} attention"] if self.attention else []
+        words += [f"{self.logits} logits", *([f"MLA {self.mla}"] if self.mla else [])]
+        return "; ".join(words)

@@ -17,7 +17,7 @@ from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
 from txcalc.num import counted, whole
 from txcalc.questions.options import (
-    Argument,
+    Keyword,
     Length,
     Lengths,
     Names,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """Checks arguments against annotations: `InputError` with every fault, `WrongCall` for unknown arguments.
 
-    Reads earlier names of keywords, and fields of classes of options as keywords of the function.
+    Accepts earlier names of keywords, and fields of classes of options as keywords of the function.
     """
     taken = signature(function)
     option_names: tuple[str, ...] = ()
@@ -71,8 +71,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def documentation(function: Callable[..., Any]) -> str:
-    """The docstring of a question's function, or of a class of options, with its arguments, each by the sentence that
-    its option has."""
+    """The docstring of a question's function or of a class of options, and the help of each argument."""
     text = cleandoc(function.__doc__ or "")
     known = fields(function) if options_class(function) else keywords(function)
     width = max((len(each.name) for each in known), default=0)
@@ -81,22 +80,25 @@ def documentation(function: Callable[..., Any]) -> str:
 
 
 def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Keywords by their present names, those of an option class gathered in it. Errors: `InputError`."""
-    known = {key: each for each in keywords(function) for key in (each.name, *_earlier(each.option))}
+    """Keywords by their current names; those of a class of options as one value of it. Errors: `InputError`."""
+    known: dict[str, Keyword] = {}
+    for keyword in keywords(function):
+        aliases = keyword.option.aliases if isinstance(keyword.option, Option) else ()
+        known |= dict.fromkeys((keyword.name, *(each.lstrip("-").replace("-", "_") for each in aliases)), keyword)
     values: dict[str, Any] = {}
     groups: dict[str, dict[str, Any]] = {}
     faults = []
     for name, value in given.items():
-        keyword = known.get(name)
-        if keyword is None or (keyword.group == name and isinstance(value, Struct)):
+        option = known.get(name)
+        if option is None or (option.group == name and isinstance(value, Struct)):
             values[name] = value
             continue
-        gathered = groups.setdefault(keyword.group, {}) if keyword.group else values
-        if keyword.name in gathered:
-            spellings = " and ".join(each for each in given if known.get(each) is keyword)
+        gathered = groups.setdefault(option.group, {}) if option.group else values
+        if option.name in gathered:
+            spellings = " and ".join(each for each in given if known.get(each) is option)
             raise InputError(function.__name__, [f"{spellings} say the same thing twice"])
-        gathered[keyword.name] = value
-        faults += _faults(name, value, keyword.hint) if keyword.group else []
+        gathered[option.name] = value
+        faults += _faults(name, value, option.hint) if option.group else []
     if faults:
         raise InputError(function.__name__, faults)
     for name, changes in groups.items():
@@ -108,12 +110,6 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     return values
 
 
-def _earlier(option: Option | Argument) -> list[str]:
-    """Earlier names of a keyword."""
-    aliases = option.aliases if isinstance(option, Option) else ()
-    return [alias.lstrip("-").replace("-", "_") for alias in aliases]
-
-
 @cache
 def hint_of(function: object, name: str) -> object:
     """The type of an argument; Any if only type checkers can resolve it."""
@@ -121,7 +117,7 @@ def hint_of(function: object, name: str) -> object:
 
 
 def _faults(name: str, value: object, hint: object) -> list[Fault]:
-    """The faults of a value of another type, or of such fields of a class of options."""
+    """The faults of a value (of a class of options: of its fields) that does not match its hint."""
     if _fits(value, hint):
         options = fields(type(value)) if isinstance(value, Options) else ()
         return [fault for each in options for fault in _faults(each.name, getattr(value, each.name), each.hint)]
@@ -216,8 +212,8 @@ def lengths(values: Lengths, flag: str) -> list[int]:
     return result
 
 
-def some(values: Lengths | None, flag: str) -> list[int]:
-    """`lengths`, or none if nothing is given."""
+def optional_lengths(values: Lengths | None, flag: str) -> list[int]:
+    """`lengths`; none if nothing is given."""
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
 
 

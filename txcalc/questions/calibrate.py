@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from msgspec import convert, to_builtins
+from msgspec import convert
 
 from txcalc.errors import Fault, InputError
 from txcalc.evidence.figures import Rate, StepCheck
@@ -17,6 +17,8 @@ from txcalc.questions.verify import Progress, no_progress
 class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=True):
     """Measured rates of a machine; `accelerator` is a hardware file for `deploy`."""
 
+    rows_key: ClassVar[str] = "rates"
+
     file: str | None
     accelerator: dict[str, Any]
     rates: tuple[Rate, ...]
@@ -26,11 +28,8 @@ class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=Tr
     rounds: int
     clocks: tuple[dict[str, str], ...]
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return to_builtins(self.rates)  # type: ignore[no-any-return]
 
-
-@o.question("txcalc calibrate --device cpu --out mine.toml")
+@o.Question("txcalc calibrate --device cpu --out mine.toml")
 def calibrate(
     device: Annotated[str, o.DEVICE._replace(help="Device: cpu or cuda.")] = "cpu",
     *,

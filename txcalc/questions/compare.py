@@ -21,7 +21,7 @@ from txcalc.planning.matching import MatchedModel, Near, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
-from txcalc.questions.arguments import listed, some
+from txcalc.questions.arguments import listed, optional_lengths
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.phrases import must_change, parse_variant
 from txcalc.questions.pictures import (
@@ -43,6 +43,20 @@ class CompareConvention(Convention, kw_only=True):
 
     dtype: str
     kv_dtype: str
+
+    @property
+    def flops(self) -> str:
+        """The quantity that counts: of all query-key pairs, or of those that the mask lets through."""
+        return "flops_masked" if self.attention == "masked" else "flops"
+
+    @property
+    def latents(self) -> str:
+        return self.mla or "expanded"
+
+    def ledger(self, model: Model, tokens: int = 1) -> Ledger:
+        """A prefill of one sequence."""
+        dtypes = {"dtype": self.dtype, "kv_dtype": self.kv_dtype}
+        return model.ledger(tokens=tokens, logits=self.logits, mla=self.latents, **dtypes)
 
 
 class CompareWorkload(Answer):
@@ -117,7 +131,7 @@ class Compare(Result, tag_field="schema", tag="txcalc/compare/1", kw_only=True):
         ]
 
 
-@o.question(
+@o.Question(
     "txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b",
     takes=("--ignore",),
     draws=True,
@@ -170,49 +184,32 @@ def compare(
         raise InputError("compare", [f"{number} given, expected 2 to {MAX_MODELS} models, or variants of one by --set"])
     models = [load(source) for source in model_sources]
     models += [variant(models[0], changes) for changes in variants]
-    wanted = some(context, "--context")
+    wanted = optional_lengths(context, "--context")
     contexts = wanted or default_contexts(models)
     windows = any(model.has_windows for model in models)
     attention = attention or ("masked" if windows else "dense")
-    conventions = Conventions(dtype, kv, attention, logits, mla)
-    matches: list[MatchedModel] = []
+    work = models[0].workload(logits=logits, mla=mla)
+    convention = CompareConvention.of(models, work, attention, dtype=dtype, kv_dtype=kv)
+    budget = None
     # A short prompt would not see what a window saves.
     length = contexts[0] if wanted else max(contexts, default=1) if windows else min(contexts, default=1)
     if match is not None and by is not None:
-        matches = [equal_budget(model, models[0], match, by, length, conventions) for model in models[1:]]
+        matches = [equal_budget(model, models[0], match, by, length, convention) for model in models[1:]]
         models[1:] = [renamed(each.model, {by: each.best.value}) for each in matches]
-    latent = mla if any(model.has_latents for model in models) else None
+        sizes = tuple(
+            MatchedSize(each.model.name, each.best.value, each.best.difference, each.below, each.above)
+            for each in matches
+        )
+        budget = Match(match, by, None if match == "params" else length, matches[0].budget, sizes)
     return Compare(
         models=tuple(map(ModelInfo.of, models)),
-        convention=CompareConvention(
-            flops_per_mac=2, attention=attention, logits=logits, mla=latent, dtype=dtype, kv_dtype=kv
-        ),
+        convention=convention,
         workload=CompareWorkload(1, 0, tuple(contexts)),
-        rows=tuple(compared_quantity(row) for row in quantities(models, contexts, conventions)),
-        match=match_of(match, by, length, matches, models[1:]) if match and by else None,
+        rows=tuple(compared_quantity(row) for row in quantities(models, contexts, convention)),
+        match=budget,
         notes=tuple(notes(models, contexts)),
-        draw=lambda: picture(models, contexts, conventions),
+        draw=lambda: picture(models, contexts, convention),
     )
-
-
-class Conventions(NamedTuple):
-    """What figures are counted by."""
-
-    dtype: str
-    kv_dtype: str
-    attention: str
-    logits: str
-    mla: str
-
-    @property
-    def flops(self) -> str:
-        """The quantity that counts: of all query-key pairs, or of those that the mask lets through."""
-        return "flops_masked" if self.attention == "masked" else "flops"
-
-    def ledger(self, model: Model, tokens: int = 1) -> Ledger:
-        """A prefill of one sequence."""
-        dtypes = {"dtype": self.dtype, "kv_dtype": self.kv_dtype}
-        return model.ledger(tokens=tokens, logits=self.logits, mla=self.mla, **dtypes)
 
 
 class QuantityValues(NamedTuple):
@@ -244,7 +241,7 @@ def renamed(model: Model, changes: Mapping[str, object]) -> Model:
 
 
 def equal_budget(
-    model: Model, first: Model, quantity: str, by: str, tokens: int, conventions: Conventions
+    model: Model, first: Model, quantity: str, by: str, tokens: int, convention: CompareConvention
 ) -> MatchedModel:
     """The model with the size `by` at which it spends what the first does: parameters, FLOPs of a prefill of `tokens`,
     or cached elements."""
@@ -252,18 +249,10 @@ def equal_budget(
     def cost(candidate: Model) -> int:
         if quantity == "params":
             return candidate.params
-        counted = "cache" if quantity == "cache" else conventions.flops
-        return conventions.ledger(candidate, tokens).total(counted)
+        counted = "cache" if quantity == "cache" else convention.flops
+        return convention.ledger(candidate, tokens).total(counted)
 
     return matched(model, by, cost(first), cost)
-
-
-def match_of(quantity: str, by: str, tokens: int, matches: Sequence[MatchedModel], models: Sequence[Model]) -> Match:
-    """How close every further model comes to the first one's budget."""
-    sizes = tuple(
-        MatchedSize(each.model.name, each.best.value, each.best.difference, each.below, each.above) for each in matches
-    )
-    return Match(quantity, by, None if quantity == "params" else tokens, matches[0].budget, sizes)
 
 
 def default_contexts(models: Sequence[Model]) -> list[int]:
@@ -274,14 +263,14 @@ def default_contexts(models: Sequence[Model]) -> list[int]:
     return sorted({*(length for length in USUAL_CONTEXTS if length <= longest), *([min(known)] if known else [])})
 
 
-def quantities(models: Sequence[Model], contexts: Sequence[int], conventions: Conventions) -> list[QuantityValues]:
+def quantities(models: Sequence[Model], contexts: Sequence[int], convention: CompareConvention) -> list[QuantityValues]:
     """Every quantity, in the order in which it is shown; what no model has is left out."""
-    flops = conventions.flops
-    single = [conventions.ledger(model) for model in models]
+    flops = convention.flops
+    single = [convention.ledger(model) for model in models]
     images = [ledger if model.fixed_length else None for model, ledger in zip(models, single, strict=True)]
     prefills: list[tuple[int | None, Ledgers]] = [(None, images)]
     for tokens in contexts:
-        reached = [conventions.ledger(model, tokens) if model.reaches(tokens) else None for model in models]
+        reached = [convention.ledger(model, tokens) if model.reaches(tokens) else None for model in models]
         prefills.append((tokens, reached))
     rows = [
         QuantityValues("params", None, [ledger.total("params") for ledger in single]),
@@ -301,16 +290,18 @@ def quantities(models: Sequence[Model], contexts: Sequence[int], conventions: Co
         next((at[i] for _, at in reversed(prefills) if at[i]), None) or ledger for i, ledger in enumerate(single)
     ]
     growth = [ledger.cache_now.growth if ledger.total("cache") else None for ledger in longest]
+    # An encoder that is as long as the context caches more with every token.
+    grows = [model.has_encoder_apart and model.workload(tokens=2).source == 2 for model in models]
     constant = [
-        None if number is None or coupled_encoder(model) else ledger.cache_now.constant
-        for number, model, ledger in zip(growth, models, longest, strict=True)
+        None if number is None or coupled else ledger.cache_now.constant
+        for number, coupled, ledger in zip(growth, grows, longest, strict=True)
     ]
     for term, elements in (("growth", growth), ("constant", constant)):
         sizes = [
             None if n is None else ceil_div(n * ledger.bits[2], 8) for n, ledger in zip(elements, single, strict=True)
         ]
         rows.append(QuantityValues(f"cache_{term}_bytes", None, sizes))
-    rows += crossover_lengths(models, conventions)
+    rows += crossover_lengths(models, convention)
     return [row for row in rows if any(value is not None for value in row.values)]
 
 
@@ -326,12 +317,7 @@ def attention_core(quantity: str, tokens: int | None, at: Ledgers) -> QuantityVa
     return QuantityValues("attention_core_flops", tokens, core, [ledger and ledger.total(quantity) for ledger in at])
 
 
-def coupled_encoder(model: Model) -> bool:
-    """Whether the encoder is as long as the context, so that its cache is not constant."""
-    return model.has_encoder_apart and model.workload(tokens=2).source == 2
-
-
-def crossover_lengths(models: Sequence[Model], conventions: Conventions) -> list[QuantityValues]:
+def crossover_lengths(models: Sequence[Model], convention: CompareConvention) -> list[QuantityValues]:
     """Where the attention core exceeds the feed-forward, and all linear layers; None of a model whose cost is no
     polynomial of the length."""
     by_rule: list[dict[CrossoverRule, RuleCrossover]] = []
@@ -339,8 +325,8 @@ def crossover_lengths(models: Sequence[Model], conventions: Conventions) -> list
         answers: list[RuleCrossover] = []
         if not model.fixed_length:
             with suppress(InputError):
-                answers = crossovers(prefills_of(model, None, conventions.logits, conventions.mla))
-        by_rule.append({each.rule: each for each in answers if each.attention == conventions.attention})
+                answers = crossovers(prefills_of(model, None, convention.logits, convention.latents))
+        by_rule.append({each.rule: each for each in answers if each.attention == convention.attention})
     rows = []
     for rule in MAIN_RULES:
         lengths = [each.get(rule) for each in by_rule]
@@ -390,11 +376,11 @@ def notes(models: Sequence[Model], contexts: Sequence[int]) -> list[str]:
     return lines
 
 
-def picture(models: Sequence[Model], contexts: Sequence[int], conventions: Conventions) -> Picture:
+def picture(models: Sequence[Model], contexts: Sequence[int], convention: CompareConvention) -> Picture:
     """Parameters as bars; FLOPs per token and cache against the length, a line for each model."""
     low, high = min(contexts, default=0), max(contexts, default=0)
     xs = between(low if low < high else max(1, high // 64), high, contexts) if high else []  # images have none
-    rows = quantities(models, xs, conventions)
+    rows = quantities(models, xs, convention)
     names = [model.name for model in models]
 
     def bars(quantity: str, label: str, of: int) -> Series:
@@ -408,14 +394,14 @@ def picture(models: Sequence[Model], contexts: Sequence[int], conventions: Conve
     x = PlotAxis("length (tokens)", "tokens", 2)
     for quantity, y in (
         ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),
-        ("cache_bytes", PlotAxis(f"cache of one sequence, {conventions.kv_dtype}", "bytes", 2)),
+        ("cache_bytes", PlotAxis(f"cache of one sequence, {convention.kv_dtype}", "bytes", 2)),
     ):
         at = {row.tokens: row.values for row in rows if row.quantity == quantity and row.tokens}
         series = [line for i, model in enumerate(models) for line in model_lines(model, i, at, contexts)]
         if series:
             panels.append(Panel("", x, y, series))
-    what = f"one sequence; FLOPs of {conventions.attention} attention"
-    caption = picture_convention(models, what, conventions.logits, conventions.mla)
+    what = f"one sequence; FLOPs of {convention.attention} attention"
+    caption = picture_convention(models, what, convention.logits, convention.latents)
     return Picture(f"{len(models)} models side by side", f"{caption}; dashed: beyond a model's context", panels)
 
 

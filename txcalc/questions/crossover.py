@@ -71,7 +71,7 @@ class CrossoverConvention(Answer):
 class Crossover(Result, tag_field="schema", tag="txcalc/crossover/1", kw_only=True):
     """Where attention exceeds the feed-forward, and the cache the weights. `rows` has each rule of each model.
 
-    windowed   names of the models with windows, whose masked lengths are the ones to read
+    windowed   names of the models with windows, to which the masked lengths apply
     detail     whether the printed text has closed forms, and the cache by batch
     """
 
@@ -85,7 +85,7 @@ class Crossover(Result, tag_field="schema", tag="txcalc/crossover/1", kw_only=Tr
     notes: tuple[str, ...]
 
 
-@o.question(
+@o.Question(
     "txcalc crossover llama-3.1-8b gemma-3-27b",
     takes=("--set", "--ignore"),
     draws=True,
@@ -153,7 +153,7 @@ def crossing(model: Model, row: RuleCrossover, form: Any) -> Crossing:
 
 
 def classic_crossings(plain: Sequence[object], gated: Sequence[Any]) -> tuple[ClassicCrossing, ...]:
-    """The closed forms of the textbook block, as many as rules, dense and masked."""
+    """The closed forms of the textbook block: of every rule, dense and masked."""
     names = [(rule.name, attention) for rule in RULES for attention in ("dense", "masked")]
     forms = zip(names, plain, gated, strict=True)
     return tuple(
@@ -162,8 +162,7 @@ def classic_crossings(plain: Sequence[object], gated: Sequence[Any]) -> tuple[Cl
     )
 
 
-# The two rules whose crossovers `compare` lists and the plot marks.
-MAIN_RULES = (RULES[0], RULES[3])
+MAIN_RULES = (RULES[0], RULES[3])  # whose crossovers `compare` lists and the plot marks
 
 
 def picture(prefills: Sequence[Prefills], lengths: Sequence[Sequence[RuleCrossover]], logits: str, mla: str) -> Picture:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
-from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, cast
 
@@ -93,11 +92,11 @@ class Parallelism(o.Options):
 
     def given(self) -> dict[str, int]:
         """The degrees that are numbers."""
-        return phrases.degrees({"tp": self.tp, "pp": self.pp, "dp": self.dp, "ep": self.ep, "etp": self.etp})
+        return phrases.parse_degrees({"tp": self.tp, "pp": self.pp, "dp": self.dp, "ep": self.ep, "etp": self.etp})
 
 
 class Engine(o.Options):
-    """How the engine runs: steps, pages, the memory it takes, what it keeps in host RAM, pools and adapters."""
+    """How the engine runs: steps, pages, its own memory, offload to host RAM, disaggregated pools and adapters."""
 
     section: ClassVar[str] = "Engine"
 
@@ -129,7 +128,6 @@ class Engine(o.Options):
     adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R")] = 0
 
     def offload(self) -> OffloadRequest | None:
-        """What the host's RAM is to hold."""
         layers = None if self.n_cpu_moe is None else str(self.n_cpu_moe)
         return parse_offload(self.ram, self.pcie, self.gpu_layers, layers)
 
@@ -216,13 +214,13 @@ class Limits(o.Options):
 
     def slo(self) -> Slo:
         (ttft_percentile, ttft), (tpot_percentile, tpot) = (
-            phrases.limit(value, flag) for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
+            phrases.parse_limit(value, flag) for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
         )
         return points.Slo(ttft, tpot, ttft_percentile, tpot_percentile)
 
 
 class LayoutFit(Degrees, kw_only=True):
-    """What a layout holds: bytes on its fullest GPU, and the maximum concurrency."""
+    """Whether a layout fits: bytes on its fullest GPU, and the maximum concurrency."""
 
     fits: bool
     headroom_bytes: int
@@ -234,19 +232,19 @@ class LayoutFit(Degrees, kw_only=True):
 class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
     """A model deployed on one kind of accelerator.
 
-    cache_tokens   that the cache of one replica holds
+    cache_tokens   capacity of one replica's cache
     limit          what does not fit, or would be the first not to
-    min_gpus       the fewest GPUs that hold the load in memory
+    min_gpus       the fewest GPUs whose memory holds the load
     fewest_gpus    the fewest that serve it within the limits; None: none do
     unsuited       if more GPUs do not mend a missed limit: the replica that comes closest
-    times_cheapest  of several deployments of a model, those that serve the load: cost per hour (per million tokens, if
-                   each is at its capacity), over that of the cheapest
+    times_cheapest  cost over that of the model's cheapest deployment that serves the load: per hour, or per million
+                   tokens if each is at its capacity
     layouts        best first, by `rule`
     memory         of each GPU of every distinct stage
     largest        the largest load that fits or, if a rate is too high, is within the limits
-    api            if its prices are given: from which load serving is cheaper
-    notes          of the model and, with `plan_notes`, of the plan and its speed
-    detail         the printed table has everything
+    api            if API prices are given: the load above which serving is cheaper
+    notes          on the model, and `plan_notes` on the plan and its speed
+    detail         whether the printed text has every table
     launch         a function that writes the command of an engine
     """
 
@@ -280,7 +278,7 @@ class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
 
     @property
     def failed(self) -> bool:
-        """It does not fit, or misses a limit; users who wait count as a failure."""
+        """It does not fit, has to queue users, or misses a limit."""
         return not self.fits or (self.speed is not None and not self.speed.meets_limits)
 
     @property
@@ -360,7 +358,7 @@ def _row(at: Point) -> dict[str, Any]:
     }
 
 
-@o.question(
+@o.Question(
     "txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms",
     takes=("--set", "--ignore"),
     draws=True,
@@ -384,7 +382,7 @@ def _row(at: Point) -> dict[str, Any]:
     ),
 )
 def deploy(
-    sources: o.SourceListArgument,
+    sources: o.SourcesArgument,
     gpu: Annotated[
         str | Accelerator | Sequence[str | Accelerator],
         o.GPU.with_help(
@@ -440,23 +438,25 @@ def deploy(
     max_num_seqs = engine.sequences(known)
     prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
-    proposed, drafter = phrases.drafts(speculation.draft)
+    proposed, drafter = phrases.parse_draft(speculation.draft)
     draft = drafter if drafter is None or drafter == phrases.OWN else _draft(models([drafter], text_only)[0])
     loaded = models(listed([sources]), text_only)
     if draft == phrases.OWN and loaded and not any(model.predictor for model in loaded):
         raise _no_predictor(loaded[0])
-    rate, times = phrases.comes(load.rate, load.arrivals, load.burstiness)
+    rate, times = phrases.parse_arrivals(load.rate, load.arrivals, load.burstiness)
     prefix = length(load.shared_prefix, "--shared-prefix")
     trained = [model.context for model in loaded if model.context and not model.fixed_length]
     decodes = not loaded or any(model.decodes for model in loaded)
-    tokens = points.grown(prompts, answers, trained, decodes) if context is None else length(context, "--context")
-    acceptance = (
-        None if speculation.acceptance is None else float(phrases.share(speculation.acceptance, "--acceptance"))
+    tokens = (
+        points.default_context(prompts, answers, trained, decodes) if context is None else length(context, "--context")
     )
-    hits = phrases.share(load.prefix_hits, "--prefix-hits")
+    acceptance = (
+        None if speculation.acceptance is None else float(phrases.parse_share(speculation.acceptance, "--acceptance"))
+    )
+    hits = phrases.parse_share(load.prefix_hits, "--prefix-hits")
     request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
     slo = limits.slo()
-    api_price = None if api is None else phrases.api_prices(api)
+    api_price = None if api is None else phrases.parse_api_prices(api)
     request = replace(request, simulated=load.simulated(slo), rounds=slo.rounds, seed=load.seed)
     for _, _, each in kinds:
         check_budget(each, slo.ttft, slo.tpot)
@@ -474,11 +474,11 @@ def deploy(
         draft=draft,
         fixed=layout.given(),
         disaggregated=engine.disaggregate is not None,
-        prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
+        prefill_gpus=phrases.parse_degrees({"disaggregate": engine.disaggregate}).get("disaggregate"),
         simulate=load.simulate,
         detail=detail,
         api=api_price,
-        utilisation=None if utilisation is None else float(phrases.share(utilisation, "--utilisation")),
+        utilisation=None if utilisation is None else float(phrases.parse_share(utilisation, "--utilisation")),
     )
     if utilisation is not None and (api_price is None or not 0 < (scenario.utilisation or 0) <= 1):
         raise InputError("options", ["--utilisation is a share above 0, up to 100%, and needs --api 0.25/2"])
@@ -519,46 +519,40 @@ def deploy(
 
 
 def _compared(deployments: Sequence[Deploy | Refusal]) -> tuple[Deploy | Refusal, ...]:
-    """The deployments of each model, those that serve the load first, the cheapest at their head; where no two costs
-    can be compared, as given."""
+    """The deployments of each model: those that serve the load first, by cost; else in the given order."""
     by_model: dict[str, list[Deploy | Refusal]] = {}
     for each in deployments:
         by_model.setdefault(each.model if isinstance(each, Refusal) else each.model.name, []).append(each)
-    return tuple(chain(*map(_by_cost, by_model.values())))
+    rows: list[Deploy | Refusal] = []
+    for of_model in by_model.values():
+        costs = [_cost(each) for each in of_model]
+        cheapest = min(costs) if len(costs) > 1 else inf
+        rows += [
+            replace(of_model[i], times_cheapest=costs[i] / cheapest) if max(cheapest, costs[i]) < inf else of_model[i]
+            for i in sorted(range(len(costs)), key=costs.__getitem__)
+        ]
+    return tuple(rows)
 
 
-def _by_cost(deployments: list[Deploy | Refusal]) -> list[Deploy | Refusal]:
-    costs = {i: cost for i, each in enumerate(deployments) if (cost := _cost(each)) is not None}
-    if not costs or len(deployments) < 2:
-        return deployments
-    cheapest = min(costs.values())
-    order = sorted(range(len(deployments)), key=lambda i: costs.get(i, inf))
-    rows = (deployments[i] for i in order)
-    return [
-        replace(row, times_cheapest=costs[i] / cheapest) if i in costs and isinstance(row, Deploy) else row
-        for i, row in zip(order, rows, strict=True)
-    ]
-
-
-def _cost(deployment: Deploy | Refusal) -> float | None:
-    """What plans that serve one load are compared by: cost per hour; each at its capacity, per million tokens."""
+def _cost(deployment: Deploy | Refusal) -> float:
+    """Cost per hour of the load, or per million tokens at capacity; infinite: no price, or the load is not served."""
     if isinstance(deployment, Refusal) or deployment.failed or deployment.speed is None:
-        return None
-    capacity = deployment.speed.capacity
-    return capacity.cost_per_million_output if capacity else deployment.speed.cost_per_hour
+        return inf
+    speed = deployment.speed
+    cost = speed.capacity.cost_per_million_output if speed.capacity else speed.cost_per_hour
+    return inf if cost is None else cost
 
 
 Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour
 
 
 def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
-    """The kinds of accelerator. Errors: `InputError`, `UnknownName`."""
     items = list(split_commas(gpu))
     if not items:
         raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
-    parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.priced(item) for item in items]
+    parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.parse_priced(item) for item in items]
     kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *fields) for kind, *fields in parsed]
-    prices = phrases.one_price([(kind.name, number, kind_price) for kind, number, kind_price in kinds], price)
+    prices = phrases.prices_by_name([(kind.name, number, kind_price) for kind, number, kind_price in kinds], price)
     return [(kind, number, prices[kind.name]) for kind, number, _ in kinds]
 
 
@@ -573,19 +567,18 @@ def _draft(model: Model) -> Model:
 
 
 def _no_predictor(model: Model) -> InputError:
-    """The refusal of a model without multi-token-prediction layers."""
     mend = "--draft 4:SOURCE names a draft model; --set predictors=1, if its checkpoint has such a layer"
     return InputError("--draft", [f"{model.name} has no multi-token-prediction layers ({mend})"])
 
 
 class Scenario(Struct, frozen=True, kw_only=True):
-    """What is asked of every model on every kind of accelerator.
+    """The load and the settings that every model is planned with on every kind of accelerator.
 
-    engine        arguments of an engine that depend on neither model nor accelerator
-    profile       of the engine that is named or, where none is, that is the default of some formats; None: `none`
+    engine        arguments of `planning.serving.engine.engine` that depend on neither model nor accelerator
+    profile       of the named engine or, without one, of llama.cpp, the default of some formats; None: `none`
     concurrency   None: not given
     fixed         degrees of parallelism that are given
-    prefill_gpus  of disaggregated pools; None: as many as are best
+    prefill_gpus  of disaggregated pools; None: the best number
     """
 
     request: Request
@@ -740,8 +733,6 @@ class Scenario(Struct, frozen=True, kw_only=True):
         )
 
     def _launch(self, plan: Plan, serving: Serving | None) -> Callable[[str], str]:
-        """A function that writes the command of an engine."""
-
         def launch(engine: str) -> str:
             from txcalc.planning.serving.launch import command
             from txcalc.planning.serving.simulation import SEQUENCES
@@ -764,7 +755,7 @@ def _picture(name: str, *of: object) -> Callable[[], Any]:
 
 
 def _single_stream(plan: Plan) -> str:
-    """What is known where the speed of a load is not: a step of one sequence; without a peak, by its reads alone."""
+    """The decode speed of one sequence, if known, where that of the load is not; without a peak, from reads alone."""
     from txcalc.planning.fitting import step
 
     planner, best = plan.planner, plan.best

@@ -70,8 +70,7 @@ class UnsuitedReplica(Degrees, kw_only=True):
 
 
 class AcceleratorInfo(Answer):
-    """The accelerator: its memory, of that what a process sees, the reserve of engine and driver, and the sources of
-    its figures."""
+    """The accelerator: memory, visible memory, the reserve of engine and driver, and the sources of its figures."""
 
     name: str
     memory_bytes: int
@@ -80,7 +79,7 @@ class AcceleratorInfo(Answer):
     reserve_source: str
     source: dict[str, str]
     title: str
-    reserve: str  # as it was given: a share or bytes
+    reserve: str  # as given: a share or bytes
 
 
 class Workload(Answer):
@@ -96,7 +95,7 @@ class Workload(Answer):
 
 
 class MemoryProfile(Answer):
-    """What a named engine takes besides weights and cache."""
+    """The memory of a named engine besides weights and cache, and its limits of a step."""
 
     name: str
     version: str
@@ -108,7 +107,7 @@ class MemoryProfile(Answer):
 
 
 class Offloaded(Answer):
-    """What is in host RAM: the first layers, experts of layers, the head; and the free bytes of RAM."""
+    """The part of the model in host RAM: first layers, experts of layers, the head; and the free bytes of RAM."""
 
     layers: int
     experts_of_layers: int
@@ -122,7 +121,7 @@ class EngineInfo(Answer, kw_only=True):
     """The engine: formats of weights and cache, the dtype of matrix products, tokens per page and per prefill chunk.
 
     poll     decode steps between admissions of new requests
-    gather   the most of them where expert-parallel replicas admit together
+    gather   their maximum where expert-parallel replicas admit together
     """
 
     weights: str
@@ -174,7 +173,7 @@ class StageMemory(Answer, kw_only=True):
 
 
 class Latency(Answer):
-    """Seconds of one prefill and one decode step alone, what bounds them, and the rates of decode alone."""
+    """Seconds of one prefill and of one decode step without other load, what bounds them, and decode rates."""
 
     ttft_s: float
     tpot_s: float | None
@@ -185,7 +184,7 @@ class Latency(Answer):
 
 
 class SingleRequest(Answer):
-    """Seconds of one request with no other on the server, their lower bounds, and what takes most of a decode step."""
+    """Seconds of one request with no other on the server, their lower bounds, and what bounds a decode step."""
 
     ttft_s: float
     tpot_s: float | None
@@ -227,9 +226,9 @@ class SteadyState(Answer, kw_only=True):
 
 
 class Point(Answer, kw_only=True):
-    """A layout at a concurrency: latencies alone and under load, throughput and cost.
+    """A layout at a concurrency: unloaded latencies, the steady state, throughput and cost.
 
-    tokens_per_s_user, decode_tokens_per_s_gpu, prompt_tokens_per_s_gpu   of decode alone and of prefill alone
+    tokens_per_s_user, decode_tokens_per_s_gpu   of decode without prefill; prompt_tokens_per_s_gpu: without decode
     within_limits   None: there are no limits
     """
 
@@ -309,7 +308,7 @@ class SpeculationInfo(Answer):
 
     at_once        the draft model proposes all tokens of a step in one pass
     step_s         a step of `running` sequences at the full context, the draft's passes included
-    plain_tpot_s   mean TPOT at the load without speculation; None: there is none, or that does not keep up
+    plain_tpot_s   mean TPOT at the load without speculation; None: no decode, or the load is not sustained
     """
 
     tokens: int
@@ -370,7 +369,7 @@ class LatencyLimits(Answer):
 
 
 class LimitCheck(Answer):
-    """A limit of a latency (TTFT or TPOT) in seconds, and what it bounds: the mean or a percentile (p95) at the load.
+    """A limit of a latency (TTFT or TPOT) in seconds, and the bounded statistic at the load: mean or percentile (p95).
 
     value_s   None: not known, or there is none
     """
@@ -384,9 +383,9 @@ class LimitCheck(Answer):
 
 
 class MonthlyCost(Answer):
-    """A month of 730 hours: requests, their tokens (prompts and answers), and what they cost here and from the API.
+    """A month of 730 hours: requests, their tokens (prompts and answers), and their cost on the plan and by the API.
 
-    utilisation   requests over those that the plan serves at its load all month
+    utilisation   requests over those that the plan serves at its load in a month
     """
 
     requests: float
@@ -397,10 +396,10 @@ class MonthlyCost(Answer):
 
 
 class ApiComparison(Answer):
-    """Serving against an API, at its prices of a million prompt tokens and a million answer tokens.
+    """The plan against an API, at its prices of a million prompt tokens and a million answer tokens.
 
-    break_even       from which load on serving is cheaper; None: the plan serves too few requests for that
-    at_the_load      the plan's load all month
+    break_even       the load above which the plan is cheaper; None: more than it serves
+    at_the_load      the plan's load for a month
     at_utilisation   a given share of it
     """
 
@@ -423,8 +422,7 @@ class Speed(Point, kw_only=True):
 
     prompt          tokens, or positions of a pass; `prefix_cached` of them are in the prefix cache
     rate            requests per second; None: `sequences` users each send the next request when an answer ends
-    seats           sequences of mean length that the cache holds; `seats_limit`: that is all that the cache holds, or
-                    all that the engine runs
+    seats           sequences of mean length that run at once; `seats_limit`: what limits them, cache or max_num_seqs
     ttft_last_s     TTFT of the last of all prompts that arrive at once
     batches         the same layout from one sequence to as many as fit
     front           the Pareto front of TPOT and tokens per second and GPU, over all layouts that fit
@@ -432,9 +430,9 @@ class Speed(Point, kw_only=True):
     highest_rate    if the rate is too high: the highest within the limits
     floors          if a limit is missed: the lower bounds of one sequence on any layout of these GPUs
     running         sequences in the decode step of `achievable`
-    layouts_compared   whose points `front` and `cheapest` are chosen from
+    layouts_compared   layouts of the points that `front` and `cheapest` are chosen from
     libraries       the communication library of each kind of collective, and the source of its figures
-    meets_limits    the load is sustained within the limits, by the pools where there are two
+    meets_limits    the load is sustained within the limits (by the pools, if disaggregated)
     checks          each limit, and the latency that it bounds at the load
     capacity        if no load is given: as many users as fit within the limits; `below_capacity`: one user, and half
     """
@@ -529,7 +527,6 @@ def engine_info(plan: Plan) -> EngineInfo:
 
 
 def stage_memory(gpu: Gpu, context: int) -> StageMemory:
-    """Memory of each GPU of a stage."""
     rank = gpu.rank
     by_kind: dict[str, int] = {}
     for entry, size in rank.weights:
@@ -556,16 +553,19 @@ def stage_memory(gpu: Gpu, context: int) -> StageMemory:
 
 
 def point(serving: Serving, at: OperatingPoint) -> Point:
-    """A point with its costs."""
     return Point(**_point(serving, at))
 
 
 def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = None) -> dict[str, Any]:
-    """The fields of a point; `simulated`: with its percentiles."""
+    """The fields of a point, with the percentiles of a simulation."""
     price, watts, decodes = serving.price, serving.plan.planner.accelerator.power, at.tpot is not None
     gpus = at.layout.gpus
-    costs: dict[str, float | None] = dict.fromkeys(COSTS)
-    if price is not None:
+    costs: dict[str, float | None]
+    if price is None:
+        costs = dict.fromkeys(
+            ("cost_per_million_input", "cost_per_million_output", "cost_per_request", "cost_per_hour")
+        )
+    else:
         costs = {
             "cost_per_million_input": at.cost_per_million_input(price),
             "cost_per_million_output": at.cost_per_million_output(price) if decodes else None,
@@ -593,7 +593,7 @@ def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = N
 
 
 def _within_limits(serving: Serving, at: OperatingPoint) -> bool | None:
-    """None: there are no limits, or the percentile of this load is not simulated."""
+    """None: there are no limits, or the bounded percentile of this load is not simulated."""
     limits = serving.limits
     if limits.simulated:
         return not serving.unmet if at is serving.chosen else None
@@ -622,13 +622,10 @@ def _limit(limit: float | None, percent: float | None) -> float | dict[str, floa
     return limit if limit is None or percent is None else {_statistic(percent): limit}
 
 
-COSTS = ("cost_per_million_input", "cost_per_million_output", "cost_per_request", "cost_per_hour")
-
-
 def _steady(
     load: OperatingPoint | Pools, prompt: int, steady: Steady, decodes: bool = True, run: Simulated | None = None
 ) -> SteadyState:
-    """The means of a load; None for those that only a simulation gives."""
+    """The means of a load (None: only a simulation gives them), with the percentiles of a simulation."""
     ttft, tpot, e2e = (run.ttft, run.tpot, run.e2e) if run else (None, None, None)
     timed = steady.timed
     return SteadyState(
@@ -735,7 +732,7 @@ def api_comparison(
 
 
 def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, str]]) -> Latency:
-    """The latencies alone, by one figure of each time: seconds and what bounds them."""
+    """The unloaded latencies, floor or achievable; `figure` gives the seconds of a time and what bounds them."""
     prompt, prompt_bound = figure(at.ttft)
     if at.tpot is None:
         return Latency(prompt, None, prompt_bound, None, None, None)

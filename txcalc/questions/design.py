@@ -19,7 +19,6 @@ from txcalc.units import parse_bytes
 if TYPE_CHECKING:
     from txcalc.sources import Source
 
-
 BASE_HELP = (
     "A model to scale (experts, MLA, windows, hybrids …), heads and widths growing with D; without one, "
     "Llama's architecture."
@@ -28,8 +27,7 @@ BaseArgument = Annotated["Source | None", o.Argument(BASE_HELP, "[SOURCE]", "sou
 
 
 class Budget(Answer):
-    """A budget as it was given (`text`): parameters, bytes of memory (with the cache of a context), or training FLOPs
-    on a number of tokens."""
+    """A budget, as given in `text`: parameters, bytes of memory (with a context's cache), or FLOPs and tokens."""
 
     params: int | None
     memory_bytes: int | None
@@ -40,7 +38,7 @@ class Budget(Answer):
 
 
 class Family(Answer, kw_only=True):
-    """What all shapes share: Llama's sizes, or a model to scale (`like`) with its changes; in words in `summary`."""
+    """The sizes that all shapes share: Llama's, or a model to scale (`like`) with its changes; `summary`: in words."""
 
     vocab: int | None = None
     ratio: str | None = None
@@ -75,7 +73,7 @@ class Design(Result, tag_field="schema", tag="txcalc/design/1", kw_only=True):
         return max((shape for shape in self.classic if not shape.fits), key=lambda shape: shape.spare, default=None)
 
 
-@o.question(
+@o.Question(
     "txcalc design --memory 16GB --weights fp16",
     first=("--params", "--memory", "--compute", "--weights", "--vocab", "--ratio", "--gqa", "--context"),
 )

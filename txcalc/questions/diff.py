@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from msgspec import structs
 
@@ -22,7 +22,7 @@ class CacheChange(Answer):
 
 
 class Change(Answer):
-    """What a difference adds to the first model; None where it cannot be counted by itself."""
+    """What a difference adds to the first model; None where it cannot be counted alone."""
 
     params: int | None
     flops: int | None
@@ -31,7 +31,7 @@ class Change(Answer):
 
 
 class Difference(Answer):
-    """A key in which two models differ, its values, and what it adds by itself; or `why` that is not counted."""
+    """A key in which two models differ, its values, and what it alone adds; or `why` that is not counted."""
 
     key: str
     letter: str | None
@@ -55,6 +55,8 @@ class DiffConvention(Answer):
 class Diff(Result, tag_field="schema", tag="txcalc/diff/1", kw_only=True):
     """How two models differ, and what each difference costs."""
 
+    rows_key: ClassVar[str] = "differences"
+
     models: tuple[ModelInfo, ...]
     workload: WorkloadInfo
     convention: DiffConvention
@@ -63,11 +65,8 @@ class Diff(Result, tag_field="schema", tag="txcalc/diff/1", kw_only=True):
     assumptions: tuple[str, ...]
     notes: tuple[str, ...]
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [row.to_dict() for row in self.differences]
 
-
-@o.question("txcalc diff llama-3.1-8b qwen3-8b --tokens 2k", takes=("--ignore",))
+@o.Question("txcalc diff llama-3.1-8b qwen3-8b --tokens 2k", takes=("--ignore",))
 def diff(
     source: o.SourceArgument,
     other: o.SourceArgument,
@@ -122,11 +121,8 @@ def change(cost: CostChange | None, bits: int) -> Change:
     if cost is None:
         return Change(None, None, None, None)
     mean = cost.flops_per_token
-    cache = CacheChange(cost.growth, signed_bytes(cost.growth, bits), cost.constant)
+    # rounded away from zero, as the cache itself is rounded up
+    size = ceil_div(abs(cost.growth) * bits, 8) * (1 if cost.growth >= 0 else -1)
+    cache = CacheChange(cost.growth, size, cost.constant)
     per_token = mean.numerator if mean.denominator == 1 else float(mean)
     return Change(cost.params, cost.flops, per_token, cache)
-
-
-def signed_bytes(elements: int, bits: int) -> int:
-    """Bytes of a difference, rounded away from zero as the cache itself is."""
-    return ceil_div(elements * bits, 8) if elements >= 0 else -ceil_div(-elements * bits, 8)

@@ -35,9 +35,9 @@ class Entropy(Result, tag_field="schema", tag="txcalc/entropy/1", kw_only=True):
     """Entropy of p, and cross-entropy and divergence against q.
 
     entropy        −Σ p·log2 p
-    cross_entropy  −Σ p·log2 q: what coding p costs with a code made for q
+    cross_entropy  −Σ p·log2 q: bits per symbol of p in a code that is optimal for q
     kl             cross_entropy − entropy
-    infinite       whether q excludes what p allows
+    infinite       whether q is 0 where p is not
     """
 
     p: tuple[float, ...]
@@ -49,7 +49,7 @@ class Entropy(Result, tag_field="schema", tag="txcalc/entropy/1", kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-@o.question("txcalc entropy 0.5,0.5 --against 0.9,0.1")
+@o.Question("txcalc entropy 0.5,0.5 --against 0.9,0.1")
 def entropy(
     p: Annotated[Distribution, o.Argument("Probabilities, separated by commas: 0.5,0.25,1/4.", "P,P,…")],
     against: Annotated[
@@ -70,14 +70,14 @@ def entropy(
     ps = distribution(p, "p")
     bits = -fsum(float(x) * log2(float(x)) for x in ps if x) + 0.0
     if against is None:
-        return Entropy(p=_floats(ps), q=None, entropy=sums(bits))
+        return Entropy(p=tuple(map(float, ps)), q=None, entropy=sums(bits))
     qs = distribution(against, "--against")
     if len(ps) != len(qs):
         raise InputError("entropy", [f"p has {len(ps)} probabilities and --against {len(qs)}, expected as many"])
     cross, divergence = cross_entropy(ps, qs)
     return Entropy(
-        p=_floats(ps),
-        q=_floats(qs),
+        p=tuple(map(float, ps)),
+        q=tuple(map(float, qs)),
         entropy=sums(bits),
         cross_entropy=sums(cross),
         kl=Divergence(divergence, _nats(divergence)),
@@ -87,7 +87,7 @@ def entropy(
 
 
 def cross_entropy(p: Sequence[Fraction], q: Sequence[Fraction]) -> tuple[float | None, float | None]:
-    """Cross-entropy and divergence in bits, summed over what p allows; None where q excludes some of it."""
+    """Cross-entropy and divergence in bits; None where q is 0 and p is not."""
     pairs = [(x, y) for x, y in zip(p, q, strict=True) if x]
     if not all(y for _, y in pairs):
         return None, None
@@ -103,18 +103,11 @@ def _nats(bits: float | None) -> float | None:
     return None if bits is None else bits * NATS_PER_BIT
 
 
-def _floats(probabilities: Sequence[Fraction]) -> tuple[float, ...]:
-    return tuple(map(float, probabilities))
-
-
-def _text(number: float) -> str:
-    """A number as a fraction: 0.1 is a tenth."""
-    return str(Fraction(repr(number))) if isfinite(number) else repr(number)
-
-
 def distribution(probabilities: Distribution, name: str) -> tuple[Fraction, ...]:
     """Probabilities that sum to 1 exactly. Errors: `InputError` with every fault."""
-    texts = [x if isinstance(x, str) else _text(float(x)) for x in split_commas(probabilities)]
+    items = [x if isinstance(x, str) else float(x) for x in split_commas(probabilities)]
+    # 0.1 is a tenth, not the nearest float
+    texts = [str(Fraction(repr(x))) if isinstance(x, float) and isfinite(x) else str(x) for x in items]
     faults: list[Fault | str] = [
         Fault(name, text.strip(), "probabilities such as 0.25 or 1/4, separated by commas")
         for text in texts

@@ -21,7 +21,7 @@ class Export(Answer):
     notes: tuple[str, ...]
 
 
-@o.question("txcalc export llama-3.1-8b --to config.json", takes=("--set", "--ignore"), formats=False)
+@o.Question("txcalc export llama-3.1-8b --to config.json", takes=("--set", "--ignore"), formats=False)
 def export(
     source: o.SourceArgument,
     to: Annotated[Literal["toml", "config.json"], o.Option("A preset, or a Hugging Face config.")],

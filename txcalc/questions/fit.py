@@ -31,7 +31,7 @@ from txcalc.planning.serving.offload import parse_offload
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Result
 from txcalc.questions.arguments import length, maybe, models, names
-from txcalc.questions.phrases import accelerators
+from txcalc.questions.phrases import parse_accelerators
 from txcalc.sources import build
 from txcalc.sources.presets import every as every_preset, is_users
 from txcalc.units import bits_of, cache_bits_of, iec, parse_bytes
@@ -90,7 +90,7 @@ class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
         return self.in_turn or len(self.cards) > 1
 
 
-@o.question(
+@o.Question(
     "txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro",
     first=("--gpu", "--memory", "--weights", "--context", "--engine", "--ram", "--all"),
     examples=("What runs on a card: txcalc fit --gpu 4090",),
@@ -257,7 +257,7 @@ def card_sets(kind: str | Accelerator) -> Iterable[CardSet]:
     if isinstance(kind, Accelerator):
         yield CardSet(kind)
         return
-    for name, number in map(accelerators, names(kind)):
+    for name, number in map(parse_accelerators, names(kind)):
         if re.fullmatch(r"[\d.]+\s*[kmgt]i?b", name.strip(), re.I):
             expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
             raise InputError("--gpu", [Fault("--gpu", name, expected, f"for a size alone: --memory {name}")])

@@ -37,9 +37,7 @@ QUANTITIES = {
     "optimizer": "Bytes of optimizer state",
     "sent": "Elements sent by a rank in a forward pass",
 }
-LENGTHS = ("B", "T", "P", "T_src")  # letters that stay letters where a model's numbers are put in
-
-
+LENGTHS = ("B", "T", "P", "T_src")  # letters that a model's numbers do not replace
 ModelArgument = Annotated[
     "Source | None",
     o.Argument("A model; without one, the textbook rules derived from the generic block.", "[SOURCE]", "source"),
@@ -59,8 +57,7 @@ class Letter(Answer):
 class FormulaRow(Answer, kw_only=True):
     """A quantity of a part: its formula, with the model's numbers, and its value, for one of `times` copies.
 
-    shown_times    copies that its row in the tables stands for, those of equal parts of other kinds of layers
-                   included; 0: the tables leave it out
+    shown_times    copies that its row in the tables stands for, with equal parts of other kinds of layers; 0: not shown
     shown_copies   the same in letters
     """
 
@@ -133,7 +130,7 @@ class Formula(Result, tag_field="schema", tag="txcalc/formula/1", kw_only=True):
         return import_module("txcalc.render.formula").document(self)  # type: ignore[no-any-return]
 
 
-@o.question(
+@o.Question(
     "txcalc formula llama-3.1-8b layers.0.attention --tokens 2k",
     takes=("--set", "--ignore"),
     first=("--tokens", "--batch", "--past", "--attention", "--set", "--layout", "--latex"),
@@ -186,7 +183,7 @@ def formula(
         stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
     rows, letters = formulas(model, ledger.work, part, ranks, recipe, stage)
     selected = select(model, rows, part, attention)
-    symbols = {symbol for row in selected.values() for symbol in row.expression.free_symbols | row.copies.free_symbols}
+    shown = symbols_of(selected.values())
     return Formula(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
@@ -194,9 +191,9 @@ def formula(
         layout=LayoutInfo.of(ranks) if ranks else None,
         stage=None if ranks is None else stage,
         recipe=StepRecipe.of(recipe) if recipe else None,
-        letters=tuple(letter_of(each, each.symbol in symbols) for each in used_letters(rows, letters)),
+        letters=tuple(letter_of(letters[each], each in shown) for each in in_order(symbols_of(rows))),
         rows=tuple(formula_row(row, letters, selected.get(i)) for i, row in enumerate(rows)),
-        convention=Convention.of(model, ledger, attention),
+        convention=Convention.of([model], ledger.work, attention),
         notes=(*model.notes, *(layout_notes(model, ranks, recipe) if ranks else ())),
         expressions=lambda: [row.expression for row in rows],
     )
@@ -224,14 +221,12 @@ def letter_of(letter: BoundSymbol, in_formulas: bool = True) -> Letter:
     return Letter(letter.symbol.name, latex, letter.meaning, letter.value, in_formulas)
 
 
-def used_letters(rows: Iterable[PartFormula], letters: Letters) -> list[BoundSymbol]:
-    """The letters of these formulas, in order."""
-    symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
-    return [letters[symbol] for symbol in in_order(symbols)]
+def symbols_of(rows: Iterable[PartFormula]) -> set[Expression]:
+    return {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
 
 
 def formula_row(row: PartFormula, letters: Letters, printed_row: PartFormula | None) -> FormulaRow:
-    """A row of the answer; `printed_row`: the row of the tables that it is, with all copies that stand for."""
+    """A row of the answer; `printed_row`: its row in the tables, with the copies that this stands for."""
     text, latex = both(row.expression)
     copies = both(printed_row.copies) if printed_row else ("", "")
     return FormulaRow(
@@ -250,7 +245,7 @@ def formula_row(row: PartFormula, letters: Letters, printed_row: PartFormula | N
 
 
 def with_numbers(row: PartFormula, letters: Letters, style: Style) -> str:
-    """A formula with numbers for all letters but B, T, P and T_src; multiplied out if any of those remains."""
+    """A formula with numbers for all letters but `LENGTHS`; multiplied out if any of these remains."""
     from txcalc.algebra import values
 
     sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.letter not in LENGTHS}
@@ -261,9 +256,9 @@ def with_numbers(row: PartFormula, letters: Letters, style: Style) -> str:
 
 
 def select(model: Model, rows: list[PartFormula], path: str, attention: str) -> dict[int, PartFormula]:
-    """The rows of the tables by their number; of a whole model down to the branches of a layer. A quantity that equals
-    another one is left out, and so is a part that equals its only child; parts with equal cost in layers of several
-    kinds are one row."""
+    """The rows of the tables by index; of a whole model down to the branches of a layer. Quantities that equal another
+    one and parts that equal their only child are left out; parts with equal cost in several kinds of layers are one
+    row."""
     by_quantity: dict[str, dict[int, PartFormula]] = {quantity: {} for quantity in QUANTITIES}
     for i, row in enumerate(rows):
         by_quantity[row.quantity][i] = row

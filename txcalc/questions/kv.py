@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from txcalc.errors import InputError
 from txcalc.evidence.known import Evidence
@@ -14,7 +14,7 @@ from txcalc.planning.generation import Generation, generations, laws
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, ModelInfo, Result, json_key
-from txcalc.questions.arguments import length, lengths, maybe, names, some
+from txcalc.questions.arguments import length, lengths, maybe, names, optional_lengths
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.sources import load
 from txcalc.units import cache_bits_of
@@ -43,9 +43,15 @@ class CacheGrowth(Answer):
     bytes_per_token: int | None
     constant_bytes: int | None
 
+    @classmethod
+    def of(cls, per_token: int | None, constant: int | None, windows_full_at: int | None, bits: int) -> Self:
+        """The growth in elements, and at `bits` per element."""
+        in_bytes = [None if number is None else ceil_div(number * bits, 8) for number in (per_token, constant)]
+        return cls(per_token, constant, windows_full_at, *in_bytes)
+
 
 class GenerationConvention(Answer):
-    """How passes without a cache are counted."""
+    """The conventions of passes without a cache."""
 
     attention: str
     logits: str
@@ -80,7 +86,7 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
     known: Evidence | None = None
 
 
-@o.question(
+@o.Question(
     "txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8",
     takes=("--set", "--ignore"),
     draws=True,
@@ -113,14 +119,14 @@ def kv(
     if via:
         if without_cache:
             raise InputError("options", ["--without-cache does not work with --via transformers (drop it)"])
-        tokens = some(context, "--context") or list(MEASURED)
+        tokens = optional_lengths(context, "--context") or list(MEASURED)
         return measured(
             source, tokens, lengths(batch, "--batch"), names(kv), maybe(source_tokens, "--source-tokens", length)
         )
     model = load(source)
     if not model.entries.total("cache"):
         raise InputError(model.name, ["has no cache"])
-    contexts = some(context, "--context") or default_contexts(model.context)
+    contexts = optional_lengths(context, "--context") or default_contexts(model.context)
     batches = lengths(batch, "--batch")
     dtypes = names(kv)
     for name in dtypes:
@@ -141,7 +147,7 @@ def kv(
     return Kv(
         model=ModelInfo.of(model),
         source=sources.pop() if len(sources) == 1 else None,
-        cache=growth(ledgers[-1], cache_bits_of(dtypes[0])),
+        cache=CacheGrowth.of(*ledgers[-1].cache_now[:2], ledgers[-1].full_at, cache_bits_of(dtypes[0])),
         holds=holders(ledgers[-1]),
         rows=cache_rows(ledgers, batches, dtypes, model.has_encoder_apart),
         generation=generation_cost(model, contexts, start, attention) if without_cache else None,
@@ -166,11 +172,9 @@ def measured(
         for sequences in batches
     ]
     elements, per_token = module.caches[-1]
-    constant = elements - contexts[-1] * per_token
-    in_bytes = (ceil_div(number * cache_bits_of(dtypes[0]), 8) for number in (per_token, constant))
-    growth = CacheGrowth(per_token, constant, None, *in_bytes)
+    growth = CacheGrowth.of(per_token, elements - contexts[-1] * per_token, None, cache_bits_of(dtypes[0]))
     scaled = [dtype for dtype in dtypes if cache_bits_of(dtype) % 1]
-    notes = [*module.notes, *(f"{dtype}: that its blocks divide the heads is not checked" for dtype in scaled)]
+    notes = [*module.notes, *(f"{dtype}: whether its blocks divide the heads is not checked" for dtype in scaled)]
     return Kv(
         model=module.model, source=source_tokens, cache=growth, holds=(), rows=tuple(rows), notes=tuple(notes),
         known=module.known,
@@ -178,7 +182,7 @@ def measured(
 
 
 def default_contexts(context: int | None) -> list[int]:
-    """Usual contexts up to the model's, which is the last."""
+    """`CONTEXTS` below the model's context, and the model's."""
     last = [] if context is None else [context]
     return sorted({length for length in CONTEXTS if context is None or length < context} | set(last))
 
@@ -186,7 +190,7 @@ def default_contexts(context: int | None) -> list[int]:
 def cache_rows(
     ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str], encoder: bool
 ) -> tuple[CacheRow, ...]:
-    """One row per dtype, context (a ledger of one sequence) and batch; `encoder`: with its part."""
+    """One row per dtype, context (a ledger of one sequence) and batch; `encoder`: with the encoder's cache."""
     rows = []
     for dtype in dtypes:
         bits = cache_bits_of(dtype)
@@ -197,13 +201,6 @@ def cache_rows(
                 cross_bytes = sizes[2] if encoder else None
                 rows.append(CacheRow(ledger.work.keys, batch, dtype, sizes[0], sizes[1], cross_bytes))
     return tuple(rows)
-
-
-def growth(ledger: Ledger, bits: int) -> CacheGrowth:
-    """How the cache grows at the ledger's length, in elements and at `bits` per element."""
-    terms = ledger.cache_now
-    in_bytes = [None if number is None else ceil_div(number * bits, 8) for number in terms[:2]]
-    return CacheGrowth(terms.growth, terms.constant, ledger.full_at, *in_bytes)
 
 
 def holders(ledger: Ledger) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from txcalc.questions.measurements import Measurements
 from txcalc.questions.verify import Progress, no_progress
 
 
-@o.question("txcalc measure --device cpu --out mine.json")
+@o.Question("txcalc measure --device cpu --out mine.json")
 def measure(
     device: Annotated[str, o.DEVICE._replace(help="Device: cpu or cuda.")] = "cpu",
     *,

@@ -21,10 +21,10 @@ KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": 
 
 
 class Step(Answer):
-    """A step of an item: figures that are compared exactly (`wholes`: rows of the whole model, `unequal`: those that
-    differ, each with `columns`), or figures with a tolerance; or why it did not run.
+    """A step of an item: rows that are compared exactly (`wholes`: of the whole model, `unequal`: those that differ,
+    each with `columns`), or figures with a tolerance; or why it did not run.
 
-    sized   what was measured instead of a load that would not fit
+    sized   the smaller load that was measured, if the intended one does not fit
     ran     kernels that ran, by kind of operation
     """
 
@@ -100,11 +100,8 @@ class Measurements(Result, tag_field="schema", tag=SCHEMA, kw_only=True):
         """Whether exact figures differ, or a step failed."""
         return any(item.unequal or any(step.failed for step in item.steps.values()) for item in self.items.values())
 
-    def _rows(self) -> Any:
-        raise InputError(self.schema, ["has no rows, which a data frame is made of"])
 
-
-@o.question("txcalc measurements cpu")
+@o.Question("txcalc measurements cpu")
 def measurements(
     file: Annotated[
         str | Path, o.Argument('A file written by "txcalc measure", or the name of a bundled one.', "FILE")
@@ -129,13 +126,8 @@ def find(name: str) -> Path:
         return path
     known = sorted(file.stem for file in folder().glob("*.json"))
     if name not in known:
-        raise UnknownName(
-            "measurements",
-            "file of measurements",
-            name,
-            known,
-            f"a FILE.json of txcalc measure, or {' or '.join(known)}",
-        )
+        mend = f"a FILE.json of txcalc measure, or {' or '.join(known)}"
+        raise UnknownName("measurements", "file of measurements", name, known, mend)
     return folder() / f"{name}.json"
 
 

@@ -90,8 +90,8 @@ class Options(Struct, frozen=True, kw_only=True):
     section: ClassVar[str] = "Output"
 
 
-class Question(NamedTuple):
-    """What a command line needs to know of a question's function, beside its parameters.
+class Question(Struct, frozen=True):
+    """A decorator that makes a function of the library a command: what its parameters do not say.
 
     example     a command line
     takes       options that change a model while it is read: `--set`, `--lora`, `--ignore`
@@ -108,22 +108,9 @@ class Question(NamedTuple):
     first: tuple[str, ...] = ()
     examples: tuple[str, ...] = ()
 
-
-def question(
-    example: str,
-    takes: tuple[str, ...] = (),
-    draws: bool = False,
-    formats: bool = True,
-    first: tuple[str, ...] = (),
-    examples: tuple[str, ...] = (),
-) -> Callable[[Function], Function]:
-    """Declares a function of the library to be a command."""
-
-    def declare(function: Function) -> Function:
-        vars(function)["question"] = Question(example, takes, draws, formats, first, examples)
+    def __call__(self, function: Function) -> Function:
+        vars(function)["question"] = self
         return function
-
-    return declare
 
 
 SOURCE_HELP = (
@@ -134,7 +121,6 @@ SOURCE_HELP = (
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
 SourcesArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
 OptionalSources = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source", optional=True)]
-SourceListArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
 
 Length = int | str  # 2048 or "2k"
 Lengths = int | str | Sequence[int | str]
@@ -143,7 +129,7 @@ Attention = Literal["dense", "masked"]
 Logits = Literal["all", "last"]
 Mla = Literal["expanded", "absorbed"]
 
-# Options that several commands share. An option has the same meaning in every command.
+# Options that several commands share; each has the same meaning in all of them.
 SET = Option("Change a key of the description: h_kv=32, norm.place=post.", "K=V", "Model", "--set", "key")
 LORA = Option(
     "LoRA adapters on frozen weights: r=16,targets=q+v (targets=all: every linear layer).", "K=V,…", "Model", "--lora"

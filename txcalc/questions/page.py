@@ -1,8 +1,8 @@
-"""What the page of `report` shows, typed: models with their sliders and theorems, serving plans at every point of a
-grid, training runs.
+"""The data of `report`'s page: models with their sliders and theorems, serving plans at every point of a grid, training
+runs.
 
-Nothing is interpolated. A price, which only multiplies, is applied in the page. The names of numbers are those of the
-answers of `deploy` and `train`.
+Nothing is interpolated. Prices, which only multiply, are applied in the page. Numbers have the names of `deploy`'s and
+`train`'s answers.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
+from math import prod
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -53,7 +54,7 @@ Condition = tuple[str, str]  # how two sides relate, and the condition as text
 
 
 class PageSlider(Answer):
-    """A letter and the keys that it sets. `rule`: the formula that it follows where it has no value of its own."""
+    """A letter and the keys that it sets. `rule`: the formula of its value where the description has none."""
 
     letter: str
     symbol: str
@@ -87,11 +88,11 @@ class PageDomain(Answer):
 
     @classmethod
     def of(cls, domain: Domain) -> PageDomain:
-        extra_theorems = {
+        further = {
             name: FurtherTheorem(how, conditions_of(program.conditions))
             for name, how, program in further_theorems(domain)
         }
-        return cls(domain.part, domain.key, domain.lengths, conditions_of(domain.program.conditions), extra_theorems)
+        return cls(domain.part, domain.key, domain.lengths, conditions_of(domain.program.conditions), further)
 
 
 class PageModel(Answer):
@@ -136,7 +137,7 @@ class PageModel(Answer):
 
 
 def on_page(known: Evidence) -> Evidence:
-    """What is proved of some batches or lengths only is not proved of those that the page may be asked for."""
+    """The evidence of a figure; a proof for some batches or lengths only does not cover all that the page shows."""
     if known.how == "measured" or everywhere(known.where):
         return known
     return Evidence("modelled", f"{known.how} only for {known.where}")
@@ -148,11 +149,8 @@ def conditions_of(conditions: Sequence[Guard]) -> tuple[Condition, ...]:
 
 def further_theorems(domain: Domain) -> list[tuple[str, str, Program]]:
     """The evidence for quantities with theorems of their own, by their names on the page."""
-    return [
-        (name, *domain.extra_theorems[quantity])
-        for name, quantity in KNOWN.items()
-        if quantity in domain.extra_theorems
-    ]
+    extra = domain.extra_theorems
+    return [(name, *extra[quantity]) for name, quantity in KNOWN.items() if quantity in extra]
 
 
 class StageBytes(Answer):
@@ -204,7 +202,7 @@ class FrontPoint(Answer):
 
 
 class GridPoint(Answer):
-    """A plan; `commands` of each engine and `notes` are places in the grid's texts."""
+    """A plan; `commands` of each engine and `notes` are indices into the grid's texts."""
 
     layout: str
     gpus: int
@@ -222,14 +220,14 @@ class GridPoint(Answer):
 
 
 class RefusedPoint(Answer):
-    """A point of the grid that has no plan, and why."""
+    """A point of the grid without a plan, and why."""
 
     refused: str
 
 
 class ServingPlans(Answer):
-    """The plans of a model (by its place) on a kind of accelerator: `points` of the product of weights, kv, context,
-    prompt and users; a front for each context and prompt. `count`: GPUs that were asked for."""
+    """The plans of a model (by index) on a kind of accelerator: `points` of the product of weights, kv, context, prompt
+    and users; a front for each context and prompt. `count`: the requested GPUs."""
 
     model: int
     gpu: str
@@ -263,7 +261,7 @@ class PlanGrid(NamedTuple):
 
     @property
     def points(self) -> int:
-        return len(self.weights) * len(self.kv) * len(self.contexts) * len(PROMPTS) * len(self.users)
+        return len(PROMPTS) * prod(map(len, self))
 
 
 def check_points(grids: Sequence[PlanGrid]) -> None:
@@ -317,7 +315,6 @@ def serving_plans(
 
 
 def prompt_of(context: int, share: Fraction) -> int:
-    """Tokens of a prompt."""
     return max(1, int(share * context))
 
 
@@ -354,7 +351,7 @@ Event = tuple[str, int, float, float]  # kind, micro-batch, start and end in sec
 
 
 class TrainingRun(Answer):
-    """A run, and the events of each stage of its pipeline; None without stages, or with `too_many` to draw."""
+    """A run, and the events of each pipeline stage; None: one stage, or `too_many` events to draw."""
 
     train: Train
     timeline: tuple[tuple[Event, ...], ...] | None
@@ -377,7 +374,7 @@ class TrainingRun(Answer):
 
 
 class TrainingPlans(Answer):
-    """The training runs of a model (by its place)."""
+    """The training runs of a model (by index)."""
 
     model: int
     price: float | None
@@ -385,7 +382,7 @@ class TrainingPlans(Answer):
 
 
 class PageData(Answer):
-    """All that a page shows. `rules` of crossovers, `state` of an optimizer, `gpus` with their peak FLOP/s in bf16."""
+    """The whole page. `rules` of crossovers, `state` of an optimizer, `gpus` with their peak FLOP/s in bf16."""
 
     version: str
     title: str

@@ -12,12 +12,12 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.units import parse_seconds, parse_tokens
 
-# An amount of money: 2, 2.5, .5 or 1e3.
-PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"
-OWN = "mtp"  # the draft that a model's own prediction layers are
+PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"  # 2, 2.5, .5 or 1e3
+OWN = "mtp"  # a draft: the model's own multi-token-prediction layer
+Priced = tuple[str, int | None, float | None]  # accelerators: name, number, price per GPU-hour
 
 
-def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
+def parse_accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given. `2xp5.48xlarge` are 16."""
     from txcalc.hardware import cards
     from txcalc.hardware.cards import many
@@ -27,23 +27,22 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
     if first is None and ":" in text:
         name, _, digits = text.rpartition(":")
         if not name.strip() or not re.fullmatch(r"\s*\d{1,6}\s*", digits, re.ASCII):
-            raise InputError(flag, [Fault(flag, text, "a name and a number of them", "h100-sxm:8")])
+            raise InputError(flag, [Fault(flag, text, "a name and a number", "h100-sxm:8")])
         number = int(digits)
     if not name.strip():
-        raise InputError(flag, [Fault(flag, text, "a name, or a number of one", "8xh100")])
+        raise InputError(flag, [Fault(flag, text, "a name, or a number and a name", "8xh100")])
     if number == 0:
-        raise InputError(flag, [Fault(flag, text, "one or more of it")])
+        raise InputError(flag, [Fault(flag, text, "a number above 0")])
     if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
-        raise InputError(flag, [Fault(flag, text, "its number once", f"{first}x{name.rpartition(':')[0]}")])
+        raise InputError(flag, [Fault(flag, text, "one number", f"{first}x{name.rpartition(':')[0]}")])
     instance = cards.find_instance(name)
     if instance and (number or instance.gpus > 1):  # of instances with one GPU, as many as are needed
         number = (number or 1) * instance.gpus
     return name, number
 
 
-def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | None]:
-    """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given. That of an instance
-    (`p5.48xlarge@55`) is of all its GPUs."""
+def parse_priced(text: str, flag: str = "--gpu") -> Priced:
+    """Parses `h100-sxm:8@2.5`; None: not given. The price of an instance (`p5.48xlarge@55`) is of all its GPUs."""
     from txcalc import hardware
     from txcalc.hardware import cards
     from txcalc.hardware.cards import named, numbers
@@ -52,12 +51,12 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
     sized = re.match(r"\s*(\d+\s*[x×*])?\s*[\d.]+\s*([kmgt]i?b\s*@|@\s*[\d.]+\s*[kmgt]i?b)", text, re.I)
     if not at or (sized and not plain):
-        return *accelerators(text, flag), None
+        return *parse_accelerators(text, flag), None
     if not plain:
         raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
     if sized and ":" not in machines:
-        numbers(accelerators(text)[0], flag)  # refused where it is no price but lacks its unit
-    name, number = accelerators(machines, flag)
+        numbers(parse_accelerators(text)[0], flag)  # refuses a bandwidth without a unit
+    name, number = parse_accelerators(machines, flag)
     if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
         mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
         raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
@@ -65,8 +64,8 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     return name, number, float(price) / (instance.gpus if instance else 1)
 
 
-def api_prices(text: str) -> tuple[float, float]:
-    """`0.25/2`: the price of a million prompt tokens, and of a million answer tokens."""
+def parse_api_prices(text: str) -> tuple[float, float]:
+    """Parses `0.25/2`: the price of a million prompt tokens, and of a million answer tokens."""
     match = re.fullmatch(rf"\s*(?P<prompt>{PRICE})\s*/\s*(?P<answer>{PRICE})\s*", text, re.ASCII)
     prices = (float(match["prompt"]), float(match["answer"])) if match else (0.0, 0.0)
     if not any(prices):
@@ -74,22 +73,21 @@ def api_prices(text: str) -> tuple[float, float]:
     return prices
 
 
-def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
-    """Prices by kind of accelerator. Errors: `InputError` where one has two."""
+def prices_by_name(wanted: Sequence[Priced], price: float | None) -> dict[str, float | None]:
+    """Prices by kind of accelerator; `price`: of all. Errors: `InputError` where one has two."""
     prices: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
     for name, _, kind_price in wanted:
         prices[name] |= {each for each in (kind_price, price) if each is not None}
-    faults: list[Fault | str] = [
+    if faults := [
         f"{name} has two prices: {' and '.join(f'{each:g}' for each in sorted(different))}"
         for name, different in prices.items()
         if len(different) > 1
-    ]
-    if faults:
+    ]:
         raise InputError("options", faults)
     return {name: next(iter(of_kind), None) for name, of_kind in prices.items()}
 
 
-def share(value: float | str, flag: str) -> Fraction:
+def parse_share(value: float | str, flag: str) -> Fraction:
     """`30%`, `"0.3"` or `0.3`."""
     text = str(value)
     match = re.fullmatch(r"\s*((?:\d{1,9}(?:\.\d{1,20})?|\.\d{1,20})(?:e-\d{1,3})?)\s*(%?)\s*", text, re.ASCII)
@@ -98,7 +96,7 @@ def share(value: float | str, flag: str) -> Fraction:
     return Fraction(match[1]) / (100 if match[2] else 1)
 
 
-def rates(text: float | str) -> float:
+def parse_request_rate(text: float | str) -> float:
     """`5/s`, `300/min` or `1000/h` as requests per second."""
     if not isinstance(text, str):
         return text
@@ -110,7 +108,7 @@ def rates(text: float | str) -> float:
     return float(number)
 
 
-def limit(text: float | str | None, flag: str) -> tuple[float | None, float | None]:
+def parse_limit(text: float | str | None, flag: str) -> tuple[float | None, float | None]:
     """`200ms` or `p95:0.5s`: a percentile (None: the mean's) and seconds (None: no limit)."""
     if not isinstance(text, str):
         return None, text
@@ -121,18 +119,18 @@ def limit(text: float | str | None, flag: str) -> tuple[float | None, float | No
     return float(match[1]) if match else None, parse_seconds(time, flag)
 
 
-def comes(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
-    """Requests per second, or the seconds at which they come."""
+def parse_arrivals(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
+    """Requests per second (None: a closed loop), and the arrival times of a file in seconds."""
     from txcalc.planning.serving.traffic import arrivals
 
     if rate is not None and path is not None:
         raise InputError("options", ["--rate and --arrivals contradict each other"])
     if burstiness != 1 and rate is None:
         raise InputError("options", ["--burstiness needs --rate"])
-    return rates(rate) if rate is not None else None, arrivals(path) if path is not None else []
+    return parse_request_rate(rate) if rate is not None else None, arrivals(path) if path is not None else []
 
 
-def drafts(text: int | str | None) -> tuple[int | None, str | None]:
+def parse_draft(text: int | str | None) -> tuple[int | None, str | None]:
     """Parses a draft to tokens per step and its source: `4:llama-3.2-1b` a model, `4` a draft without cost, `mtp` or
     `2:mtp` the model's own prediction layer."""
     if text is None:
@@ -141,13 +139,12 @@ def drafts(text: int | str | None) -> tuple[int | None, str | None]:
         return 1, OWN
     number, colon, source = str(text).partition(":")
     if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
-        raise InputError(
-            "options", [Fault("--draft", text, "tokens per step, and what proposes them", "4:SOURCE, mtp, or 4")]
-        )
+        expected = "tokens per step, and what proposes them"
+        raise InputError("options", [Fault("--draft", text, expected, "4:SOURCE, mtp, or 4")])
     return int(number), source if colon else None
 
 
-def degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
+def parse_degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
     """The degrees of parallelism that are numbers; those that are `auto` or None are left out."""
     written = {name: "auto" if value is None else str(value) for name, value in given.items()}
     faults = [
@@ -160,7 +157,7 @@ def degrees(given: Mapping[str, int | str | None]) -> dict[str, int]:
     return {name: int(text) for name, text in written.items() if text != "auto"}
 
 
-def adapters(text: str | None, extra_keys: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
+def parse_adapters(text: str | None, extra_keys: tuple[str, ...] = ()) -> tuple[dict[str, Any], dict[str, str]]:
     """`--lora r=16,targets=q+v` as changes of the description; and the values of `extra_keys`."""
     changes: dict[str, Any] = {}
     extra_values: dict[str, str] = {}

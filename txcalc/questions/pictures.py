@@ -59,7 +59,7 @@ class Panel(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What `--panel` knows it by."""
+        """Its name for `--panel`."""
         return self.title or self.y.label
 
 
@@ -99,7 +99,7 @@ def picture_convention(models: Iterable[Model], what: str, logits: str, mla: str
 
 
 def _tokens(value: Fraction) -> str:
-    """Whole multiples of 2^10 and 2^20 as `--tokens` takes them."""
+    """Multiples of 2^10, 2^20 and 2^30 as `--tokens` takes them: 32k."""
     for power, unit in ((30, "G"), (20, "M"), (10, "k")):
         if value >= 1 << power and value.denominator == 1 and value.numerator % (1 << power) == 0:
             return f"{value.numerator >> power:,}{unit}"

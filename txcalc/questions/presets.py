@@ -80,7 +80,7 @@ class Presets(Result, tag_field="schema", tag="txcalc/presets/1", kw_only=True):
         return [*(row.to_dict() for row in self.presets or ()), *cards]
 
 
-@o.question("txcalc presets 'llama*'")
+@o.Question("txcalc presets 'llama*'")
 def presets(
     pattern: Annotated[str, o.Argument("Part of a name, a family or a source (vaswani); * and ? are wildcards.")] = "*",
     *,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from txcalc.errors import InputError, Refuted
 from txcalc.evidence.known import Evidence
@@ -27,8 +27,8 @@ class UnequalFigure(Answer):
 
 
 class Structure(Answer):
-    """A structure of a model with its sizes: whether it was proved now or is known by a theorem, for which sizes and
-    conditions, and how `further` quantities are known; `unequal`: what refutes it; `reason`: why there is no proof."""
+    """A structure of a model with its sizes: whether it is proved (`new`: by this run), for which sizes and conditions,
+    and how `further` quantities are known; `unequal`: the figures that refute it; `reason`: why there is no proof."""
 
     model: str
     structure: str
@@ -50,6 +50,8 @@ class Structure(Answer):
 class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
     """Theorems of the structures of models; `file`: where new ones were written."""
 
+    rows_key: ClassVar[str] = "structures"
+
     ok: bool
     structures: tuple[Structure, ...]
     file: str | None = None
@@ -58,11 +60,8 @@ class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
     def failed(self) -> bool:
         return not self.ok
 
-    def _rows(self) -> list[dict[str, Any]]:
-        return [structure.to_dict() for structure in self.structures]
 
-
-@o.question("txcalc prove my-model/config.json", takes=("--set", "--ignore"))
+@o.Question("txcalc prove my-model/config.json", takes=("--set", "--ignore"))
 def prove(
     *sources: o.OptionalSources,
     again: Annotated[bool, o.Option("Re-prove structures already proved.", group="Engine")] = False,
@@ -111,7 +110,8 @@ def prove(
 def structure(
     model: str, unit: Unit, theorem: Theorem | None, unequal: Sequence[Any] = (), reason: str = "", new: bool = False
 ) -> Structure:
-    """A structure with its theorem, else the figures that refute it or the reason."""
+    """A structure with its theorem, or without one the figures that refute it or the reason."""
+    further = theorem.extra_quantities if theorem else {}
     return Structure(
         model=model,
         structure=unit.name,
@@ -120,9 +120,7 @@ def structure(
         where=theorem.domain if theorem else None,
         conditions=tuple(map(str, theorem.conditions)) if theorem else (),
         sizes=dict(unit.values),
-        further={name: Evidence(each.how, each.where) for name, each in theorem.extra_quantities.items()}
-        if theorem
-        else {},
+        further={name: Evidence(each.how, each.where) for name, each in further.items()},
         new=new,
         reason=reason or None,
         unequal=tuple(UnequalFigure(row.path, row.quantity, str(row.predicted), str(row.measured)) for row in unequal),

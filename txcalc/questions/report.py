@@ -28,13 +28,13 @@ from txcalc.questions import options as o, page as data
 from txcalc.questions.arguments import checked, length, lengths, listed, maybe, names, several_texts
 from txcalc.questions.explorer import explore
 from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
-from txcalc.questions.phrases import priced
+from txcalc.questions.phrases import parse_priced
 from txcalc.questions.verify import Progress, no_progress
 from txcalc.sources import load
 from txcalc.sources.files import write
 
 CONTEXTS = o.CONTEXTS.with_help("Contexts of the serving grid (default: 2k,8k,32k,128k).", aliases=("--contexts",))
-RUNS = 6  # layouts of a search that the page has
+RUNS = 6  # layouts of a search that the page shows
 
 
 class ServingGrid(o.Options):
@@ -57,30 +57,24 @@ class ServingGrid(o.Options):
     ] = None
 
     def given(self) -> dict[str, Any]:
-        """What is given of it, by option."""
-        values = {
-            "--context": self.context,
-            "--concurrency": self.concurrency,
-            "--weights": self.weights,
-            "--kv": self.kv,
-        }
+        """The options that are given, by flag."""
+        values = {f"--{name}": getattr(self, name) for name in self.__struct_fields__}
         return {flag: value for flag, value in values.items() if value is not None}
 
     def plan_grid(self) -> PlanGrid:
-        """Its values. Errors: `InputError`."""
-        usual, given = PlanGrid(), self.given()
-        grid = PlanGrid(
-            usual.weights if self.weights is None else tuple(dict.fromkeys(names(self.weights))),
-            usual.kv if self.kv is None else tuple(dict.fromkeys(names(self.kv))),
-            usual.contexts if self.context is None else tuple(sorted({*lengths(self.context, "--context")})),
-            usual.users if self.concurrency is None else tuple(sorted({*lengths(self.concurrency, "--concurrency")})),
-        )
+        """Errors: `InputError`."""
+        given, grid = self.given(), PlanGrid()
+        values: dict[str, Any]
         values = {"--context": grid.contexts, "--concurrency": grid.users, "--weights": grid.weights, "--kv": grid.kv}
-        if empty := [flag for flag, each in values.items() if not each]:
+        for flag, value in given.items():
+            items = names(value) if flag in ("--weights", "--kv") else sorted(lengths(value, flag))
+            values[flag] = tuple(dict.fromkeys(items))
+        if empty := [flag for flag, items in values.items() if not items]:
             raise InputError("options", [Fault(flag, given[flag], "one or more") for flag in empty])
+        contexts, users, weights, kv = values.values()
         for end in (0, -1):
-            check(grid.contexts[end], grid.users[end], None, {})
-        return grid
+            check(contexts[end], users[end], None, {})
+        return PlanGrid(weights, kv, contexts, users)
 
 
 class Page(Struct, frozen=True):
@@ -99,7 +93,7 @@ class Page(Struct, frozen=True):
         return Path(place)
 
 
-@o.question(
+@o.Question(
     "txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html",
     takes=("--set", "--ignore"),
     formats=False,
@@ -219,8 +213,7 @@ def _source(name: str, changes: Mapping[str, object], ignore: Sequence[str]) -> 
 def _serving(
     models: Sequence[Model], gpus: Sequence[str], grids: Sequence[PlanGrid], tell: Progress
 ) -> Iterator[ServingPlans]:
-    """The plans of every model on every kind of GPU."""
-    wanted = [priced(text) for text in gpus]
+    wanted = [parse_priced(text) for text in gpus]
     for _, _, price in wanted:
         check_budget(price)
     kinds = [load_accelerator(name) for name, _, _ in wanted]
@@ -239,12 +232,12 @@ def _training(
     batch: int | None,
     notes: list[str],
 ) -> list[TrainingPlans]:
-    """Training runs of every model on a kind of GPU, with the given layouts or the fastest that fit; where none fits,
-    with the one of the least estimated memory, which `notes` say, and why other models have no layout.
+    """Training runs of every model on a kind of GPU, with the given layouts or the fastest that fit; if none fits, with
+    the layout of the least estimated memory. Adds to `notes` which models do not fit or have no layout.
 
     Errors: `TxcalcError` where no model has one.
     """
-    name, number, price = priced(text, "--train")
+    name, number, price = parse_priced(text, "--train")
     check_budget(price)
     machine = Machine.of(load_accelerator(name))
     plans, refused = [], []

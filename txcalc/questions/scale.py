@@ -21,15 +21,13 @@ if TYPE_CHECKING:
 COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
 NATS_PER_BIT = log(2)
 MAX_EXPONENT = log(float_info.max)
-
-
 SizeArgument = Annotated["Source | None", o.Argument("A model, whose parameters are N.", completes="source")]
 
 
 class ExpectedLoss(Answer):
-    """A size and a number of tokens with the loss that a law predicts, in nats per token.
+    """A size, a number of tokens and the loss that a law predicts, in nats per token.
 
-    perplexity  e to the loss; None where no float holds it
+    perplexity  e to the loss; None: it exceeds a float
     """
 
     params: float
@@ -68,7 +66,7 @@ class LawPrediction(Answer):
 
     @property
     def excess_loss(self) -> float:
-        """By what share the given model's loss is above the optimum's."""
+        """The given model's loss above the optimum's, as a share of the latter."""
         return self.asked.loss / self.best.loss - 1
 
 
@@ -99,7 +97,7 @@ class Scale(Result, tag_field="schema", tag="txcalc/scale/1", kw_only=True):
         ]
 
 
-@o.question("txcalc scale llama-3.1-8b --train-tokens 15T")
+@o.Question("txcalc scale llama-3.1-8b --train-tokens 15T")
 def scale(
     source: SizeArgument = None,
     *,
@@ -158,7 +156,6 @@ def scale(
 
 
 def _token_bytes(value: float | str) -> float:
-    """Bytes per token. Errors: `InputError`."""
     try:
         size = Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -169,7 +166,6 @@ def _token_bytes(value: float | str) -> float:
 
 
 def predicted(answer: scaling.ScalingAnswer, token_bytes: float | None) -> LawPrediction:
-    """A law's answer with its constants."""
     law = answer.law
     return LawPrediction(
         name=law.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from math import ceil
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence import theorems
@@ -27,9 +27,6 @@ from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step
 from txcalc.sources import load
 from txcalc.units import short
-
-if TYPE_CHECKING:
-    from txcalc.planning.terms import Convention as PublishedConvention
 
 
 class Params(Answer, kw_only=True):
@@ -68,7 +65,7 @@ class TrainingFlops(Answer):
 
 
 class Flops(Answer, kw_only=True):
-    """FLOPs of the workload; `scans`: of the other FLOPs, those of recurrent scans by name."""
+    """FLOPs of the workload; `scans`: other FLOPs of recurrent scans, by name."""
 
     forward: ForwardFlops
     masked: MaskedFlops
@@ -118,7 +115,7 @@ class SavedBytes(Answer):
 
 class MemoryFigures(Answer):
     """Bytes of weights, training state and saved activations; `format` of the weights, `dtype` of activations. Of a
-    format with scales: by which rule, and the bytes if every weight had its bits and no scale."""
+    format with scales: its rule, and the bytes without scales if every weight were quantised."""
 
     weights_bytes: int
     native: NativeWeights | None
@@ -242,7 +239,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
         ]
 
 
-@o.question(
+@o.Question(
     "txcalc show llama-3.1-8b --tokens 2k",
     takes=("--set", "--lora", "--ignore"),
     draws=True,
@@ -319,7 +316,7 @@ def show(
     return Show(
         model=ModelInfo.of(model),
         workload=WorkloadInfo.of(model, ledger),
-        convention=Convention.of(model, ledger, attention),
+        convention=Convention.of([model], ledger.work, attention),
         params=params_of(model, ledger),
         flops=flops_of(ledger),
         cache=cache_figures(ledger, kv),
@@ -330,7 +327,7 @@ def show(
         known=known,
         checkpoint=checkpoint_info(model.checkpoint.stored, model.checkpoint) if model.checkpoint else None,
         checkpoint_summary=model.checkpoint.summary() if model.checkpoint and model.checkpoint.agrees else "",
-        sums=dict(zip(SUMS, sums_of(ledger).values(), strict=True)),
+        sums=dict(zip(("non_embedding", "blocks", "feed_forward"), sums_of(ledger).values(), strict=True)),
         rules=tuple(map(rule, rules_of_thumb(model, ledger))),
         published=model.description.published,
         towers={name: tower(model.towers[name], each) for name, each in towers.items()},
@@ -345,9 +342,6 @@ def show(
         detail=detail,
         draw=lambda: picture(model, ledger, drawn),
     )
-
-
-SUMS = ("non_embedding", "blocks", "feed_forward")  # of `sums_of`, in this order
 
 
 def params_of(model: Model, ledger: Ledger) -> Params:
@@ -394,15 +388,15 @@ def traffic_of(ledger: Ledger, flops: str, form: Format | None) -> Traffic:
 
 def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
     cache = ledger.cache_now
-    in_bytes = [None if number is None else ceil_div(number * ledger.bits[2], 8) for number in cache[:2]]
+    per_token, constant = (None if n is None else ceil_div(n * ledger.bits[2], 8) for n in cache[:2])
     return CacheFigures(
         elements_per_token=cache.growth,
         constant_elements=cache.constant,
         windows_full_at=ledger.full_at,
         elements=cache.elements,
         bytes=cache_bytes(ledger),
-        bytes_per_token=in_bytes[0],
-        constant_bytes=in_bytes[1],
+        bytes_per_token=per_token,
+        constant_bytes=constant,
         context=ledger.work.keys,
         dtype=dtype,
     )
@@ -411,8 +405,7 @@ def cache_figures(ledger: Ledger, dtype: str) -> CacheFigures:
 def memory_figures(
     model: Model, ledger: Ledger, keeping_scores: Ledger, form: Format | None, dtype: str, step: TrainingStep | None
 ) -> MemoryFigures:
-    """Memory with weights in a format, or at the ledger's dtype. The training state is that of `step`, or else AdamW's
-    in mixed precision."""
+    """Memory with weights in a format, or the ledger's dtype; training state of `step`, or of mixed-precision AdamW."""
     try:
         published_format = native(model)
         published = NativeWeights(
@@ -440,7 +433,7 @@ def memory_figures(
 
 
 def rule(thumb: RuleOfThumb) -> Rule:
-    """A rule with its error: whole numbers, or fractions as texts."""
+    """A rule with its error."""
     gives, exact = (number.numerator if number.denominator == 1 else str(number) for number in map(Fraction, thumb[2:]))
     if not thumb.truth:
         return Rule(thumb.what, thumb.formula, gives, exact, "", None)
@@ -450,7 +443,6 @@ def rule(thumb: RuleOfThumb) -> Rule:
 
 
 def tower(model: Model, ledger: Ledger) -> Tower:
-    """A tower and its projector."""
     by_kind = ledger.by_kind("params")
     sizes = {kind: ceil_div(number * ledger.bits[0], 8) for kind, number in by_kind.items()}
     spans = ((entry.leaf.mask_span, entry.work) for entry in ledger if entry.leaf.mask_span and entry.work)
@@ -476,29 +468,16 @@ def counted_by_conventions(
             raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
     for name in dict.fromkeys(wanted):
         if name == "korthikanti":
-            yield counted_by(korthikanti(model, keeping_scores))
+            count = korthikanti(model, keeping_scores)
         else:
-            yield counted_by(CONVENTIONS[name](model, ledger, attention, 1))
-
-
-def counted_by(convention: PublishedConvention) -> CountedByConvention:
-    terms = tuple(
-        ConventionTerm(term.name, term.theirs, term.ours, term.why, term.theirs - term.ours)
-        for term in convention.terms
-    )
-    return CountedByConvention(
-        convention.name,
-        convention.counts,
-        convention.formula,
-        convention.source,
-        convention.theirs,
-        convention.ours,
-        terms,
-    )
+            count = CONVENTIONS[name](model, ledger, attention, 1)
+        terms = tuple(ConventionTerm(*term, term.theirs - term.ours) for term in count.terms)
+        yield CountedByConvention(
+            count.name, count.counts, count.formula, count.source, count.theirs, count.ours, terms
+        )
 
 
 def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_tokens: bool) -> Iterator[str]:
-    """What a reader of the figures should know."""
     work, params = ledger.work, ledger.total("params")
     yield from model.notes
     if model.description.params not in (None, params) and not model.notes:
@@ -520,8 +499,8 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
 
 
 def picture(model: Model, ledger: Ledger, attention: str) -> Picture:
-    """A model's parts as bars: parameters and FLOPs by kind of part; and the FLOPs of a token over the length of a
-    prefill, kind upon kind, where the encoder has no length of its own."""
+    """Bars of parameters and FLOPs by kind of part; and FLOPs per token over the length of a prefill, stacked by kind,
+    unless an encoder has a length of its own."""
     work = ledger.work
     quantity = "flops_masked" if attention == "masked" else "flops"
     panels = []

@@ -40,7 +40,7 @@ class CheckpointAgreement(Answer):
 
     expected      parameters of the model
     explained     of them, those that the checkpoint holds; by_kind: by kind of part
-    extra         stored tensors that are no parameters of their own, by why: tied, buffer, scale
+    extra         stored tensors that are not parameters, by reason: tied, buffer, scale
     unexplained   stored tensors that the description lacks
     """
 
@@ -84,7 +84,7 @@ class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
 def show_stored(checkpoint: Checkpoint) -> ShowStored:
     """The answer for a checkpoint without a config.json."""
     missing = (
-        "no config.json beside it, and a checkpoint does not say the head width, the windows or the experts per token"
+        "no config.json beside it; a checkpoint does not state the head width, the windows or the experts per token"
     )
     model = SourceInfo(checkpoint.where, None, checkpoint.where, None)
     return ShowStored(model=model, checkpoint=checkpoint_info(checkpoint, None), assumptions=(), notes=(missing,))

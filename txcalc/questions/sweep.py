@@ -16,7 +16,7 @@ from txcalc.ledger import KINDS, kind_words
 from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
-from txcalc.questions.answers import Answer, Deferred, ModelInfo, Result, WorkloadInfo, json_key
+from txcalc.questions.answers import Answer, Convention, Deferred, ModelInfo, Result, WorkloadInfo, json_key
 from txcalc.questions.arguments import checked, length, listed, names, several_texts
 from txcalc.questions.pictures import MAX_LINES, Panel, Picture, PlotAxis, Series
 from txcalc.sources import load
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_MODELS = 8
 MAX_DRAWN = 20_000  # points
-# Points that formats of data hold, and a format for readers.
+# Most points of data formats, and of formats for readers.
 MOST_POINTS = {"json": 1_000_000, "csv": 1_000_000}
 READABLE = 2_000
 
@@ -42,24 +42,12 @@ class SweepAxis(Answer):
     values: tuple[int, ...]
 
 
-class SweepConvention(Answer):
-    """The conventions of the figures; `mla`: how latent attention is computed, None without it."""
-
-    flops_per_mac: int
-    logits: str
-    mla: str | None
-
-    def __str__(self) -> str:
-        words = [f"{self.flops_per_mac} FLOPs per multiply-add", f"{self.logits} logits"]
-        return "; ".join([*words, *([f"MLA {self.mla}"] if self.mla else [])])
-
-
 class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
     """Quantities over a grid, the last axis varying fastest. Rows are computed when they are read; `to_parquet` streams
     them.
 
     model, models   one model, or several
-    workload        what of it is the same at all points
+    workload        sizes that are the same at all points
     follow          sizes that follow the axes, with their expressions
     quantities      with their meanings
     grids           one per model
@@ -68,7 +56,7 @@ class Sweep(Result, tag_field="schema", tag="txcalc/sweep/1", kw_only=True):
     model: ModelInfo | None = None
     models: tuple[ModelInfo, ...] | None = None
     workload: dict[str, int]
-    convention: SweepConvention
+    convention: Convention
     deferred_axes: Any = json_key("axes")
     follow: dict[str, str] | None = None
     quantities: dict[str, str]
@@ -174,7 +162,7 @@ QUANTITY = o.Option(
 BY_KIND = o.Option("Split each quantity by kind of part: attention, feed_forward, norm …", group="Workload")
 
 
-@o.question(
+@o.Question(
     "txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes",
     draws=True,
     first=("--over", "--quantity", "--set", "--tokens", "--batch", "--out", "--format", "--plot"),
@@ -221,19 +209,13 @@ def sweep(
         for grid in grids:
             grid.quantities = kinds
     first, several = grids[0], len(grids) > 1
-    work = first.first.work
     models = tuple(ModelInfo.of(grid.base) for grid in grids)
     workload = WorkloadInfo.of(first.base, first.first).to_dict()
-    latent = any(grid.base.has_latents for grid in grids)
     answer = Sweep(
         model=None if several else models[0],
         models=models if several else None,
         workload={name: n for name, n in workload.items() if name not in first.places and n is not None},
-        convention=SweepConvention(
-            flops_per_mac=2,
-            logits="last" if work.last_logits else "all",
-            mla=("absorbed" if work.absorbed else "expanded") if latent else None,
-        ),
+        convention=Convention.of([grid.base for grid in grids], first.first.work),
         deferred_axes=Deferred(lambda: tuple(SweepAxis(axis.name, tuple(axis.values)) for axis in first.axes)),
         follow={each.name: each.expression.text for each in first.followers} or None,
         quantities={name: meaning(name) for name in first.quantities},
@@ -252,8 +234,8 @@ def grid_of(
     lengths: Mapping[str, int],
     conventions: Mapping[str, object],
 ) -> Grid:
-    """The grid of one model. Changes that are expressions follow the axes; an attention that the model does not have
-    begins with its axes' first values. Errors: `InputError`."""
+    """The grid of one model. Changes that are expressions follow the axes; a kind of attention that the model lacks
+    starts with the first values of its axes. Errors: `InputError`."""
     from txcalc.parts.mechanisms import ATTENTIONS
     from txcalc.sources.expressions import read as read_expressions
     from txcalc.sources.spec import letter_path
@@ -273,7 +255,6 @@ def grid_of(
 
 
 def grid_axes(over: Mapping[str, object] | Sequence[str]) -> Iterator[GridAxis]:
-    """The axes. Errors: `InputError`."""
     from txcalc.sweeps.sweep import SweepAxis as GridAxis, parse_axis
 
     if over is None or (isinstance(over, Sequence | Mapping) and not over):
@@ -305,10 +286,10 @@ def columns(grid: Grid) -> list[str]:
 def grid_rows(grids: Sequence[Grid]) -> Iterator[dict[str, Any]]:
     """A row per point, with its model if there are several."""
     for grid in grids:
-        named = {"model": grid.base.name} if len(grids) > 1 else {}
+        model = {"model": grid.base.name} if len(grids) > 1 else {}
         for block in grid:
             for values in zip(*(column.tolist() for column in block), strict=True):
-                yield {**named, **dict(zip(columns(grid), values, strict=True))}
+                yield {**model, **dict(zip(columns(grid), values, strict=True))}
 
 
 def grid_notes(grid: Grid) -> list[str]:

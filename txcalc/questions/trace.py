@@ -26,8 +26,8 @@ ModuleArgument = Annotated[
 
 
 class ModuleCost(Answer, kw_only=True):
-    """A module's parameters and FLOPs without its submodules': a formula in B and T; at the point also fvcore's count,
-    None where fvcore cannot trace the module."""
+    """A module's parameters and FLOPs without its submodules': a formula in B and T, its value at the point, and
+    fvcore's count there (None: fvcore cannot trace the module)."""
 
     path: str
     class_: str | None = json_key("class")
@@ -59,7 +59,7 @@ class Trace(Result, tag_field="schema", tag="txcalc/trace/1", kw_only=True):
         return not self.complete
 
 
-@o.question("txcalc trace model.py:build")
+@o.Question("txcalc trace model.py:build")
 def trace(
     source: ModuleArgument,
     *,
@@ -110,7 +110,6 @@ def trace(
 
 
 def module_cost(path: str, kind: str, params: int, flops: Any, fvcore: int, traced: ModuleTrace) -> ModuleCost:
-    """A module of the answer, with its FLOPs at the point."""
     from txcalc.verification.trace import LETTERS
 
     at_point = flops

@@ -37,7 +37,7 @@ from txcalc.planning.utilisation import REPORTED, Utilisation, parse_measured
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import bandwidth, count, length, maybe, names
-from txcalc.questions.phrases import adapters, one_price, priced
+from txcalc.questions.phrases import parse_adapters, parse_priced, prices_by_name
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.questions.training_step import LayoutInfo
 from txcalc.sources import load
@@ -59,9 +59,7 @@ RECIPE = o.RECIPE.with_help(
     "keep_scores=on, attention=flash1|flash2, reshard=off, context=ring|allgather|ulysses, stages=3+4+4+3 (layers per "
     "stage)."
 )
-PRODUCTS = o.Option("Matmul precision of linear layers: bf16, fp8.", "TYPE")
 HOST_LINK = o.Option("With --offload: bandwidth to the host, one way: 63GB/s (default: PCIe 4.0 x16).", "RATE")
-OVERLAP = o.Option("Whether communication of weights and gradients overlaps with compute.")
 MEASURED = o.Option("Compute the MFU of your measured speed: 1007tok/s, 400TFLOPS (per GPU), 1.42s (per step).", "RATE")
 DEADLINE = o.Option("How many GPUs finish within this time: 30d, 4w.", "TIME")
 BUDGET = o.Option("Tokens that this money trains: 1M. Without --train-tokens: plan that run.", "N", parse=parse_count)
@@ -100,16 +98,16 @@ class RecipeOptions(o.Options):
 
 
 class Cluster(o.Options):
-    """How accelerators multiply and are connected. `gpus`: their number, where `gpu` has none."""
+    """The precision of matrix products, and the links of accelerators. `gpus`: their number, where `gpu` has none."""
 
     section: ClassVar[str] = "Engine"
 
-    products: Annotated[str, PRODUCTS] = "bf16"
+    products: Annotated[str, o.Option("Matmul precision of linear layers: bf16, fp8.", "TYPE")] = "bf16"
     node: Annotated[int | None, o.NODE] = None
     link: Annotated[str | None, o.LINK] = None
     network: Annotated[str | None, o.NETWORK] = None
     host_link: Annotated[str | None, HOST_LINK] = None
-    overlap: Annotated[bool, OVERLAP] = True
+    overlap: Annotated[bool, o.Option("Whether communication of weights and gradients overlaps with compute.")] = True
     gpus: int | None = None
 
     def machine(self, accelerator: Accelerator) -> Machine:
@@ -147,7 +145,7 @@ class Run(o.Options):
 
 
 class Accelerators(Answer):
-    """The accelerators, the memory of each, what a process sees, what PyTorch can allocate, and their title."""
+    """The accelerators, and the memory of each: in total, visible to a process, and usable by PyTorch's allocator."""
 
     name: str
     count: int
@@ -260,8 +258,8 @@ class RankedLayout(Answer):
 class SearchSummary(Answer):
     """Layouts considered, and about how many fit.
 
-    too_few   the next smaller number of GPUs on which none does, where no number was given
-    refused   why none fits; `best` is then the smallest that was computed
+    too_few   the next smaller number of GPUs, on which none fits, if no number was given
+    refused   why none fits; `best` is then the layout of the least memory
     """
 
     considered: int
@@ -348,7 +346,7 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
         ]
 
 
-@o.question(
+@o.Question(
     "txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T",
     takes=("--set",),
     draws=True,
@@ -405,15 +403,15 @@ def train(
     >>> answer.fits, answer.ranks[0].bytes["parameters"]
     (True, 4015130624)
     """
-    changes, adapter_formats = adapters(lora, ("base", "dtype"))
+    changes, adapter_formats = parse_adapters(lora, ("base", "dtype"))
     model = load(source, changes).language() if text_only else load(source, changes)
-    kind, number, price = (gpu, None, None) if isinstance(gpu, Accelerator) else priced(gpu)
+    kind, number, price = (gpu, None, None) if isinstance(gpu, Accelerator) else parse_priced(gpu)
     accelerator = hardware.load(kind) if isinstance(kind, str) else kind
     gpus = cluster.gpus if number is None else number
     if cluster.gpus not in (None, gpus):
         raise InputError("options", [f"gpu={gpu!r} and gpus={cluster.gpus} contradict each other"])
     machine = cluster.machine(accelerator)
-    prices = one_price([(accelerator.name, gpus, price)], run.price)
+    prices = prices_by_name([(accelerator.name, gpus, price)], run.price)
     terms = run.terms(prices[accelerator.name], accelerator.power)
     rate = None if mfu.measured is None else parse_measured(mfu.measured)
     conventions = known_conventions(names(mfu.conventions)) if mfu.conventions else REPORTED
@@ -518,7 +516,7 @@ def answer_of(
 
 
 def notes_of(training: Training, rates: str) -> list[str]:
-    """What a reader of the plan should know; `rates`: where the rates of kernels are from, in brackets."""
+    """The plan's notes; `rates`: the source of the kernels' rates, in brackets."""
     model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
     if model.context and recipe.tokens > model.context:
@@ -537,7 +535,7 @@ def notes_of(training: Training, rates: str) -> list[str]:
 
 
 def time_notes(training: Training, rates: str) -> list[str]:
-    """How the time is modelled, and which products are slower than others."""
+    """How the time is modelled, and which products are slow."""
     step, recipe, accelerator = training.step, training.recipe, training.machine.accelerator
     if step is None:
         return []
@@ -571,7 +569,7 @@ def time_notes(training: Training, rates: str) -> list[str]:
 
 
 def recipe_notes(training: Training) -> list[str]:
-    """What follows from the recipe: a large pipeline bubble, stacked experts with Muon, offload."""
+    """Notes on a large pipeline bubble, on stacked experts with Muon, and on offload."""
     step, recipe, model, notes = training.step, training.recipe, training.model, list[str]()
     if step and (bubble := step.spent["pipeline bubble"] / step.seconds) > 0.5:
         notes.append(f"{100 * bubble:.0f} % of the step is pipeline bubble: {smaller_bubble(recipe)}")
@@ -597,7 +595,7 @@ def smaller_bubble(recipe: Recipe) -> str:
 
 
 def utilisation_notes(training: Training) -> list[str]:
-    """A rate that cannot be, and utilisations above 1."""
+    """Notes on an impossible rate, and on utilisations above 1."""
     step, rate = training.step, training.rate
     if step and training.measured and rate and rate > (most := step.tokens_s * step.seconds / step.floor):
         return [f"the measured rate is impossible: at datasheet rates the step reaches at most {most:,.0f} tokens/s"]
@@ -633,7 +631,7 @@ def layouts_panel(searched: Searched) -> Panel:
 
 
 def memory_panel(training: Training) -> Panel:
-    """The fullest GPU of every stage, as a step of width one."""
+    """Bars of the fullest GPU's memory; of several stages, stacks with a step for each stage."""
     fullest = [
         max((rank for rank in training.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
         for stage in range(training.recipe.layout.pp)

@@ -104,7 +104,7 @@ class TrainingStep(StepRecipe, kw_only=True):
     notes: tuple[str, ...] = ()
 
     def in_order(self) -> dict[str, StepPart]:
-        """Its parts in the order of tables."""
+        """The parts in the order of the tables."""
         return {kind: self.parts[kind] for kind in (*KINDS, *self.parts) if kind in self.parts}
 
 
@@ -146,7 +146,7 @@ def training_step(
     work, recipe = ledger.work, step_recipe(ledger, recompute, optimizer, layout, dtype)
     usual = model.workload(work.batch, work.tokens).source
     if usual != work.source:
-        expected = f"{usual:,}, which a training step has where nobody says"
+        expected = f"{usual:,}, the default that a training step has"
         raise InputError("training step", [Fault("--source-tokens", work.source, expected)])
     step = by_part(model.language(), recipe)
     whole, rank = step.total, step.rank

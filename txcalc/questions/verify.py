@@ -43,7 +43,7 @@ class VerifiedModel(Answer):
 
 class VerifiedFigure(Answer):
     """A quantity of a part, predicted and measured by an oracle: integers or formulas. `where`: the sizes; `for_all`:
-    they are all sizes of a domain; `difference`: measured less predicted."""
+    all sizes of a domain; `difference`: measured less predicted."""
 
     model: str
     path: str
@@ -59,7 +59,7 @@ class VerifiedFigure(Answer):
 
 
 class MeasuredFigure(Figure, frozen=True):
-    """A figure of a model."""
+    """A figure, and the model that it is of."""
 
     model: str
 
@@ -78,7 +78,7 @@ class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):
         return not self.ok
 
 
-@o.question(
+@o.Question(
     "txcalc verify gpt2",
     takes=("--ignore",),
     first=("--oracle", "--layers", "--device", "--symbolic", "--against", "--layout", "--all"),
@@ -147,7 +147,19 @@ def verify(
     """
     wanted = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))
     workers = 1 if workers is None else workers
-    check_options(bool(sources), wanted, layers, record, bool(against), workers, layout, device, ranks)
+    if not sources:
+        raise InputError(
+            "verify", ["expected models" if layout is None else "expected models whose --layout is verified"]
+        )
+    if layers is not None and record:
+        raise InputError("options", ["--record needs whole models, without --layers"])
+    if layers is not None and (against or "transformers" in wanted):
+        raise InputError("options", ["--against transformers needs whole models, without --layers"])
+    if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
+        expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
+        raise InputError("verify", [Fault("--workers", workers, expected)])
+    if ranks is not None and ranks < 1:
+        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
     models = [load(source) for source in sources]
     if layout is not None:
         from txcalc.planning.layout import parse_layout
@@ -199,32 +211,6 @@ def verify(
     return answer_of(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
 
 
-def check_options(
-    given: bool,
-    wanted: Sequence[str],
-    layers: int | None,
-    record: bool,
-    against: bool,
-    workers: int,
-    layout: str | None,
-    device: str,
-    ranks: int | None,
-) -> None:
-    """Refuses options that do not go together. Errors: `InputError`."""
-    if not given:
-        what = "models" if layout is None else "models whose --layout is verified"
-        raise InputError("verify", [f"expected {what}"])
-    if layers is not None and record:
-        raise InputError("options", ["--record needs whole models, without --layers"])
-    if layers is not None and (against or "transformers" in wanted):
-        raise InputError("options", ["--against transformers needs whole models, without --layers"])
-    if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
-        expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
-        raise InputError("verify", [Fault("--workers", workers, expected)])
-    if ranks is not None and ranks < 1:
-        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
-
-
 def timed_accelerator(device: str, gpu: str | None) -> Accelerator:
     """The accelerator that times are compared with: a named one, or this machine, measured now."""
     from txcalc import hardware
@@ -237,20 +223,16 @@ def answer_of(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Ver
     """The answer of verdicts, one per model."""
     return Verify(
         ok=all(verdict.ok for verdict in verdicts),
-        models=tuple(map(verified_model, verdicts)),
+        models=tuple(
+            VerifiedModel(v.model, v.ok, len(v.rows), len(v.failures), tuple(v.notes), v.known) for v in verdicts
+        ),
         rows=tuple(verified_figure(verdict.model, row) for verdict in verdicts for row in verdict.rows),
         figures=tuple(MeasuredFigure(v.model, **asdict(figure)) for v in verdicts for figure in v.figures),
         zero_cost_operators=tuple(zero_cost),
     )
 
 
-def verified_model(verdict: Verdict) -> VerifiedModel:
-    failures = len(verdict.failures)
-    return VerifiedModel(verdict.model, verdict.ok, len(verdict.rows), failures, tuple(verdict.notes), verdict.known)
-
-
 def verified_figure(model: str, row: CheckedRow) -> VerifiedFigure:
-    """A figure of the answer, with formulas as text."""
     predicted, measured = number(row.predicted), number(row.measured)
     difference: int | str = 0
     if not row.equal:

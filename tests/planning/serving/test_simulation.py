@@ -392,8 +392,7 @@ def loaded(asked: Any, together: float = 1.0) -> Any:
     return SimpleNamespace(
         request=asked,
         planner=SimpleNamespace(engine=SimpleNamespace(memory=None)),
-        steady=lambda layout, clients: STATE,
-        open=lambda layout, rate: STATE,
+        steady=lambda layout, clients, rate: STATE,
         demand=lambda layout: SimpleNamespace(together=together),
     )
 

@@ -43,7 +43,7 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     """As many as are inside on average, at most those that fit and at least those asked for; where that has no closed
     form, all that fit of a rate that lasts."""
     state = Steady(inside, None, inside, 1.0, 0.5, 3.0, lasts=lasts)
-    monkeypatch.setattr(Timer, "open", lambda self, layout, rate: state)
+    monkeypatch.setattr(Timer, "steady", lambda self, layout, clients, rate=None: state)
     model = load("llama-3.1-8b")
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     found = arrange(planner, request(4096, rate=1.0), 4096, 3, 1)
@@ -71,7 +71,7 @@ def _serves(timer: Timer, layout: Layout, users: int, limits: Slo, rate: float |
     """Whether a load fits and is within the limits."""
     if not timer.links_known(layout) or not timer.planner.fits(layout, timer.context, users):
         return False
-    return limits.met_by(timer.steady(layout, users) if rate is None else timer.open(layout, rate))
+    return limits.met_by(timer.steady(layout, users, rate))
 
 
 CHAT = ("--concurrency", "200", "--prompt", "2k", "--answer", "300", "--ttft", "500ms", "--tpot", "30ms")
@@ -298,10 +298,10 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     for limits in (Slo(), Slo(tpot=0.012)):
         found = serve(arrange(planner, asked, 8192, gpus=8, limits=limits), asked, None, limits)
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
-        rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
+        rates = {layout: timer.steady(layout, 1, 5.0).rate for layout in layouts}
         assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
         assert best.rate < max(rates.values()) and limits.met_by(best.steady) and best.steady.timed
-        more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
+        more = [timer.steady(layout, 1, 1.02 * best.rate) for layout in layouts]
         assert not any(steady.timed and limits.met_by(steady) for steady in more)
     code, out, _ = run(*argv)
     largest = "requests/s; largest load with known latencies: 4.32 requests/s on tp=2 dp=4, TTFT "
@@ -319,7 +319,7 @@ def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
     planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     found = serve(arrange(planner, asked, 100_000, gpus=1), asked, None)
     assert found.busiest and found.busiest.rate < 0.01 and found.busiest.steady.timed
-    assert not found.timer.open(found.busiest.layout, 1.02 * found.busiest.rate).timed
+    assert not found.timer.steady(found.busiest.layout, 1, 1.02 * found.busiest.rate).timed
 
 
 @pytest.mark.slow

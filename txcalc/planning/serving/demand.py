@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import cache
 from math import inf
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ class Demand(NamedTuple):
     """The load that requests put on one replica.
 
     step     seconds of a decode step, by its number of sequences, at their mean length
-    tokens   expected of a sequence in a step: 1, or more by speculation
+    tokens   expected per sequence and step: 1, or more with speculation
     prompt   seconds of the replica's time per prompt under load: τ
     unloaded seconds from a prompt's arrival to its first token, without other load
     chunks   steps per prompt with full chunks: a fraction for prompts that share a chunk
@@ -35,8 +36,8 @@ class Demand(NamedTuple):
              `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
     width    of a closed loop: share of an answer's time over which answers that begin together end
     sharing  replicas that share experts, whose steps all wait for the slowest of them
-    solo     seconds of a prompt while no other of these replicas computes one
-    gathers  prompts of these replicas wait for each other: until all have one, at most `interval` steps
+    solo     seconds of a prompt while none of the other replicas computes one
+    gathers  prompts wait until all of these replicas have one, at most `interval` steps
     """
 
     step: Callable[[float], float]
@@ -138,22 +139,16 @@ class StepCurve:
     √2 apart."""
 
     def __init__(self, exact: Callable[[int], float]) -> None:
-        self.exact = exact
-        self._known: dict[int, float] = {}
+        self.exact = cache(exact)
 
     def __call__(self, sequences: float) -> float:
         n = max(1.0, sequences)
         low = int(n) if n < 8 else _knot(_index(n))
         if low == n:
-            return self._at(low)
+            return self.exact(low)
         high = low + 1 if n < 8 else _knot(_index(n) + 1)
-        first = self._at(low)
-        return first + (self._at(high) - first) * (n - low) / (high - low)
-
-    def _at(self, n: int) -> float:
-        if n not in self._known:
-            self._known[n] = self.exact(n)
-        return self._known[n]
+        first = self.exact(low)
+        return first + (self.exact(high) - first) * (n - low) / (high - low)
 
 
 def _knot(i: int) -> int:

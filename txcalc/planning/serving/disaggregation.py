@@ -1,8 +1,9 @@
-"""Disaggregated serving: one pool of accelerators computes prompts, another decodes, and each prompt's cache goes from
-one to the other. No step of decoding waits for a prompt; the weights are there twice, and the transfer is part of TTFT.
+"""Disaggregated serving: one pool of accelerators computes prompts, another decodes, and each prompt's cache is sent
+from the first to the second. No decode step waits for a prompt, both pools store the weights, and TTFT includes the
+transfer.
 
-The pools are of one kind of accelerator, each with copies of a layout of its own: that of all pairs which keeps the
-limits and is the quickest from question to answer at the load (`steady_state.disaggregated`).
+Both pools have one kind of accelerator; each has its own layout. The best pair meets the limits and has the shortest
+end-to-end time at the load (`steady_state.disaggregated`).
 
 Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (DistServe, arXiv 2401.09670)
 """
@@ -28,7 +29,7 @@ class Pools(Throughput):
     """Two pools with their layouts.
 
     cache_bytes   of a prompt
-    transfer      seconds of their way from rank to rank, all ranks at once
+    transfer      seconds to send them, all ranks at once
     prompt        an unloaded prefill, without transfer
     step          a decode step of all running sequences, at full context
     steady        of all accelerators
@@ -59,11 +60,10 @@ def pools(
     limits: Slo | None = None,
     fixed: Mapping[str, int] | None = None,
 ) -> Pools:
-    """The best two pools of the first count of accelerators on which they keep the limits, or else of the first on
-    which they fit; `prefill` of them for prompts; None: however many are best. Each pool's layout has the
-    tp, pp, dp and ep that are `fixed`.
+    """The best two pools on the first of the `counts` of accelerators with which they meet the limits, or else with
+    which they fit. `prefill`: accelerators for prompts (None: the best number); `fixed`: degrees of each pool's layout.
 
-    Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
+    Errors: `InputError` for a model that does not decode, an answer of one token, an empty pool, pools that do not fit.
     """
     if not planner.model.decodes or request.answer == 1:
         raise InputError("--disaggregate", [f"{planner.model.name} decodes nothing here: there is one pool"])
@@ -104,7 +104,7 @@ def _pairs(
     timer: Timer, concurrency: int, decoders: int, fillers: int, fixed: Mapping[str, int] | None
 ) -> Iterator[Pools]:
     fitting = _fitting(timer, fillers, timer.request.traffic.prompts.high, 1, fixed)
-    first = sorted(fitting, key=lambda choice: timer.prompt(choice.layout).achievable)
+    first = sorted(fitting, key=lambda choice: timer.prefill(choice.layout)[0].achievable)
     second = _fitting(timer, decoders, timer.context, concurrency, fixed)
     for filler in first[:LAYOUTS]:
         for decoder in second[:LAYOUTS]:
@@ -140,9 +140,10 @@ def _pair(timer: Timer, filler: LayoutCapacity, decoder: LayoutCapacity, concurr
     most = float(min(decoder.max_concurrency, timer.at_once * decoder.layout.dp))
     steady = disaggregated(prefill, decode, copies, transfer, clients, request.rate or 0.0, most)
     step = timer.step(decoder.layout, min(concurrency, int(most)))
+    prompt, _ = timer.prefill(filler.layout)
     return Pools(
-        prefill=filler, decode=decoder, cache_bytes=cache_bytes, transfer=transfer, prompt=timer.prompt(filler.layout),
-        step=step, steady=steady, answer=request.answer,
+        prefill=filler, decode=decoder, cache_bytes=cache_bytes, transfer=transfer, prompt=prompt, step=step,
+        steady=steady, answer=request.answer,
     )  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from txcalc.parts.leaf import Leaf, Recurrence
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, tower_layout, unsupported
+from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
@@ -124,7 +124,7 @@ class EngineConfig(Struct, frozen=True, dict=True):
     @property
     def towers(self) -> str:
         """How it lays out the towers of a multimodal model: split over tp, whole on each GPU, or on the first alone."""
-        return tower_layout(self.memory.profile.engine) if self.memory else "whole"
+        return str(data()["towers"][self.memory.profile.engine]["layout"]) if self.memory else "whole"
 
     @property
     def window_room(self) -> tuple[int, int]:

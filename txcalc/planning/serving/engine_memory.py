@@ -171,8 +171,9 @@ class EngineMemory(Struct, frozen=True, dict=True):
             fixed = ceil(mib * 2**20)
             return {"activations and graphs": max(fixed, 10 * GIB) if self.accelerator.memory > 60 * GIB else fixed}
         kind = "_split" if (self.accelerator.link or 0) > PCIE_5 else "_bus"
-        key = next((key for key in (f"outside_torch{kind}", "outside_torch_split") if split and key in numbers), None)
-        sizes["outside torch"] = self.profile.size(key or ("outside_torch_stages" if staged else "outside_torch"))
+        unsplit = "outside_torch_stages" if staged else "outside_torch"
+        key = next((k for k in (f"outside_torch{kind}", "outside_torch_split") if split and k in numbers), unsplit)
+        sizes["outside torch"] = parse_bytes(numbers[key], key)
         if self.profile.rules.keeps_rope_cache:
             sizes["rotary table"] = rotary_table(model)
         if graphs and numbers.get("graphs_within"):

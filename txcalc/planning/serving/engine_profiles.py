@@ -11,17 +11,16 @@ from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.planning.formats.weights import GGML, Format, Mixed, plain
-from txcalc.units import parse_bytes
 
 
 class EngineRules(NamedTuple):
     """What an engine does in every version of it.
 
-    share             of the memory that CUDA reports, the part that the engine leaves free by default; a version may
-                      have another (`left_alone`). CUDA graphs lie in it, for they are captured after the cache is
-                      sized, unless a version counts them (`graphs_within`)
-    fixed             activations and graphs have a part of fixed size
-    batch_logits      it holds the logits of a whole batch, in fp32, and profiles no step
+    share             default share of the memory that CUDA reports which the engine leaves free; a version may differ
+                      (`left_alone`). CUDA graphs are captured there after the cache is sized, unless a version counts
+                      them (`graphs_within`)
+    fixed             activations and graphs have a fixed size
+    batch_logits      it stores the logits of a whole batch in fp32, and profiles no step
     keeps_rope_cache  it keeps the cosines and sines of every position
     pads_mxfp4        it pads MXFP4 experts to the sizes that its kernels take
     divides           it loads no rows that end within a group, and no shards that end within a tile (vllm-project/vllm
@@ -31,8 +30,8 @@ class EngineRules(NamedTuple):
     stages            it splits a model over GPUs by layers, linked or not
     shared_kernels    one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
     wide_states       it keeps recurrent states in fp32
-    windows           what it pages of layers with windows: the `window`; `all` tokens; or the window and a `chunk`, in
-                      models that have other layers too, and all tokens in those that have not
+    windows           tokens that it pages for layers with windows: the `window`; `all`; or the window and a `chunk` in
+                      models that also have other layers, and all in models that do not
     groups            its cache has groups of equally many layers with one window, the last one padded
     streams           shared experts run beside the routed ones in decode, on a second stream
     """
@@ -86,7 +85,7 @@ class EngineProfile(NamedTuple):
     version: str
     source: str
     numbers: Mapping[str, Any]
-    user_version: str = ""  # the version that was asked for, which may be a later one; "": the newest
+    user_version: str = ""  # as requested, perhaps later than `version`; "": the newest
     default: bool = False  # no engine was named
 
     @property
@@ -95,7 +94,7 @@ class EngineProfile(NamedTuple):
 
     @property
     def newest(self) -> str:
-        """That this is the newest version known, where a later one was asked for; "": none was."""
+        """A text if the requested version is later than the newest known one, else ""."""
         newest = _order(self.version)
         later = self.user_version and _order(self.user_version)[: len(newest)] > newest
         return f"the newest version known: {self.user_version} is later" if later else ""
@@ -106,17 +105,12 @@ class EngineProfile(NamedTuple):
 
     @property
     def kernels(self) -> str:
-        """The engine whose measured kernels are used, from the version on that was measured; "": those that engines
-        have in common."""
+        """The engine whose kernels' measured curves apply from this version on; "": the common curves."""
         named = any("kernels" in row for row in data()[self.engine.replace(".", "")])
         return str(self.numbers.get("kernels", "")) if named else self.engine
 
-    def size(self, key: str) -> int:
-        """The bytes of a key."""
-        return parse_bytes(self.numbers[key], key)
-
     def of_card(self, key: str, large: bool) -> int:
-        """A number that may be another on large cards."""
+        """A number that may differ on large cards."""
         return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
 
     def __str__(self) -> str:
@@ -124,7 +118,7 @@ class EngineProfile(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name in texts: "llama.cpp b4000+" where no version was asked for."""
+        """Its name in texts: "llama.cpp b4000+" where no version was requested."""
         return f"{self}{'' if self.user_version else '+'}"
 
 
@@ -165,8 +159,7 @@ def names() -> list[str]:
 
 
 def profile(text: str) -> EngineProfile | None:
-    """An engine and version from `vllm`, `vllm@0.8` or `none`: the newest version known that is not after the given
-    one.
+    """Parses `vllm`, `vllm@0.8` or `none`: the newest known version up to the given one.
 
     Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
     """
@@ -190,8 +183,7 @@ def profile(text: str) -> EngineProfile | None:
 
 
 def offloading(text: str) -> str:
-    """The engine that can keep layers in RAM: llama.cpp where none is named. Errors: `InputError` for one that
-    cannot."""
+    """The engine that keeps layers in RAM: llama.cpp where none is named. Errors: `InputError` for another one."""
     if text == "none":
         return "llama.cpp"
     if (engine := profile(text)) and not engine.rules.offloads:
@@ -211,35 +203,35 @@ def is_mlx(form: Format) -> bool:
 
 
 def _stored(form: Format) -> list[str]:
-    """The names of a format's own formats, or its own."""
+    """The names of a mixed format's formats, or of a single format."""
     stored = (item for row in form.table.values() for item in row.values()) if isinstance(form, Mixed) else (form,)
     return sorted({item.name for item in stored if item})
 
 
 def _own_type(name: str) -> bool:
-    """Whether a format is a type of llama.cpp's that no other engine has."""
+    """Whether only llama.cpp has this type."""
     return name in GGML and name not in ("mxfp4", "nvfp4")
 
 
 def personal_engine() -> EngineProfile:
-    """The engine of people's own machines."""
+    """The default engine of personal machines."""
     engine = profile(data()["personal"]["engine"])
     assert engine is not None
     return engine._replace(default=True)
 
 
 def is_personal(accelerator: Accelerator) -> bool:
-    """Whether a card is of people's own machines."""
+    """Whether a card is one of personal machines."""
     return accelerator.unified or accelerator.name in data()["personal"]["cards"]
 
 
 def is_served(accelerator: Accelerator) -> bool:
-    """Whether an engine for many users runs on a card."""
+    """Whether a serving engine (not llama.cpp) runs on a card."""
     return any(_runs(name, "", accelerator) for name in ENGINES if name != data()["personal"]["engine"])
 
 
 def served_by(model: Model) -> list[str]:
-    """Engines whose servers run models of its kind and type."""
+    """Engines that serve models of this kind and type."""
     names = {model.kind, model.description.model_type}
     return [name for name in ENGINES if names.isdisjoint(data()["unserved"][name])]
 
@@ -247,8 +239,8 @@ def served_by(model: Model) -> list[str]:
 def unsupported(
     chosen: EngineProfile, model: Model, form: Format, accelerator: Accelerator | None, kv: str = "bf16"
 ) -> Fault | None:
-    """A fault where an engine's server does not run a model, or its version has no kernels for a format of weights or
-    cache on a card, naming the engines that have; None: it has."""
+    """The fault if an engine does not serve a model, or its version has no kernels for a format of weights or cache on
+    a card; it names engines that do. None: no fault."""
     if chosen.engine not in (engines := served_by(model)):
         fix = ", ".join(ENGINES[name].title for name in engines) or "--engine none"
         return Fault("--engine", chosen.rules.title, f"an engine that serves {model.name} ({model.kind})", fix)
@@ -269,7 +261,7 @@ def unsupported(
 
 
 def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, of: str) -> str:
-    """Which engines support a format that one's version does not, or what it supports there; "" where it does."""
+    """If a version does not support a format: which engines do, or which formats it supports; "": it does."""
     if _runs(chosen.engine, kind, accelerator, of, chosen.user_version):
         return ""
     first = _first(chosen.engine, kind, accelerator, of)
@@ -289,21 +281,20 @@ def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, 
 
 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
-    """Whether an engine's version supports a format on a card; "": any format. Without a version the newest counts, and
-    0.6 is the last 0.6."""
+    """Whether an engine's version (default: the newest) supports a format on a card; "": any format."""
     first = _first(name, kind, accelerator, of)
     return first is not None and _reached(first, version)
 
 
 def _reached(first: str, version: str) -> bool:
-    """Whether a version, the last of those that begin so, is the first or a later one: 0.6.6 is one of 0.6."""
+    """Whether a version ("": the newest; 0.6: the last 0.6) is the first or a later one."""
     prefix = _order(version) if version else ()
     return _order(first)[: len(prefix)] <= prefix
 
 
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:
-    """The first version of an engine that has a format on a card; None: none has. Of a card that no table names every
-    generation's are taken, unless its vendor has a version of its own; of one without a vendor all."""
+    """The first version of an engine that has a format on a card; None: none has. A card that is in no generation
+    counts as newer than all of them, unless the table has a version for its vendor."""
     table, ages = data()["formats"][name], data()["generations"]
     known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else table[of].get(kind, {})
     vendor = accelerator.vendor if accelerator else ""
@@ -325,11 +316,6 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
         if since in ("", *ages) and age >= max(order.index(since or least), order.index(least))
     ]
     return min(versions, key=_order, default=None)
-
-
-def tower_layout(name: str) -> str:
-    """How an engine lays out the towers of a multimodal model: `split`, `whole` or `first`."""
-    return str(data()["towers"][name]["layout"])
 
 
 def _order(version: str) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-"""What llama.cpp leaves in the host's memory: whole layers with their caches, or the routed experts of layers.
+"""llama.cpp's offload to host RAM: whole layers with their caches, or the routed experts of layers.
 
 Layers are counted as llama.cpp counts them: of L layers and the head, `--gpu-layers N` puts the last N on the
-accelerator, the head being one of them; `--n-cpu-moe N` leaves the routed experts of the first N in RAM. The table of
-tokens stays in RAM whatever is asked; a tied head is a second copy of it on the accelerator. A step that passes few
-tokens is computed where its weights are, by the host; one of `MANY` and more copies them to the accelerator. Attention
-is computed where its cache is.
+accelerator, the head being one of them; `--n-cpu-moe N` leaves the routed experts of the first N in RAM. The embedding
+table always stays in RAM; a tied head is a second copy of it on the accelerator. The host computes steps of few tokens
+with the weights in RAM; for steps of `MANY` or more, the weights are copied to the accelerator. Attention is computed
+where its cache is.
 
 Source   llama.cpp src/llama-model.cpp (i_gpu_start, the list of an input layer), common/arg.cpp (n-cpu-moe), ggml-cuda
          (an operation is offloaded from a batch of 32 on), 2026
@@ -42,10 +42,10 @@ class HostMemory(Struct, frozen=True):
 
 
 class Offload(Struct, frozen=True):
-    """Which of a model's tensors are in RAM: the table of tokens, the first `layers` whole, the routed experts of the
-    first `experts` layers, and, where no layer at all is on an accelerator, the `head`.
+    """A model's tensors in RAM: the embedding table, the first `layers`, the routed experts of the first `experts`
+    layers, and, if no layer is on an accelerator, the `head`.
 
-    host   None: nothing is known of it, and nothing but the table is there
+    host   None: not known; only the table is in RAM
     """
 
     host: HostMemory | None = None
@@ -55,7 +55,7 @@ class Offload(Struct, frozen=True):
 
     @property
     def cuts(self) -> tuple[int, ...]:
-        """Layer numbers at which a group of equal layers ends; empty: nothing but the table of tokens is in RAM."""
+        """Layer numbers at which a group of equal layers ends; empty: only the embedding table is in RAM."""
         return tuple(sorted({self.layers, self.experts} - {0}))
 
     def holds(self, entry: Entry) -> bool:
@@ -65,12 +65,11 @@ class Offload(Struct, frozen=True):
         return number < self.layers or (entry.routed and number < self.experts)
 
     def keeps(self, entry: Entry) -> bool:
-        """Whether what a leaf keeps for a sequence is in RAM."""
+        """Whether a leaf's cache is in RAM."""
         number = _layer(entry)
         return number is not None and number < self.layers
 
     def notes(self) -> Iterator[str]:
-        """What of a figure rests on what is not known of the host."""
         if not self.cuts or self.host is None:
             return
         yield f"prompts' weights are copied to the GPU at {self.host.link / 1e9:g} GB/s (--pcie changes it)"
@@ -87,12 +86,12 @@ class Offload(Struct, frozen=True):
 
 
 def _layer(entry: Entry) -> int | None:
-    """The number of the first layer that a leaf is part of; None: it is in no layer."""
+    """The number of a leaf's first layer; None: it is in no layer."""
     return entry.numbers[0] if entry.layer else None
 
 
 class OffloadRequest(NamedTuple):
-    """llama.cpp's options as they were given; with neither, as little goes to RAM as makes the rest fit.
+    """llama.cpp's options as given; without both, the least goes to RAM with which the rest fits.
 
     cpu_moe   layers whose experts are in RAM; -1: all of them
     """
@@ -102,7 +101,7 @@ class OffloadRequest(NamedTuple):
     cpu_moe: int | None = None
 
     def of(self, model: Model, fits: Callable[[Offload], bool]) -> Offload:
-        """What goes to RAM; `fits` tells whether the rest fits on the accelerator. Errors: `InputError` for a model
+        """The tensors in RAM; `fits`: whether the rest fits on the accelerator. Errors: `InputError` for a model
         without such layers."""
         layers, sparse = count(model), any(layer.experts for layer in model.description.layers)
         if self.gpu_layers is None and self.cpu_moe is None:
@@ -119,9 +118,9 @@ class OffloadRequest(NamedTuple):
 def parse_offload(
     ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str | None
 ) -> OffloadRequest | None:
-    """`64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: no offloading.
+    """Parses `64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: no offloading.
 
-    Errors: `InputError` for what is no size, rate or number; without a size of the RAM.
+    Errors: `InputError` for texts that are not sizes, rates or numbers; without the size of the RAM.
     """
     faults: list[Fault | str] = []
     if ram is None:
@@ -147,7 +146,7 @@ def parse_offload(
 
 
 def count(model: Model) -> int:
-    """The layers that can be in RAM. Errors: `InputError` where a model's cannot."""
+    """The number of layers that can be in RAM. Errors: `InputError` for other models."""
     if not divides(model):
         raise InputError(model.name, ["its layers cannot lie in RAM: llama.cpp splits a single stack that decodes"])
     return model.n_layers
@@ -159,7 +158,7 @@ def divides(model: Model) -> bool:
 
 
 def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
-    """As little in RAM as lets the rest fit: experts of ever more layers, then whole layers; all, where none does."""
+    """The least in RAM with which the rest fits: experts of ever more layers, then whole layers; else all."""
     offloads = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
     offloads += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]
     return offloads[bisect_left(offloads, True, key=fits, hi=len(offloads) - 1)]

@@ -32,9 +32,9 @@ UNPROPOSED = "an acceptance needs a draft (--draft 4, 4:SOURCE or mtp)"
 class SpeculativeDecoding(NamedTuple):
     """Speculative decoding: g = `tokens` are proposed per step, each accepted with probability a = `acceptance`.
 
-    The deployment's draft model proposes them, in one pass each or all in one pass, or the model's own MTP layer does.
-    Without a draft, proposals cost nothing. A step yields (1 − a^(g + 1))/(1 − a) tokens on average; it takes a decode
-    step over g + 1 tokens per sequence and the draft's passes.
+    A draft model proposes them (one pass per token, or one for all), or the model's own MTP layer. Without either,
+    proposals cost nothing. A step yields (1 − a^(g + 1))/(1 − a) tokens on average; it takes a decode step over g + 1
+    tokens per sequence and the draft's passes.
 
     Source   Leviathan et al. 2022 (arXiv 2211.17192), equation 1 and theorem 3.8
     """
@@ -58,8 +58,8 @@ class Request(Struct, frozen=True):
     speculation   None: no draft
     rate          requests per second of an open loop; None: a closed loop
     prompt_given  whether a prompt was given; if not, an encoder's pass is over the context
-    simulated     number of requests that a simulation has; None: its default
-    rounds        requests of each client that a simulation of a closed loop has by default
+    simulated     number of simulated requests; None: the default
+    rounds        default of simulated requests per client of a closed loop
     seed          of the simulation
     """
 
@@ -76,8 +76,8 @@ class Request(Struct, frozen=True):
 
     @property
     def width(self) -> float:
-        """Width of the uniform distribution of answer lengths, over its mean; for answers of one length, of those that
-        the simulation draws."""
+        """Width of the uniform distribution of answer lengths over its mean; of equal lengths, as the simulation varies
+        them."""
         answers = self.traffic.answers
         return sqrt(12 * (answers.spread or answers.varied.spread))
 
@@ -92,18 +92,16 @@ class Request(Struct, frozen=True):
         return min(tokens // block * block, self.prompt - 1)
 
     def on(self, times: LayoutTime, context: int) -> tuple[int, int]:
-        """Tokens of a prompt and those in the prefix cache; for a model that does not decode, positions of a pass."""
+        """Tokens of a prompt (of a model that does not decode: positions), and those in the prefix cache."""
         if not times.caching:
             return times.model.workload(1, self.prompt if self.prompt_given else context).tokens, 0
         return self.prompt, 0 if times.encodes else self.cached(times.engine.block)
 
 
-def grown(
-    prompts: Lengths | None = None, answers: Lengths | None = None, trained: Sequence[int] = (), decodes: bool = True
-) -> int:
+def default_context(prompts: Lengths | None, answers: Lengths | None, trained: Sequence[int], decodes: bool) -> int:
     """The default context of a plan in tokens.
 
-    The longest prompt plus the longest answer. If only one is given: twice its length, at least 8,192, and at most what
+    The longest prompt plus the longest answer. If only one is given: twice its length, at least 8,192 and at most what
     the models were `trained` for, unless the given length itself is longer. If no model decodes: the prompt.
     """
     if prompts and answers:
@@ -196,8 +194,8 @@ class Slo(NamedTuple):
 
     @property
     def rounds(self) -> int:
-        """Requests of each client that a simulation needs: so many that the first ones, which all start at once, are at
-        most a quarter of those that a percentile leaves out."""
+        """Simulated requests per client: the first ones, which all start at once, are at most a quarter of those above
+        the percentile."""
         highest = max(self.ttft_percentile or 0, self.tpot_percentile or 0)
         return max(ROUNDS, ceil(400 / (100 - highest)))
 
@@ -216,11 +214,10 @@ class Slo(NamedTuple):
 class OperatingPoint(Throughput):
     """A layout at a number of concurrent sequences.
 
-    ttft      a prompt alone
-    tpot      a bare decode step at the full context, divided by the expected tokens of a step; None: the model does not
-              decode
-    decode_tokens_per_s_gpu   tokens per second and GPU of decode alone
-    prompt_tokens_per_s_gpu   prompt tokens per second and GPU of prefill alone
+    ttft      one unloaded prompt
+    tpot      a decode step at the full context, without prefill, per expected token; None: the model does not decode
+    decode_tokens_per_s_gpu   of decode without prefill
+    prompt_tokens_per_s_gpu   of prefill without decode
     answer    tokens per answer
     steady    of all GPUs, prefill and decode interleaved
     running   sequences in the decode step of `tpot`: as many as fit at the full context and the engine runs
@@ -263,7 +260,7 @@ class Timer:
 
     @classmethod
     def of(cls, planner: Planner, request: Request, context: int) -> Timer:
-        """The timer of a request, which a planner's search and its answer share."""
+        """The timer of a request; a planner's search and its answer share it."""
         key = request, context
         if key not in planner.timers:
             planner.timers[key] = cls(planner, request, context)
@@ -284,7 +281,7 @@ class Timer:
         return layout.replica if layout.sharing == 1 else layout
 
     def links_known(self, layout: Layout) -> bool:
-        """Whether the bandwidths of the links that the layout uses are known; stages within a node need none."""
+        """Whether the bandwidth of every link that the layout uses is known; stages within a node use none."""
         card = self.planner.accelerator
         groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
         if card.link_between is None and any(group.crosses for group in groups):
@@ -297,8 +294,8 @@ class Timer:
         """A closed loop of `sequences`, or an open one at `rate` requests per second; at most `most` sequences fit at
         the full context."""
         times = self.layout_time(layout)
-        ttft, prefill_rate = self._prefill(layout)
-        steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
+        ttft, prefill_rate = self.prefill(layout)
+        steady = self.steady(layout, sequences, rate)
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.request.answer if times.caching else 1
         running = min(sequences, most, self.at_once * layout.dp) if times.caching else sequences
         tpot = self.step(layout, running) if times.caching else None
@@ -308,10 +305,16 @@ class Timer:
             prompt_tokens_per_s_gpu=per_gpu, answer=answer, steady=steady, running=running,
         )  # fmt: skip
 
-    def steady(self, layout: Layout, clients: int) -> Steady:
-        """The steady state of a closed loop of `clients`, spread evenly over the replicas."""
-        copies = min(layout.dp, clients)
-        state = closed_loop(self.demand(layout, clients), clients / copies, self.cache_slots(layout))
+    def steady(self, layout: Layout, clients: int, rate: float | None = None) -> Steady:
+        """The steady state of a closed loop of `clients`, or of an open loop of `rate` requests per second, spread
+        evenly over the replicas. The cache of each limits its sequences; the others wait."""
+        slots = self.cache_slots(layout)
+        if rate is None:
+            copies = min(layout.dp, clients)
+            state = closed_loop(self.demand(layout, clients), clients / copies, slots)
+        else:
+            copies = layout.dp
+            state = open_loop(self.demand(layout), rate / copies, slots)
         return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
 
     @property
@@ -328,15 +331,8 @@ class Timer:
             self._cache_slots[layout] = max(1.0, float(slots))
         return self._cache_slots[layout]
 
-    def open(self, layout: Layout, rate: float) -> Steady:
-        """The steady state of an open loop of `rate` requests per second, spread evenly over the replicas, each limited
-        to the sequences that fit in its cache."""
-        copies = layout.dp
-        state = open_loop(self.demand(layout), rate / copies, self.cache_slots(layout))
-        return state._replace(rate=state.rate * copies, decoding=state.decoding * copies)
-
     def single_request(self, layout: Layout) -> Steady:
-        """One request with no other on any replica: never slower than under load."""
+        """The latencies of one request with no other on any replica."""
         demand = self.demand(layout, 1)
         ttft, decode_tokens = demand.unloaded + demand.overhead, demand.answer - 1
         tpot = demand.step(1) / demand.tokens if decode_tokens else None
@@ -347,9 +343,9 @@ class Timer:
         """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
         times = self.layout_time(layout)
         step = self.token_time(layout, 1, times.busy(1), self.request.prompt) if times.caching else None
-        return self._prefill(layout)[0], step
+        return self.prefill(layout)[0], step
 
-    def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
+    def prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
         """A prompt alone, and prompt tokens per second of one replica."""
         replica = self._copy(layout)
         if replica not in self._prefills:
@@ -357,10 +353,6 @@ class Timer:
             prompt, cached = self.request.on(times, self.context)
             self._prefills[replica] = times.prefill(prompt, cached), times.prefill_rate(prompt, cached)
         return self._prefills[replica]
-
-    def prompt(self, layout: Layout) -> BoundedTime:
-        """A prompt alone."""
-        return self._prefill(layout)[0]
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
         """A decode step of `sequences` at the full context, divided by its expected tokens per sequence."""
@@ -372,7 +364,7 @@ class Timer:
         busy = times.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)
         if (layout, busy) not in self._demands:
-            unloaded, rate = self._prefill(layout)
+            unloaded, rate = self.prefill(layout)
             prompt, cached = self.request.on(times, self.context)
             length = min(self.request.mean_length, self.context)
             guess, engine, traffic = self.request.speculation, self.planner.engine, self.request.traffic

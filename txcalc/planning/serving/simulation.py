@@ -65,7 +65,7 @@ class Server(NamedTuple):
         """A replica of a layout, with all its cache pages and at most `sequences` concurrent sequences.
 
         load   its clients (None: an open loop) and steady state, for the effect of replicas that share its experts;
-               without a load they do what this one does
+               without a load, they prefill whenever this one does
         """
         demand, engine = timer.demand(layout), timer.planner.engine
         expert_coupling = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
@@ -132,7 +132,7 @@ class SimulatedRun:
     busy          share of time in which a step runs
     preempted     preemptions
     steps         steps of the engine
-    stopped       before the last request, as a limit was missed
+    stopped       whether it ended early, because a limit was missed
     """
 
     done: list[Done] = field(default_factory=list)
@@ -190,7 +190,7 @@ def simulate(
 
 
 class Misses:
-    """Requests above limits of percentiles: `decided` if they are so many of `number` that the rest does not matter."""
+    """Counts requests above limits of percentiles, until so many of `number` are that a limit is missed."""
 
     def __init__(self, limits: Slo, number: int) -> None:
         def most(limit: float | None, percent: float | None) -> float:
@@ -201,8 +201,8 @@ class Misses:
             most(*limit) for limit in ((limits.ttft, limits.ttft_percentile), (limits.tpot, limits.tpot_percentile))
         )
 
-    def decided(self, done: Done) -> bool:
-        """Counts a request."""
+    def missed(self, done: Done) -> bool:
+        """Counts a request; whether a limit is missed, whatever the latencies of the rest."""
         self.ttft -= self.limits.ttft is not None and done.ttft > self.limits.ttft
         self.tpot -= self.limits.tpot is not None and done.tpot is not None and done.tpot > self.limits.tpot
         return self.ttft < 0 or self.tpot < 0
@@ -358,7 +358,7 @@ class _Simulation:
         last = self.now + request.late
         done = Done(job.at, request.first, last, job.answer)
         self.result.done.append(done)
-        self.result.stopped |= self.misses is not None and self.misses.decided(done)
+        self.result.stopped |= self.misses is not None and self.misses.missed(done)
         if self.closed:
             heappush(self.asking, last)
 
@@ -445,26 +445,24 @@ def simulated(
     (`ALIKE`), except for engines that compute prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
     load, memory = timer.request, timer.planner.engine.memory
-    traffic, number, seed = load.traffic, load.simulated, load.seed
-    steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
+    traffic, number, answers = load.traffic, load.simulated, load.traffic.answers
+    steady = timer.steady(layout, sequences, rate)
     copies = layout.dp if rate else min(layout.dp, sequences)
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
     most = (memory.at_once if memory else SEQUENCES) or (SEQUENCES if rate else sequences)
     server = Server.of(timer, layout, most, (None if rate else sequences / copies, mean))
-    if rate is None:
-        clients, alike = ceil(sequences / copies), traffic.answers
-        if clients > 1 and not alike.spread and timer.demand(layout).together <= 1 / ROUNDS:
-            traffic = traffic._replace(answers=alike.varied)
-        share = traffic._replace(rate=None, times=())
+    clients = ceil(sequences / copies) if rate is None else None
+    if clients:
+        if clients > 1 and not answers.spread and timer.demand(layout).together <= 1 / ROUNDS:
+            traffic = traffic._replace(answers=answers.varied)
+        traffic = traffic._replace(rate=None, times=())
         number = number or min(load.rounds * clients, max(REQUESTS, ROUNDS * clients))
-        run = simulate(server, share.jobs(number, seed), clients, Misses(limits, number) if limits else None)
-        return Simulated(run, copies, seed, traffic.answers != alike)  # none is shorter than one token
-    if traffic.times:
+    elif rate and traffic.times:
         slower = load.rate / rate if load.rate else 1.0
-        share = traffic._replace(times=tuple(slower * time for time in traffic.times[::copies]))
-        number = len(share.times)
-    else:
-        share = traffic._replace(rate=rate / copies)
+        traffic = traffic._replace(times=tuple(slower * time for time in traffic.times[::copies]))
+        number = len(traffic.times)
+    elif rate:
+        traffic = traffic._replace(rate=rate / copies)
     number = number or REQUESTS
-    run = simulate(server, share.jobs(number, seed), None, Misses(limits, number) if limits else None)
-    return Simulated(run, copies, seed, False)
+    run = simulate(server, traffic.jobs(number, load.seed), clients, Misses(limits, number) if limits else None)
+    return Simulated(run, copies, load.seed, traffic.answers != answers)  # one token is not varied

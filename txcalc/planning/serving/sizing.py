@@ -1,12 +1,12 @@
 """The number of accelerators that a load needs within limits, and the layout that serves it best.
 
 Without a number, the fewest that serve the load within the limits, in replicas that can be rented: each is a part of a
-node (1, 2, 4 or 8 accelerators), or whole nodes. More replicas never serve less, so the fewest of a kind are found by
-bisection. A replica spans nodes only where one node does not hold it. Experts that are spread over replicas make these
-one: for them the search finds the first sufficient power of two, and then tries all numbers since the one before.
+node (1, 2, 4 or 8 accelerators), or whole nodes. More replicas never serve less, so bisection finds the fewest of a
+kind. A replica spans nodes only if one node does not hold it. Replicas that share experts count as one: for them the
+search finds the first sufficient power of two, and then tries all numbers above the power before it.
 
-An accelerator is suited if some replica is within the limits with two users (with one, where memory holds no more or
-requests come at a rate). Of one that is not, no number of replicas is proposed.
+An accelerator is suited if some replica meets the limits with two users (with one, if memory holds no more or requests
+arrive at a rate). For an unsuited one, no number of replicas is proposed.
 
 Of the layouts that fit, the best meets the limits and has the shortest end-to-end time at the load; if none sustains a
 rate, the one with the highest throughput.
@@ -60,14 +60,14 @@ def rentable(least: int, fixed: Mapping[str, int], node: int | None = None) -> l
 
 
 def units(node: int | None, fixed: Mapping[str, int]) -> list[int]:
-    """Numbers of accelerators that one replica may take, ascending: `sizes`, and what the given tp and pp take, though
-    no cloud rents it so."""
+    """Numbers of accelerators of one replica, ascending: `sizes`, and the product of a given tp and pp, rentable or
+    not."""
     ways = gpus_of({axis: degree for axis, degree in fixed.items() if axis != "dp"})
     return sorted({ways, *sizes(node, ways)})
 
 
 def unit(layout: Layout) -> int:
-    """The accelerators of one replica, with those that share its experts."""
+    """The accelerators of one replica and of those that share its experts."""
     return layout.gpus // layout.dp * min(layout.sharing, layout.dp)
 
 
@@ -111,11 +111,8 @@ def arrange(
     return replace(plan, fixed=fixed, fewest=fewest, unsuited=None if fewest else sizing.unsuited())
 
 
-def fewer_users(
-    plan: Plan, request: Request, fixed: Mapping[str, int] | None = None, limits: Slo | None = None
-) -> Plan | None:
-    """For a plan that does not fit, the plan for the most users that fit on as many accelerators; None: not one
-    does."""
+def fewer_users(plan: Plan, request: Request, fixed: Mapping[str, int], limits: Slo) -> Plan | None:
+    """For a plan that does not fit: the plan for the most users that fit on as many accelerators; None: not one."""
     most = max(choice.max_concurrency for choice in plan.choices)
     if not most:
         return None
@@ -134,11 +131,11 @@ class _Sizing:
         self.timed = True
         self.units = units(planner.accelerator.node, fixed)
         self._loads: dict[Layout, Steady] = {}
-        self._lightest: dict[Layout, Steady] = {}  # of a replica with as few users as are worth one
+        self._lightest: dict[Layout, Steady] = {}  # of a replica with the fewest users that justify it
 
     def load(self, layout: Layout) -> Steady:
-        """Its latencies that the limits bound; above these they are of some of the requests. Errors: `InputError` where
-        it cannot be timed."""
+        """The latencies that the limits bound; above them, those of the requests simulated so far. Errors: `InputError`
+        where it cannot be timed."""
         if layout not in self._loads:
             self._loads[layout] = bounded(
                 self.timer, self.limits, layout, self.concurrency, self.request.rate, whole=False
@@ -147,11 +144,11 @@ class _Sizing:
 
     @property
     def bounded(self) -> bool:
-        """Whether the time at the load decides on the number."""
+        """Whether latency or throughput, not memory alone, decides the number."""
         return self.timed and bool(self.limits or self.request.rate)
 
     def fewest(self, least: int) -> FewestGpus | None:
-        """The fewest that serve the load within the limits, of at least as many as hold it; None: none do."""
+        """The fewest that serve the load within the limits, from `least`, which hold it; None: none do."""
         try:
             rented = self._rented(least)
         except InputError:  # a peak is not known: nothing can be timed
@@ -166,8 +163,8 @@ class _Sizing:
         return FewestGpus(needed, replicas * size, size)
 
     def smallest(self, fewest: FewestGpus | None, least: int) -> list[LayoutCapacity] | None:
-        """The layouts of the fewest, best first; where none serve the load within the limits, of the fewest that hold
-        it; None: there are none."""
+        """The layouts of the fewest, best first; if no number meets the limits, of the fewest that hold the load; None:
+        there are none."""
         if fewest:
             number = fewest.rented
         else:
@@ -180,8 +177,7 @@ class _Sizing:
         return [choice for choice in layouts or () if unit(choice.layout) in self.units] or layouts
 
     def unsuited(self) -> Unsuited | None:
-        """The replica that comes closest to the limits with the fewest users that are worth one, if none is within
-        them."""
+        """If no replica meets the limits with the fewest users that justify it: the one that comes closest."""
         if not self.limits or not self._lightest or any(map(self.limits.met_by, self._lightest.values())):
             return None
 
@@ -194,14 +190,14 @@ class _Sizing:
         return Unsuited(layout, one_user, two_users)
 
     def _rented(self, least: int) -> tuple[int, int] | None:
-        """The fewest replicas, and the accelerators of each; None: none serve the load within the limits."""
+        """The fewest replicas and their size; None: none serve the load within the limits."""
         best = self._replicated(least, MOST_GPUS, 2)
         if best is None or not self.bounded:
             return best
         return self._replicated(least, best[0] * best[1] - 1, 1) or best
 
     def _replicated(self, least: int, most: int, users: int) -> tuple[int, int] | None:
-        """The same of at most `most` accelerators, each replica having as many `users` if memory allows."""
+        """The same on at most `most` accelerators, with at least `users` per replica if memory allows."""
         best: tuple[int, int] | None = None
         largest = inf
         for size in self.units:
@@ -247,7 +243,7 @@ class _Sizing:
         return enough
 
     def _meets_limits_at_light_load(self, replica: Layout, hold: int, users: int) -> bool:
-        """Whether it is within the limits with these users, or as few as memory allows; at a rate with one request."""
+        """Whether a replica meets the limits with these users or as many as fit; at a rate, with one request."""
         if not self.timed:
             return True
         if not self.timer.links_known(replica):
@@ -264,12 +260,12 @@ class _Sizing:
         return not self.bounded or (self.timer.links_known(layout) and self.limits.met_by(self.load(layout)))
 
     def _enough(self, number: int, replicas: int) -> bool:
-        """Whether as many replicas serve the load on a number that may not be rented."""
+        """Whether as many replicas serve the load on any number of accelerators, rentable or not."""
         layouts = self.planner.layouts(number, self.fixed)
         return any(self._serves(layout) for layout in layouts if layout.gpus == unit(layout) * replicas)
 
     def _spread(self, counts: list[int], users: int) -> tuple[int, int] | None:
-        """One replica of all accelerators, whose experts are spread over them, of the first count that is enough."""
+        """One replica whose experts are spread over all accelerators, of the first count that is enough."""
 
         def enough(number: int) -> bool:
             layouts = [layout for layout in self.planner.layouts(number, self.fixed) if unit(layout) == number]
@@ -285,7 +281,7 @@ class _Sizing:
         return 1, counts[next((i for i in range(low + 1, high) if enough(counts[i])), high)]
 
     def _worth(self, layout: Layout, users: int) -> bool:
-        """Whether every copy has as many users, if memory allows."""
+        """Whether every replica has as many users, if memory allows."""
         if not self.bounded or self.request.rate is not None:
             return True
         each = self.planner.max_concurrency(layout, self.context) // layout.dp
@@ -304,7 +300,7 @@ class _Sizing:
             return layouts
 
     def _sorted(self, layouts: list[LayoutCapacity]) -> list[LayoutCapacity]:
-        """Best first; of limits of percentiles, by means, behind the first that simulation shows to be within them."""
+        """Best first. With limits of percentiles: the first that meets them in a simulation, then others by means."""
         order = sorted(layouts, key=self._rank)
         if not self.limits.simulated:
             return order

@@ -69,12 +69,12 @@ class RidgeBatch(Struct, frozen=True):
 class Serving(Struct, frozen=True, eq=False, dict=True):
     """The speed of a plan that fits.
 
-    chosen     its best layout at the concurrency or the rate asked for
+    chosen     its best layout at the requested concurrency or rate
     batches    the same layout from one sequence to as many as fit
     points     every layout that fits at every batch
-    simulated  the chosen point request by request, where that was asked for
-    pools      prompts and answers in pools of their own, where that was asked for: the limits are theirs then
-    cheapest   of them, the one whose request takes the fewest GPU-seconds within the limits; None: none is
+    simulated  the chosen point request by request, if requested
+    pools      disaggregated pools, if requested: the limits apply to them
+    cheapest   the point within the limits with the fewest GPU-seconds per request; None: no point is within them
     """
 
     plan: Plan
@@ -94,7 +94,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         return self.timer.layout_time(self.chosen.layout)
 
     def with_simulation(self) -> Serving:
-        """With the chosen load simulated, if it is sustainable, and its means where they have no closed form."""
+        """With a simulation of the chosen load, if it is sustainable, which gives means that have no closed form."""
         point = self.chosen
         if not point.steady.lasts:
             return self
@@ -113,9 +113,9 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def capacity(self) -> list[OperatingPoint]:
-        """The loads to show where none is given, ascending: one user, half of what fits, and what fits: the chosen load
-        if limits decided on it, else all sequences that memory holds and the engine runs, on the layout that answers
-        the most requests then. Empty if one user misses a limit, or the model does not decode."""
+        """The loads to show where none is given, ascending: one user, half of the maximum, and the maximum: the chosen
+        load with limits, else all sequences that memory holds and the engine runs, on the layout with the highest
+        throughput then. Empty if one user misses a limit, or the model does not decode."""
         best, chosen, timer = self.plan.best, self.chosen, self.timer
         if chosen.tpot is None or self.unmet:
             return []
@@ -183,9 +183,8 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
     def front(self) -> list[OperatingPoint]:
         """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
         front: list[OperatingPoint] = []
-        for _, _, point in sorted(
-            ((p.steady.tpot, -p.tokens_per_s_gpu, p) for p in self.points if p.steady.tpot), key=lambda timed: timed[:2]
-        ):
+        points = [point for point in self.points if point.steady.tpot]
+        for point in sorted(points, key=lambda p: (p.steady.tpot, -p.tokens_per_s_gpu)):
             if not front or point.tokens_per_s_gpu > front[-1].tokens_per_s_gpu:
                 front.append(point)
         return front
@@ -211,11 +210,11 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
                 continue
 
             def acceptable(rate: float, layout: Layout = layout) -> bool:
-                timed = self.timer.open(layout, rate).timed
+                timed = self.timer.steady(layout, 1, rate).timed
                 return timed and self.limits.met_by(bounded(self.timer, self.limits, layout, 1, rate, whole=False))
 
             if rate := most_rate(acceptable, best.rate if best else 0.0, target):
-                inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
+                inside = min(ceil(self.timer.steady(layout, 1, rate).inside), choice.max_concurrency)
                 best = self.timer.point(layout, inside, rate, choice.max_concurrency)
         return best
 
@@ -240,19 +239,18 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def without_speculation(self) -> Steady:
-        """The steady state of the load, every token decoded in turn."""
+        """The steady state of the load with one token per step."""
         timer = Timer.of(self.plan.planner, replace(self.request, speculation=None), self.plan.context)
-        layout, rate = self.chosen.layout, self.request.rate
-        return timer.steady(layout, self.chosen.sequences) if rate is None else timer.open(layout, rate)
+        return timer.steady(self.chosen.layout, self.chosen.sequences, self.request.rate)
 
 
 def bounded(
     timer: Timer, limits: Slo, layout: Layout, sequences: int, rate: float | None = None, whole: bool = True
 ) -> Steady:
-    """The steady state with the latencies that the limits bound: means in closed form, or, with a percentile, all
-    by a simulation, which ends when a limit is missed, unless all of it is needed. The load is a closed loop of
-    `sequences`, or an open one at a rate."""
-    steady = timer.steady(layout, sequences) if rate is None else timer.open(layout, rate)
+    """The steady state of a closed loop of `sequences`, or an open one at a rate, with the latencies that the limits
+    bound: means in closed form; with a percentile, all by a simulation, which ends when a limit is missed unless
+    `whole`."""
+    steady = timer.steady(layout, sequences, rate)
     if not limits.simulated or not steady.lasts:
         return steady
     return simulation(timer, layout, sequences, rate, None if whole else limits).bounded(limits, steady)
@@ -315,8 +313,8 @@ def serve(plan: Plan, request: Request, price: float | None = None, limits: Slo 
 
 
 def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
-    """The most sequences per replica that fit within the limits: the cheapest batch, since it amortises weight reads
-    most; 0: none, or no limits."""
+    """The most sequences per replica within the limits: the cheapest batch, since it amortises weight reads most; 0:
+    none, or no limits."""
     layout = choice.layout
     if not limits or not timer.layout_time(layout).caching or not choice.max_concurrency:
         return 0
@@ -330,10 +328,10 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
 
 
 def most_users(timer: Timer, choices: Sequence[LayoutCapacity], limits: Slo) -> tuple[Layout, int]:
-    """The layout that answers the most requests within the limits, and its users then; 0: not one is within them.
+    """The layout with the highest throughput within the limits, and its users; 0: one user misses them.
 
-    More users never answer fewer requests, so a layout whose cache, when full, answers no more than another within the
-    limits is not searched: a percentile takes a simulation of each number.
+    Throughput never falls with users, so a layout whose full cache gives no more than another within the limits is not
+    searched: a percentile takes a simulation of each number.
     """
     best, users, rate = choices[0].layout, 0, 0.0
     most = {choice.layout: min(choice.max_concurrency, MOST_BATCH * choice.layout.dp) for choice in choices}
@@ -378,7 +376,7 @@ def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[
 
 
 def sizes(most: int, copies: int, also: int = 0) -> list[int]:
-    """Batches to evaluate: 1, 2, 4 … sequences per copy up to what fits and 65,536, and `also`."""
+    """Batches to evaluate: 1, 2, 4 … sequences per replica up to what fits and 65,536, and `also`."""
     each = min(most // copies, MOST_BATCH)
     doubled = [1 << i for i in range(each.bit_length())]
     return [n * copies for n in sorted({*doubled, each, also}) if n]

@@ -17,17 +17,16 @@ if TYPE_CHECKING:
     from random import Random
 
 
-# Tokens by which answers of one length differ, either way, in effect, where a server begins them together: TTFT of
-# Qwen3-32B on vLLM 0.12 (75 servers in `tests/data/serving`) is the same whether answers have 128, 512 or 1,024 tokens,
-# so that it is steps by which they come apart, not a share of them. 8 was chosen with these servers in view: TTFT is
-# 1.01 of the measured one, 0.98 to 1.04 of each length's; with 4 and with 16, 1.17 and 0.87.
+# Tokens by which simulated answers of one length differ, either way, so that they do not end together. It is a number
+# of steps, not a share: TTFT of Qwen3-32B on vLLM 0.12 (75 servers in `tests/data/serving`) is the same for answers of
+# 128, 512 or 1,024 tokens. 8 was fitted to these servers: TTFT is 1.01 of the measured one, 0.98 to 1.04 for each
+# length; with 4 and with 16, 1.17 and 0.87.
 ALIKE = 8
 MAX_BYTES = 1 << 24  # of a file: about two million lengths or times
 
 
 class Arrival(NamedTuple):
-    """A request: arrival time, prompt tokens to compute, prompt tokens in a prefix cache for it alone, and answer
-    tokens."""
+    """A request: arrival time, prompt tokens to compute, answer tokens, and prompt tokens in its own prefix cache."""
 
     at: float
     prompt: int
@@ -56,7 +55,7 @@ class Lengths(NamedTuple):
 
     @property
     def varied(self) -> Lengths:
-        """A single length varied: uniform within `ALIKE` tokens of it."""
+        """Uniform within `ALIKE` tokens of a single length."""
         by = min(ALIKE, self.low - 1)
         return Lengths(self.low - by, self.high + by)
 
@@ -121,14 +120,14 @@ def _lines(path: str, what: str) -> Iterator[tuple[int, str]]:
 
 
 class Requests(NamedTuple):
-    """What requests are like.
+    """The distributions of requests.
 
     prompts, answers   their lengths
     cached             share of a prompt's tokens in the prefix cache
-    rate               a second; None: a closed loop
+    rate               per second; None: a closed loop
     burstiness         1: at random (Poisson); below: in bursts; above: more even (shape of a gamma distribution)
-    times              arrival times instead, in seconds
-    prefix             tokens of a prefix common to all prompts, computed and held once
+    times              arrival times in seconds, instead of a rate
+    prefix             tokens of a prefix common to all prompts, computed and cached once
     """
 
     prompts: Lengths

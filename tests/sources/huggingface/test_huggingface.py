@@ -74,7 +74,7 @@ ACTIVE = {"jetmoe-8b": 8_522_237_952 - 24 * 6 * 2048 * (2 * 2048 + 3 * 5632)}
 # Its matrix memory works in chunks of 64: products within a chunk, and with what it leaves, of each token.
 CHUNKS = {"default-xlstm": 32 * 8 * (2 * 2 * 256 * 512 + 2 * 64 * (256 + 512) + 2 * 256)}
 
-# Longformer's code fills a text up to whole windows, and multiplies windows that overlap: its core, of whole windows.
+# Longformer's code fills a text up to whole windows, and computes overlapping windows: its core, of whole windows.
 OVERLAPPING = {"longformer-base-4096": {"2x512": 24_159_191_040}}
 
 

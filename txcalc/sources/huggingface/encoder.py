@@ -1,4 +1,4 @@
-"""BERT and its descendants, DeBERTa among them: encoders with a masked-LM head, or bare with a pooler."""
+"""BERT and its descendants, such as DeBERTa: encoders with a masked-LM head, a classifier or a pooler."""
 
 from __future__ import annotations
 
@@ -23,32 +23,31 @@ def bert_like(
     act: str = "gelu",
     rows: int | None = 512,
     types: int | None = 2,
-    narrow: tuple[str, int | None] | None = None,
+    rank: tuple[str, int | None] | None = None,
     projected: bool = False,
     place: str = "post",
     embedded_norm: bool = True,
     pooler: bool = True,
     untied: bool | None = False,
-    deciding: str = "pooler",
-    choosing: str | None = "pooler",
-    detecting: str | None = None,
+    sequence_layer: str = "pooler",
+    choice_layer: str | None = "pooler",
+    detector: str | None = None,
     without: Sequence[str] = (),
     eps: float = 1e-12,
-    twins: Sequence[str] = (),
+    same_width: Sequence[str] = (),
     theta: float | None = None,
     gated: bool = False,
     attention_bias: bool = True,
     mlp_bias: bool = True,
 ) -> Raw:
-    """Learned positions and types, biases everywhere, a head tied to the token table.
+    """BERT: learned positions and types, biases everywhere, a tied head.
 
-    `rows` and `types` are the class's defaults; None: no such table. `theta` is the base of rotary positions in the
-    place of learned ones, of heads as wide as `head_dim` says, else D/h, rounded down. `narrow` is the key of the width
-    of a table that a projection follows, and its default; of one as wide as the model, where it is `projected`.
-    `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with this
-    activation; `choosing` the same for a choice of several, None: nothing; `detecting` that of a layer before the
-    scores of tokens that were replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `twins`
-    are keys that may say the model's width again.
+    `rows` and `types` are the class's defaults; None if it has no such embedding. With `theta`, positions are rotary
+    with this base, and heads are `head_dim` wide, by default D/h rounded down. `rank` is the key of the embedding's
+    width, with its default, if a projection to D may follow; `projected`: it follows even if the width is D.
+    `sequence_layer` is the layer before a sequence classifier: the pooler, or a layer with this activation;
+    `choice_layer` the same for multiple choice (None: no layer); `detector` the activation of the layer in ELECTRA's
+    pretraining head. Classes of the tasks `without` are not supported. Keys `same_width` must repeat the width.
     """
     causal = c.is_causal()
     c.require_value({}, "pruned_heads", why="pruned heads are not supported")
@@ -64,57 +63,60 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
-    c.require_value(raw["d_model"], *twins, why="only a table as wide as the model is supported")
-    if narrow:
-        rank = c.size(narrow[0], default=narrow[1])
-        table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}
+    c.require_value(raw["d_model"], *same_width, why="only an embedding as wide as the model is supported")
+    if rank:
+        width = c.size(rank[0], default=rank[1])
+        table |= {} if width is None or (width == raw["d_model"] and not projected) else {"rank": width}
     positions: Raw = {"form": "none"}
     if theta is not None:
         positions = c.rotary(attention["d_head"], theta)
     elif rows:
         positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=rows)}
-    before = {"sequence": deciding, "choice": choosing} | dict.fromkeys(without, "")
+    layers = {"sequence": sequence_layer, "choice": choice_layer} | dict.fromkeys(without, "")
     return raw | {
         "attention": attention | {"bias": attention_bias},
         "feed_forward": c.mlp(*d_ff, act=act, act_names=act_names, bias=mlp_bias) | ({"gated": True} if gated else {}),
         "norm": c.layer_norm("layer_norm_eps", eps=eps, place=place),
         "positions": positions,
         "embedding": table,
-        "head": masked_lm(c, pooler, untied, before, detecting),
+        "head": bert_head(c, pooler, untied, layers, detector),
     }
 
 
-def masked_lm(
-    c: Config, pooler: bool, untied: bool | None, before: Mapping[str, str | None], detecting: str | None = None
+def bert_head(
+    c: Config, pooler: bool, untied: bool | None, layers: Mapping[str, str | None], detector: str | None = None
 ) -> Raw:
-    """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
-    tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
-    pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detecting else ()
+    """BERT's head for the config's class. `layers` are the layers before classifiers, by task ("": no such class);
+    `untied` None: the config decides; other arguments as in `bert_like`."""
+    tasks = [task for task in ("sequence", "token", "question", "choice") if layers.get(task) != ""]
+    pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detector else ()
     form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.class_ends(*CAUSAL_LM) else ()))
     form = "masked-lm" if form == "lm" else form
-    if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detecting):
+    if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detector):
         c.ignore("tie_word_embeddings")
-    if form == "pretraining" and detecting:
-        return {"form": "classifier", "classes": 1, "every": True, "transform": detecting}
+    if form == "pretraining" and detector:
+        return {"form": "classifier", "classes": 1, "every": True, "transform": detector}
     if form == "pairs":
         return {"form": "classifier", "classes": 2, "every": False, "pooler": True}
     if form == "none":
         return {"form": "none", "pooler": pooler}
     if form in tasks:
-        layer = before.get(form)
-        keys = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
+        layer = layers.get(form)
+        keys: Raw = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
         return c.classifier(form, **keys)
-    both = {"pooler": True, "pairs": c.labels() if c.model_type == "albert" else 2} if form == "pretraining" else {}
+    keys = {}
+    if form == "pretraining":
+        keys = {"pooler": True, "pairs": c.labels() if c.model_type == "albert" else 2}
     if untied is None:
-        return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **both}
-    why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
+        return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **keys}
+    why = "embedding and head have different widths" if untied else "untied, it would have a second bias"
     c.require_value(not untied, "tie_word_embeddings", why=why)
-    return {"form": "masked-lm", "tied": not untied, **both}
+    return {"form": "masked-lm", "tied": not untied, **keys}
 
 
 def encoder(c: Config) -> Raw:
-    """A config by the row of its model type in `encoders.json`: arguments of `bert_like`, keys that must be false
-    (`off`), and `shared_layers` if all layers have one set of weights."""
+    """A config read by the row of its model type in `encoders.json`: arguments of `bert_like`, keys that must be false
+    (`off`), and `shared_layers` if all layers share their weights."""
     row = {**metadata.table("encoders.json")[c.model_type]}
     c.require_value(False, *row.pop("off", "").split(), why="the published models have this value")
     shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
@@ -122,13 +124,13 @@ def encoder(c: Config) -> Raw:
 
 
 def roc_bert(c: Config) -> Raw:
-    """BERT that reads a character's shape and sound beside it, through one matrix."""
+    """BERT with embeddings of a character's shape and pronunciation, combined with the token's by one matrix."""
     if c.class_ends("ForPreTraining", "ForNextSentencePrediction"):
         c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not supported")
     raw = bert_like(c)
     d, around, width = raw["d_model"], [], raw["d_model"]
-    for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
-        sizes = c.size(f"{name}_vocab_size", default=rows), c.size(f"{name}_embed_dim", default=wide)
+    for name, rows, columns in (("pronunciation", 910, 768), ("shape", 24858, 512)):
+        sizes = c.size(f"{name}_vocab_size", default=rows), c.size(f"{name}_embed_dim", default=columns)
         if c.flag(f"enable_{name}", default=True):
             around.append(leaf(name, "table", *sizes, kind="embedding"))
             width += sizes[1]
@@ -141,35 +143,36 @@ def roc_bert(c: Config) -> Raw:
 
 
 def xmod(c: Config) -> Raw:
-    """RoBERTa with an adapter of each language after every feed-forward, of which a token passes one."""
+    """RoBERTa with adapters after every feed-forward, one per language; a token uses that of its language."""
     c.ignore("languages")
-    raw = bert_like(c, deciding="tanh")
-    d, n, tongues = raw["d_model"], raw["n_layers"], c.data.get("languages", ["en_XX"])
-    if not isinstance(tongues, list) or not tongues or len(set(map(str, tongues))) < len(tongues):
-        c.fault("languages", tongues, "a list of languages, each once")
-        tongues = ["en_XX"]
-    narrow = d // c.size("adapter_reduction_factor", default=2)
-    if narrow < 1:
+    raw = bert_like(c, sequence_layer="tanh")
+    d, n, languages = raw["d_model"], raw["n_layers"], c.data.get("languages", ["en_XX"])
+    if not isinstance(languages, list) or not languages or len(set(map(str, languages))) < len(languages):
+        c.fault("languages", languages, "a list of languages, each once")
+        languages = ["en_XX"]
+    rank = d // c.size("adapter_reduction_factor", default=2)
+    if rank < 1:
         c.fault("adapter_reduction_factor", c.data.get("adapter_reduction_factor", 2), f"at most hidden_size = {d:,}")
-    act, reused = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
-    normed = c.flag("adapter_layer_norm", default=False)
-    norm = [norm_leaf("adapter", d, "layer_norm" if normed else "norm_again", times=n)] * (normed or reused)
-    narrow = max(1, narrow)
+    act, reuses_norm = c.activation("hidden_act", default="gelu"), c.flag("adapter_reuse_layer_norm", default=True)
+    has_norm = c.flag("adapter_layer_norm", default=False)
+    norm = [norm_leaf("adapter", d, "layer_norm" if has_norm else "norm_again", times=n)] * (has_norm or reuses_norm)
+    rank = max(1, rank)
     around = [
         *norm,
-        leaf("adapter_down", "linear", d, narrow, times=n, kind="feed_forward"),
-        leaf("adapter_activation", act, narrow, times=n, kind="feed_forward"),
-        leaf("adapter_up", "linear", narrow, d, times=n, kind="feed_forward"),
+        leaf("adapter_down", "linear", d, rank, times=n, kind="feed_forward"),
+        leaf("adapter_activation", act, rank, times=n, kind="feed_forward"),
+        leaf("adapter_up", "linear", rank, d, times=n, kind="feed_forward"),
         leaf("adapter_sum", "sum", d, times=n, kind="feed_forward"),
     ]
-    if len(tongues) > 1:
-        other_languages = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
+    if len(languages) > 1:
+        other_languages = (len(languages) - 1) * (2 * d * rank + d + rank)
         around.append(leaf("other_languages", "held", other_languages, times=n, kind="feed_forward"))
     return raw | {"around": around}
 
 
 def layoutlm(c: Config) -> Raw:
-    """BERT with tables of places on a page: left and right, top and bottom, height, width. Its pooler always runs."""
+    """BERT with embeddings of the position on a page: left and right, top and bottom, height, width. It always has a
+    pooler."""
     raw = bert_like(c, without=("choice",))
     rows = c.size("max_2d_position_embeddings", default=1024)
     raw["embedding"]["tables"] = [[rows, 2], [rows, 2], [rows, 1], [rows, 1]]
@@ -178,7 +181,7 @@ def layoutlm(c: Config) -> Raw:
 
 
 def tapas(c: Config) -> Raw:
-    """BERT with tables of where a token stands in a spreadsheet."""
+    """BERT with embeddings of a token's row, column and rank in a table."""
     answers = c.class_ends("TapasForQuestionAnswering")
     kinds = c.count("num_aggregation_labels", default=0) if answers else 0
     if answers:
@@ -195,15 +198,15 @@ def tapas(c: Config) -> Raw:
 
 
 def mpnet(c: Config) -> Raw:
-    """A learned table of positions, and a bias by distance that all layers share."""
-    raw = bert_like(c, types=None, deciding="tanh")
+    """Learned positions, and relative position biases that all layers share."""
+    raw = bert_like(c, types=None, sequence_layer="tanh")
     buckets = c.size("relative_attention_num_buckets", default=32)
     raw["positions"] |= {"form": "relative", "buckets": buckets, "distance": 128}
     return raw
 
 
 def bert_generation(c: Config) -> Raw:
-    """BERT without types; its decoder has a head that is the table alone, and looks both ways unless told otherwise."""
+    """BERT without types; its decoder has a tied head without a transform, and is causal only with `is_decoder`."""
     causal = c.flag("is_decoder", default=False)
     form = c.head_of("lm", "none", "encoder")
     if form != "lm":
@@ -218,16 +221,15 @@ def bert_generation(c: Config) -> Raw:
 
 
 def _learned(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
-    """Norms after the sums, learned positions, biases everywhere."""
+    """Post-norm, learned positions, biases everywhere."""
     norm = c.layer_norm("layer_norm_eps", eps=1e-12, place="post")
-    places = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
-    return c.decoder(
-        raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=places, embedding=embedding, head=head
-    )
+    positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
+    attention = attention | {"bias": True}
+    return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=positions, embedding=embedding, head=head)
 
 
 def xlm(c: Config) -> Raw:
-    """Norms after the sums, a table of languages where there are several, a head that is the table alone."""
+    """Post-norm, language embeddings if there are several languages, a head without a transform."""
     raw = c.widths(
         "encoder",
         d_model=("emb_dim", "hidden_size"),
@@ -257,7 +259,7 @@ def xlm(c: Config) -> Raw:
 
 
 def flaubert(c: Config) -> Raw:
-    """XLM, or with the norms before the parts and none after the last."""
+    """XLM, or with `pre_norm` norms before each branch and none after the last layer."""
     raw = xlm(c)
     if c.flag("pre_norm", default=False):
         raw["norm"] |= {"place": "pre", "final": False}
@@ -265,15 +267,17 @@ def flaubert(c: Config) -> Raw:
 
 
 def electra(c: Config) -> Raw:
-    act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", 128)
-    return bert_like(
-        c, narrow=narrow, pooler=False, deciding="gelu", choosing=c.summary_activation("gelu"), detecting=act
+    act, rank, choice = (
+        c.activation("hidden_act", default="gelu"),
+        ("embedding_size", 128),
+        c.summary_activation("gelu"),
     )
+    return bert_like(c, rank=rank, pooler=False, sequence_layer="gelu", choice_layer=choice, detector=act)
 
 
 def rembert(c: Config) -> Raw:
-    """A narrow table, and a head that works at a width of its own."""
-    raw = bert_like(c, narrow=("input_embedding_size", 256), projected=True, untied=True)
+    """A factorised embedding, and a factorised head of another width."""
+    raw = bert_like(c, rank=("input_embedding_size", 256), projected=True, untied=True)
     width = c.size("output_embedding_size", default=1664)
     if raw["head"]["form"] == "masked-lm":
         raw["head"]["rank"] = width
@@ -281,7 +285,7 @@ def rembert(c: Config) -> Raw:
 
 
 def splinter(c: Config) -> Raw:
-    """BERT whose answers' ends are chosen by what stands at a question's mark, through layers of their own."""
+    """BERT with a question-answering head that scores the ends of an answer against the state at the question token."""
     answers = c.class_ends("SplinterForQuestionAnswering", "SplinterForPreTraining")
     c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
     if answers or not c.data.get("architectures"):  # it has no language model
@@ -298,24 +302,24 @@ def splinter(c: Config) -> Raw:
 
 
 def luke(c: Config) -> Raw:
-    """RoBERTa that has entities beside the words, with a table, positions and queries of their own."""
+    """RoBERTa for words and entities; entities have separate embeddings, positions and queries."""
     raw = bert_like(c)
-    d, n, narrow = raw["d_model"], raw["n_layers"], c.size("entity_emb_size", default=256)
+    d, n, rank = raw["d_model"], raw["n_layers"], c.size("entity_emb_size", default=256)
     entities = c.size("entity_vocab_size", default=500000)
     rows, types = raw["positions"]["rows"], raw["embedding"]["types"]
-    idle = entities * narrow + (rows + types) * d + 2 * d
-    idle += narrow * d if narrow != d else 0
+    idle = entities * rank + (rows + types) * d + 2 * d
+    idle += rank * d if rank != d else 0
     if c.flag("use_entity_aware_attention", default=True):
         idle += n * 3 * d * (d + 1)
     if raw["head"]["form"] == "masked-lm":
-        idle += narrow * (d + 1) + 2 * narrow + entities
+        idle += rank * (d + 1) + 2 * rank + entities
         raw["head"] |= {"tied": False, "pooler": True}
-        c.note("its head of words is not the table of words, as transformers 5 makes it")
-    return c.with_idle(raw, idle, "words alone are run: what entities have of their own", "is held and not run")
+        c.note("the head is not tied to the word embedding, as in transformers 5")
+    return c.with_idle(raw, idle, "the parameters of entities")
 
 
 def deberta(c: Config) -> Raw:
-    """Distances in products of their own, of no more than occur; a fused projection with biases on Q and V alone."""
+    """Disentangled attention, with relative positions clipped to the text's length; only Q and V have biases."""
     raw = _disentangled(c)
     raw["attention"]["bias"] = ["q", "v", "o"]
     if raw["positions"]["form"] == "disentangled":
@@ -325,26 +329,27 @@ def deberta(c: Config) -> Raw:
 
 
 def deberta_v2(c: Config) -> Raw:
-    """Distances in buckets, which q and k may project themselves; a convolution beside the first layer."""
+    """Disentangled attention with bucketed distances, which q and k may project; a convolution in parallel to the first
+    layer."""
     raw = _disentangled(c)
-    places = raw["positions"]
-    both = ["c2p", "p2c"]
+    positions = raw["positions"]
     shared = c.flag("share_att_key", default=False)
     norms = [norm.strip() for norm in c.text("norm_rel_ebd", default="none").lower().split("|")]
     unknown = [norm for norm in norms if norm not in ("none", "layer_norm")]
     if unknown:
         c.fault("norm_rel_ebd", c.data["norm_rel_ebd"], "'layer_norm' or 'none'")
     has_norm = "layer_norm" in norms
-    if places["form"] == "disentangled":
-        terms = places["terms"]
-        if shared and set(terms) != set(both):
+    if positions["form"] == "disentangled":
+        terms = positions["terms"]
+        if shared and set(terms) != {"c2p", "p2c"}:
             c.fault("share_att_key", True, "false with one pos_att_type", "q and k both project the distances")
-        places |= {"shared": shared, "norm": has_norm, "bias": [] if shared else _letters(terms)}
+        bias = [letter for letter, term in (("q", "p2c"), ("k", "c2p")) if term in terms]
+        positions |= {"shared": shared, "norm": has_norm, "bias": [] if shared else bias}
         buckets = _positive(c, "position_buckets")
         if buckets is not None:
-            places["rows"] = 2 * buckets
-            if buckets >= places["distance"]:
-                c.fault("position_buckets", buckets, f"less than the longest distance = {places['distance']:,}")
+            positions["rows"] = 2 * buckets
+            if buckets >= positions["distance"]:
+                c.fault("position_buckets", buckets, f"less than the longest distance = {positions['distance']:,}")
     else:
         c.ignore("position_buckets")
         if has_norm:
@@ -354,44 +359,40 @@ def deberta_v2(c: Config) -> Raw:
         c.ignore("conv_act")
         return raw
     if taps % 2 == 0:
-        c.fault("conv_kernel_size", taps, "an odd number", "its output would be shorter")
+        c.fault("conv_kernel_size", taps, "an odd number", "an even one would shorten the output")
     convolution = {"taps": taps, "activation": c.activation("conv_act", default="tanh")}
     starts = ["first" if i == 0 else "later" for i in range(raw["n_layers"])]
     first = {"parts": ["attention", "feed_forward", "convolution"], "convolution": convolution}
     return layered(raw, (starts, {"first": first, "later": {}}))
 
 
-def _letters(terms: Sequence[str]) -> list[str]:
-    """The projections of the distances: as keys for c2p, as queries for p2c."""
-    return [letter for letter, term in (("q", "p2c"), ("k", "c2p")) if term in terms]
-
-
 def _disentangled(c: Config) -> Raw:
     raw = c.widths("encoder")
-    c.require_value(raw["d_model"], "embedding_size", why="only a table as wide as the model is supported")
+    c.require_value(raw["d_model"], "embedding_size", why="only an embedding as wide as the model is supported")
     types = c.count("type_vocab_size", default=0)
     attention = c.mha(raw)
-    c.require_value(attention["d_head"], "attention_head_size", why="it is the width over the heads")
+    c.require_value(attention["d_head"], "attention_head_size", why="it is hidden_size / num_attention_heads")
     c.require_value(raw["d_model"], "pooler_hidden_size", why="only a pooler as wide as the model is supported")
-    pooled = c.activation("pooler_hidden_act", default="gelu")  # of the layer before a classifier of sequences
+    layers = dict.fromkeys(("sequence", "choice"), c.activation("pooler_hidden_act", default="gelu"))
     raw |= {
         "attention": attention | {"bias": True},
         "feed_forward": c.mlp(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-7, place="post"),
         "embedding": {"norm": True} | ({"types": types} if types else {}),
-        "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), pooled)),
+        "head": bert_head(c, False, False, layers),
         "positions": {"form": "none"},
     }
     terms = _terms(c)
     biased = c.flag("position_biased_input", default=True)
-    reach = _positive(c, "max_relative_positions")
+    distance = _positive(c, "max_relative_positions")
     if c.flag("relative_attention", default=False):
         if biased:
-            c.fault("position_biased_input", True, "false with relative_attention", "both tables are not supported")
+            c.fault("position_biased_input", True, "false with relative_attention")
         if not terms:
             c.fault("pos_att_type", c.data.get("pos_att_type", ABSENT), "'c2p', 'p2c' or both with relative_attention")
-        reach = c.size("max_position_embeddings", default=512) if reach is None else reach
-        raw["positions"] = {"form": "disentangled", "rows": 2 * reach, "distance": reach, "terms": terms or ["c2p"]}
+        distance = c.size("max_position_embeddings", default=512) if distance is None else distance
+        raw["positions"] = {"form": "disentangled", "rows": 2 * distance, "distance": distance}
+        raw["positions"]["terms"] = terms or ["c2p"]
         return raw
     c.ignore("share_att_key")
     raw["attention"]["scale"] = (attention["d_head"] * (1 + len(terms))) ** -0.5
@@ -401,19 +402,19 @@ def _disentangled(c: Config) -> Raw:
 
 
 def _terms(c: Config) -> list[str]:
-    """`pos_att_type`: a list, or its items with bars between them."""
+    """`pos_att_type`: a list, or its items separated by "|"."""
     c.ignore("pos_att_type")
-    given = c.data.get("pos_att_type") if "pos_att_type" in c else None
+    given = c.data.get("pos_att_type")
     terms = [term.strip() for term in given.lower().split("|")] if isinstance(given, str) else given or []
     known = ["c2p", "p2c"]
     if not isinstance(terms, list) or any(term not in known for term in terms) or len(set(terms)) < len(terms):
-        c.fault("pos_att_type", given, "a list out of 'c2p' and 'p2c', each once")
+        c.fault("pos_att_type", given, "a list of 'c2p' and 'p2c', each at most once")
         return ["c2p"]
     return [term for term in known if term in terms]
 
 
 def _positive(c: Config, key: str) -> Any:
-    """A size, or None where it is absent or −1."""
+    """A size, or None if it is absent or −1."""
     if key not in c or (type(c.data[key]) is int and c.data[key] == -1):
         c.ignore(key)
         return None

@@ -1,5 +1,5 @@
-"""Halves with a config each: an encoder with any decoder that attends to it, and T5Gemma 2, whose decoder attends to
-itself and to its encoder in one softmax; Pix2Struct, an encoder of patches and T5's decoder.
+"""Encoder–decoders with a config for each stack: transformers' generic pairs; T5Gemma 2, whose self- and
+cross-attention share a softmax; Pix2Struct, with an encoder of image patches.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
 from txcalc.sources.huggingface.keys import without
 from txcalc.sources.huggingface.leaf_list import leaf, matrix
-from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
+from txcalc.sources.huggingface.seq2seq import bart, mbart, require_pair, trocr
 from txcalc.sources.huggingface.vision import beit, deit, dinov2, donut_swin, swin, swinv2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
-# Those with a class of transformers that has cross-attention, and is an encoder without it.
-BOTH: Readers = dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), encoder)
-PICTURES: Readers = {
+# Encoders that transformers also makes decoders with cross-attention.
+ENCODERS: Readers = dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), encoder)
+IMAGE_ENCODERS: Readers = {
     "beit": beit, "deit": deit, "dinov2": dinov2, "donut-swin": donut_swin, "swin": swin, "swinv2": swinv2, "vit": vit,
 }  # fmt: skip
 BARTS: Readers = {"bart": partial(bart, crossed=True), "mbart": partial(mbart, crossed=True)}
-WRITERS: Readers = {**BOTH, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
-# The keys that make a class a decoder with cross-attention; those of others are one whatever they say.
-CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",)}
-# Decoders whose cross-attention reads another width than their own.
+DECODERS: Readers = {**ENCODERS, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
+# Keys that must be true for cross-attention; other decoders always have it.
+CROSSING = {**dict.fromkeys(ENCODERS, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",)}
+# Decoders whose cross-attention can read states of another width.
 ANY_WIDTH = frozenset(("trocr",))
 CROSS_ATTENTION_KEYS = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")
 
 
-def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
-    """Halves with tables and heads of their own: the encoder as its class without a head, the decoder with one."""
+def encoder_decoder(c: Config, encoders: Readers = ENCODERS) -> Raw:
+    """An encoder without a head and a decoder with one; they share nothing."""
     c.head_of("none")
-    first, second = _half(c, "encoder", encoders), _half(c, "decoder", WRITERS)
-    encoder, decoder = encoders[first.model_type](first), WRITERS[second.model_type](second)
+    first, second = _half(c, "encoder", encoders), _half(c, "decoder", DECODERS)
+    encoder, decoder = encoders[first.model_type](first), DECODERS[second.model_type](second)
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
     d_source, widths = c.data["decoder"].get("cross_attention_hidden_size"), (encoder["d_model"], decoder["d_model"])
     if d_source is not None and (d_source != widths[0] or type(d_source) is not int):
@@ -45,23 +45,22 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
         decoder["projected"] = widths[0] != widths[1]
     elif widths[0] != widths[1] and second.model_type not in ANY_WIDTH:
         name = second.spelling("hidden_size", "d_model", "n_embd")
-        second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its attention reads no other width")
+        second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its cross-attention requires equal widths")
     halves = {"encoder": encoder, "decoder": decoder}
     stacks = {half: without(raw, "kind", "context") for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **stacks}
 
 
-# A picture's encoder, all of whose positions a decoder attends to.
-vision_encoder_decoder = partial(encoder_decoder, encoders=PICTURES)
+vision_encoder_decoder = partial(encoder_decoder, encoders=IMAGE_ENCODERS)
 
 
 def _half(c: Config, half: str, readers: Readers) -> Config:
-    """The config of a half, as that of the class which transformers makes of it."""
+    """The config of the encoder or the decoder (`half`), for the class that transformers uses."""
     c.ignore(half)
     data = c.data.get(half)
     if not isinstance(data, Mapping):
         got = ABSENT if data is None else data
-        raise InputError(c.model_type, [Fault(half, got, "an object, the half's own config")])
+        raise InputError(c.model_type, [Fault(half, got, f"an object, the {half}'s config")])
     name = data.get("model_type")
     if not isinstance(name, str) or name not in readers:
         got = name if "model_type" in data else ABSENT
@@ -73,15 +72,15 @@ def _half(c: Config, half: str, readers: Readers) -> Config:
     inner = Config(visible, name, f"{half}.", c, partial=True)
     for key in CROSSING.get(name, ()) if half == "decoder" else ():
         if data.get(key) is not True:
-            inner.fault(key, data.get(key, ABSENT), "true, for a decoder attends to its encoder")
+            inner.fault(key, data.get(key, ABSENT), "true: the decoder needs cross-attention")
     return inner
 
 
 def t5gemma2(c: Config) -> Raw:
-    """Tables, and the vector of a picture's end, are those of both halves and of the head."""
+    """Gemma 3's layers; encoder, decoder and head share the embedding and the end-of-image vector."""
     from txcalc.sources.huggingface.tower_registry import describe_towers
 
-    joined(c)
+    require_pair(c)
     form = c.head_of("lm", "none")
     outer = _table(c, "encoder", "t5gemma2_encoder")
     text, target = _table(outer, "text_config", "t5gemma2_text"), _table(c, "decoder", "t5gemma2_decoder")
@@ -90,10 +89,10 @@ def t5gemma2(c: Config) -> Raw:
         name = "d_model" if key == "hidden_size" else key
         if decoder[name] != encoder[name]:
             target.fault(key, decoder[name], f"the encoder's {encoder[name]:,}")
-    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's table")
+    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's vocabulary")
     window = text.size("sliding_window", default=4096)
     if LOCAL in _types(text, encoder) and window % 2 == 0:
-        c.note(f"windows of {window:,} in the encoder: masked FLOPs count one key more to the left than it sees")
+        c.note(f"windows of {window:,} in the encoder: masked FLOPs count one key too many to the left")
     local = {"attention": {"window": window // 2 + 1}}
     tables = {name: table | (local if name == "local" else {}) for name, table in encoder.pop("layer", {}).items()}
     if tables:
@@ -113,8 +112,8 @@ def t5gemma2(c: Config) -> Raw:
 
 
 def pix2struct(c: Config) -> Raw:
-    """T5's layers over a picture's patches, each of a row and a column, and T5's decoder (arXiv 2210.03347)."""
-    joined(c)
+    """T5's layers over image patches with row and column embeddings, and T5's decoder (arXiv 2210.03347)."""
+    require_pair(c)
     c.count("decoder_start_token_id", default=0)
     tied = c.flag("tie_word_embeddings", default=False)
     c.head_of("lm")
@@ -128,38 +127,38 @@ def pix2struct(c: Config) -> Raw:
     decoder = text.widths("encoder-decoder", n_layers=("num_layers", names[1]))
     heads, width = text.size("num_heads", names[0]), text.size("d_kv", default=64)
     if heads * width != decoder["d_model"]:
-        text.fault("d_kv", width, f"a width with which {heads:,} heads are hidden_size = {decoder['d_model']:,}")
+        text.fault("d_kv", width, f"hidden_size / num_heads = {decoder['d_model']:,} / {heads:,}")
     if d != decoder["d_model"]:
-        vision.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's, which attends to it")
+        vision.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's width")
     decoder["attention"] = {"n_heads": heads, "d_head": width}
     buckets = text.size("relative_attention_num_buckets", default=32)
-    far = text.size("relative_attention_max_distance", default=128)
-    decoder["positions"] = {"form": "relative", "buckets": buckets, "distance": far}
+    distance = text.size("relative_attention_max_distance", default=128)
+    decoder["positions"] = {"form": "relative", "buckets": buckets, "distance": distance}
     for half, config in ((encoder, vision), (decoder, text)):
         half["attention"]["scale"] = 1.0
         act = config.activation("dense_act_fn", default="gelu_new")
         half["feed_forward"] = {"d_ff": config.size("d_ff"), "gated": True, "activation": act}
         half["norm"] = {"form": "rms", "eps": config.real("layer_norm_eps", "layer_norm_epsilon", default=1e-6)}
-    c.note("--source counts the picture's patches, at most 2,048 as published")
+    c.note("--source is the number of image patches, at most 2,048 in the published model")
     return {"kind": decoder.pop("kind"), "d_model": d, "head": {"tied": tied}, "encoder": encoder, "decoder": decoder}
 
 
 def _table(c: Config, key: str, model_type: str) -> Config:
-    """A config in another, which holds only what differs from its class's defaults."""
+    """A nested config, which has only what differs from its class's defaults."""
     table = c.data.get(key)
     c.ignore(key)
     if not isinstance(table, Mapping):
-        c.fault(key, ABSENT if table is None else table, "an object, the half's own config")
+        c.fault(key, ABSENT if table is None else table, "an object, the config of that part")
         table = {}
     return Config(table, model_type, f"{c.path}{key}.", c, partial=True)
 
 
 def _gemma3(c: Config) -> Raw:
-    """A Gemma 3 without what both halves have."""
+    """A stack of Gemma 3, without the keys that belong to the pair."""
     c.ignore("final_logit_softcapping", "tie_word_embeddings", "dropout_rate", "sliding_window")
     raw = gemma3_text(c)
     if c.data.get("sliding_window", 0) is None:
-        c.fault("sliding_window", None, "a window, for its masks are made with one")
+        c.fault("sliding_window", None, "a window: its masks require one")
     return without(raw, "kind", "context", "head")
 
 
@@ -169,25 +168,25 @@ def _types(c: Config, raw: Raw) -> list[str]:
 
 
 def _merged(c: Config, raw: Raw) -> Raw:
-    """Layers whose keys and values are the encoder's too: k and v run over both, q once."""
+    """Layers with merged self- and cross-attention: k and v also run over the encoder's states."""
     d, a = raw["d_model"], raw["attention"]
     if a["bias"]:
-        c.fault("attention_bias", True, "false", "a bias of keys that run twice is not supported")
+        c.fault("attention_bias", True, "false", "biases are not supported in merged attention")
     width, kinds = a["d_head"], ["local" if kind == LOCAL else "global" for kind in _types(c, raw)]
-    queries, pairs = a["n_heads"] * width, a["n_kv_heads"] * width
+    queries, kv = a["n_heads"] * width, a["n_kv_heads"] * width
     heads: Raw = {"groups": max(1, a["n_heads"] // a["n_kv_heads"])}
 
     def leaves(core: str, *span: int) -> list[Raw]:
         layer = [
             leaf("norm", "rms_norm", d),
             matrix("q", d, queries),
-            matrix("k", d, pairs),
-            matrix("v", d, pairs),
+            matrix("k", d, kv),
+            matrix("v", d, kv),
             leaf("q_norm", "rms_norm", width, groups=a["n_heads"]),
             leaf("k_norm", "rms_norm", width, groups=a["n_kv_heads"]),
             leaf("rotary", "rotary", a["n_heads"] + a["n_kv_heads"], width),
-            leaf("source_k", "tied", d, pairs, at="source"),
-            leaf("source_v", "tied", d, pairs, at="source"),
+            leaf("source_k", "tied", d, kv, at="source"),
+            leaf("source_v", "tied", d, kv, at="source"),
             leaf("source_norm", "rms_again", width, groups=a["n_kv_heads"], at="source"),
             leaf("core", core, a["n_heads"], width, width, *span, bias=False, **heads),
             leaf("source_core", "crossed", a["n_heads"], width, width, bias=False, **heads),
@@ -203,5 +202,5 @@ def _merged(c: Config, raw: Raw) -> Raw:
     tables = {
         name: {"parts": ["pieces", "feed_forward"], "pieces": {"leaves": spans[name]}} | norm for name in set(kinds)
     }
-    plain = without(raw, "attention", "layer", "pattern", "positions")
-    return layered(plain | {"positions": {"form": "none"}}, (kinds, tables))
+    rest = without(raw, "attention", "layer", "pattern", "positions")
+    return layered(rest | {"positions": {"form": "none"}}, (kinds, tables))

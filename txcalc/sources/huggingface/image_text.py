@@ -229,7 +229,7 @@ def git(c: Config) -> Raw:
 
 def layoutlmv3(c: Config) -> Raw:
     """RoBERTa with biases by distance, in the text and on the page, tables of places, and a picture's patches."""
-    raw = bert_like(c, deciding="tanh", without=("choice",), pooler=False, eps=1e-5)
+    raw = bert_like(c, sequence_layer="tanh", without=("choice",), pooler=False, eps=1e-5)
     d, n_heads, rows = raw["d_model"], raw["attention"]["n_heads"], c.size("max_2d_position_embeddings", default=1024)
     places = [c.size(key, default=128) for key in ("coordinate_size", "shape_size")]
     if 4 * places[0] + 2 * places[1] != d:

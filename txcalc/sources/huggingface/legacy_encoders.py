@@ -1,4 +1,4 @@
-"""Older encoders: XLNet and MobileBERT, listed leaf by leaf, and encoders with block or local attention."""
+"""Older encoders: XLNet, MobileBERT, and encoders with block-sparse or window attention."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from txcalc.sources.spec import Wrong, size
 
 
 def xlnet(c: Config) -> Raw:
-    """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
+    """Post-norm layers with relative attention: scores with keys and with projected distances; only the content stream
+    is counted."""
     c.require_single_stack()
     c.summary_activation("tanh")
     d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
@@ -20,7 +21,7 @@ def xlnet(c: Config) -> Raw:
     h = c.size("n_head", "num_attention_heads")
     c.divides(h, d, "n_head", "d_model")
     w = max(1, d // h)
-    c.require_value(w, "d_head", why="its class takes d_model / n_head")
+    c.require_value(w, "d_head", why="its class computes d_model / n_head")
     leaves = [matrix(name, d, d) for name in "qkv"]
     leaves += [matrix("distances", d, d, at=[2, 0, 1]), leaf("biases", "held", 5 * d)]
     leaves += [leaf("core", "attention", h, w, w, bias=False), leaf("far", "scores", h, w, keys=[2, 0, 1])]
@@ -37,7 +38,7 @@ def xlnet(c: Config) -> Raw:
 
 
 def _xlnet_head(c: Config) -> Raw:
-    """The heads of XLNet: a language model's with a bias, or classes read off one position through a layer."""
+    """XLNet's heads: a language-model head with a bias, or a classifier with a layer before it."""
     form = c.head_of("lm", "none", "sequence", "token", "choice", "question")
     if form == "lm":
         tied = c.flag("tie_word_embeddings", default=True)
@@ -51,21 +52,21 @@ def _xlnet_head(c: Config) -> Raw:
 
 
 def mobilebert(c: Config) -> Raw:
-    """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
+    """BERT with bottleneck layers: a matrix down, attention and several feed-forwards, and a matrix up."""
     c.require_single_stack()
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     rows = {"vocab_size": c.size("vocab_size")}
     c.padding_within(rows)
-    d, v, wide = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
-    narrow = c.flag("use_bottleneck", default=True)
-    t = c.size("intra_bottleneck_size", default=128) if narrow else d
-    c.require_value(t, "true_hidden_size", why="it is what the class derives")
-    if narrow:
+    d, v, d_ff = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
+    bottleneck = c.flag("use_bottleneck", default=True)
+    t = c.size("intra_bottleneck_size", default=128) if bottleneck else d
+    c.require_value(t, "true_hidden_size", why="the class computes it")
+    if bottleneck:
         c.require_value(
             True, "key_query_shared_bottleneck", why="only queries and keys of the bottleneck are supported"
         )
     heads, act = c.size("num_attention_heads", default=4), c.activation("hidden_act", default="relu")
-    c.divides(heads, t, "num_attention_heads", "the narrow width")
+    c.divides(heads, t, "num_attention_heads", "the bottleneck's width")
     form = c.text("normalization_type", default="no_norm")
     if form not in ("no_norm", "layer_norm"):
         c.fault("normalization_type", form, "'no_norm' or 'layer_norm'")
@@ -73,23 +74,15 @@ def mobilebert(c: Config) -> Raw:
     def norm_leaves(name: str, width: int) -> Leaves:
         if form == "layer_norm":
             return [leaf(name, "layer_norm", width, kind="norm")]
-        return [
-            leaf(f"{name}_scale", "scale", width, kind="norm"),
-            leaf(f"{name}_shift", "shift", width, kind="norm"),
-        ]
+        return [leaf(f"{name}_{form}", form, width, kind="norm") for form in ("scale", "shift")]
 
     def ffn(name: str) -> Leaves:
-        up = leaf(f"{name}_up", "linear", t, wide), leaf(f"{name}_activation", act, wide)
-        leaves = [
-            *up,
-            leaf(f"{name}_down", "linear", wide, t),
-            *norm_leaves(f"{name}_norm", t),
-            leaf(f"{name}_sum", "sum", t),
-        ]
-        return of_kind("feed_forward", leaves)
+        leaves = [leaf(f"{name}_up", "linear", t, d_ff), leaf(f"{name}_activation", act, d_ff)]
+        leaves += [leaf(f"{name}_down", "linear", d_ff, t), *norm_leaves(f"{name}_norm", t)]
+        return of_kind("feed_forward", [*leaves, leaf(f"{name}_sum", "sum", t)])
 
     layer: Leaves = []
-    if narrow:
+    if bottleneck:
         for name in ("input", "attention_input"):
             layer += [leaf(name, "linear", d, t), *norm_leaves(f"{name}_norm", t)]
     layer += [leaf(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
@@ -99,7 +92,7 @@ def mobilebert(c: Config) -> Raw:
     layer += [*norm_leaves("attention_norm", t), leaf("attention_sum", "sum", t)]
     for i in range(c.size("num_feedforward_networks", default=4)):
         layer += ffn(f"feed_forward{i + 1}")
-    if narrow:
+    if bottleneck:
         layer += [leaf("output", "linear", t, d), *norm_leaves("output_norm", d), leaf("output_sum", "sum", d)]
     inner = c.size("embedding_size", default=128)
     width_in = 3 * inner if c.flag("trigram_input", default=True) else inner
@@ -115,12 +108,12 @@ def mobilebert(c: Config) -> Raw:
 
 
 def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Leaves, Raw]:
-    """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
+    """MobileBERT's heads; the masked-LM head is the tied embedding and a further matrix."""
     d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
     form = c.head_of("masked-lm", "none", *tasks)
     leaves: Leaves = []
     if form in ("masked-lm", "pretraining"):
-        c.require_value(True, "tie_word_embeddings", why="the head multiplies by the token table")
+        c.require_value(True, "tie_word_embeddings", why="the head uses the embedding")
         if inner >= d:
             c.fault("embedding_size", inner, f"less than hidden_size = {d:,}")
         act = c.activation("hidden_act", default="relu")
@@ -131,30 +124,30 @@ def _mobilebert_head(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Leaves
             leaf("scores", "tied", inner, rows),
             leaf("more_scores", "linear", max(1, d - inner), rows),
         ]
-    pooled = c.flag("classifier_activation", default=True)  # else the first position as it is
-    head = {"form": "none", "pooler": pooled and form in ("none", "pretraining")}
+    pooler = c.flag("classifier_activation", default=True)  # else the first position's state
+    head = {"form": "none", "pooler": pooler and form in ("none", "pretraining")}
     if form in ("pretraining", "pairs", "sequence", "choice"):
         classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
-        once = {"at": [0, 1, 1]}
-        if pooled and form != "pretraining":
-            leaves += [leaf("pooler", "linear", d, d, **once), leaf("pooler_activation", "tanh", d, **once)]
-        leaves.append(leaf("classifier", "linear", d, classes, **once))
+        first = {"at": [0, 1, 1]}
+        if pooler and form != "pretraining":
+            leaves += [leaf("pooler", "linear", d, d, **first), leaf("pooler_activation", "tanh", d, **first)]
+        leaves.append(leaf("classifier", "linear", d, classes, **first))
     elif form in ("token", "question"):
         leaves.append(leaf("classifier", "linear", d, c.labels()))
     return of_kind("head", leaves), head
 
 
 def big_bird(c: Config) -> Raw:
-    """BERT that attends in blocks; its classifier has a layer with its own activation."""
+    """BERT with block-sparse attention; the layer before its classifier has the model's activation."""
     act = c.activation("hidden_act", default="gelu_new")
-    raw = bert_like(c, rows=4096, act="gelu_new", deciding=act)
+    raw = bert_like(c, rows=4096, act="gelu_new", sequence_layer=act)
     raw["attention"]["bias"] = ["o"]
     if c.flag("use_bias", default=True):
         raw["attention"]["bias"] = True
     raw["attention"] |= c.sparse_blocks()
-    if c.class_ends("ForQuestionAnswering"):  # through one more feed-forward
-        d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
-        layer = [leaf("up", "linear", d, wide), leaf("up_activation", act, wide), leaf("down", "linear", wide, d)]
+    if c.class_ends("ForQuestionAnswering"):  # its head has a feed-forward
+        d, d_ff = raw["d_model"], raw["feed_forward"]["d_ff"]
+        layer = [leaf("up", "linear", d, d_ff), leaf("up_activation", act, d_ff), leaf("down", "linear", d_ff, d)]
         layer += [leaf("answer_sum", "sum", d), leaf("answer_norm", "layer_norm", d)]
         raw["around"] = of_kind("head", layer)
     elif raw["head"]["form"] != "none":
@@ -169,8 +162,8 @@ def _even(value: Any) -> int:
 
 
 def _windows(c: Config, raw: Raw) -> Raw:
-    """`attention_window`, half of it to either side, the same in all layers or one per layer; and a second q, k and v,
-    for positions that attend to all others."""
+    """Windows of `attention_window`, half of it to either side, equal in all layers or one per layer; and separate q, k
+    and v for global positions, which do not run."""
     n, d = raw["n_layers"], raw["d_model"]
     if isinstance(c.data.get("attention_window"), list):
         windows = c.items("attention_window", of=_even, length=n, default=[512] * n)
@@ -179,21 +172,21 @@ def _windows(c: Config, raw: Raw) -> Raw:
         if width % 2:
             c.fault("attention_window", width, "an even number above 0, or a list of them, one per layer")
         windows = [width] * n
-    what = "no position attends to all others: the projections for such ones"
-    filled = f"its code fills a text up to whole windows of {max(windows):,} and multiplies windows that overlap"
-    raw = c.with_idle(raw, 3 * n * d * (d + 1), what, f"are held and not run; {filled}")
+    padding = f"its code pads a text to whole windows of {max(windows):,} and computes overlapping windows"
+    status = f"are counted but not run; {padding}"
+    raw = c.with_idle(raw, 3 * n * d * (d + 1), "the projections of global positions", status)
     tables = {f"{width}": {"attention": {"window": width // 2 + 1}} for width in windows}
     return layered(raw, ([f"{width}" for width in windows], tables))
 
 
 def longformer(c: Config) -> Raw:
     """RoBERTa with windows."""
-    return _windows(c, bert_like(c, deciding="tanh"))
+    return _windows(c, bert_like(c, sequence_layer="tanh"))
 
 
 def led(c: Config) -> Raw:
     """BART whose encoder has windows."""
-    raw = bart_like(c, "post", 0, 0, True, positions="sinusoidal", deciding=3)
+    raw = bart_like(c, "post", 0, 0, True, positions="sinusoidal", classes=3)
     rows = {half: c.size(f"max_{half}_position_embeddings", default=default) for half, default in ROWS.items()}
     for half, number in rows.items():
         raw[half]["positions"] = {"form": "learned", "rows": number}
@@ -209,11 +202,11 @@ ROWS = {"encoder": 16384, "decoder": 1024}
 def longt5(c: Config) -> Raw:
     """T5 whose encoder attends to `local_radius` positions to either side."""
     if (form := c.text("encoder_attention_type", default="local")) != "local":
-        why = "global tokens that sum up blocks are not supported yet"
+        why = "transient global tokens are not supported yet"
         c.fault("encoder_attention_type", form, "'local'", why)
     window = c.size("local_radius", default=127) + 1
-    c.note(f"its code fills a text up to whole blocks of {window:,} and multiplies three blocks for each")
-    raw = t5(c, deciding=0)
+    c.note(f"its code pads a text to whole blocks of {window:,} and computes three blocks for each")
+    raw = t5(c, classes=0)
     if raw["kind"] == "encoder":
         raw["attention"] = {**raw["attention"], "window": window}
     else:

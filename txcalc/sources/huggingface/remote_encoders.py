@@ -1,4 +1,4 @@
-"""Encoders whose code is published beside weights: descendants of BERT, of ViT and of CLIP."""
+"""Encoders whose code is published with the weights: descendants of BERT, ViT and CLIP."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
 from txcalc.sources.huggingface.leaf_list import attention_leaves, ffn_leaves, leaf, matrix, of_kind
 from txcalc.sources.huggingface.rotary_encoders import gte
-from txcalc.sources.huggingface.seq2seq import crossing
+from txcalc.sources.huggingface.seq2seq import cross_attention_params
 
 
 def nomic_bert_own(c: Config) -> Raw:
-    """NomicBERT by its own code, which may have biases, and experts in every other layer; its class that predicts words
-    has no bias behind the table where the feed-forwards have none.
+    """NomicBERT by its published code, which may have biases, and experts in every other layer. The masked-LM head has
+    a bias only if the feed-forwards have one.
 
     Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
     """
-    several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
+    multiple, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
     if act not in ("gelu", "swiglu"):
         c.fault("activation_function", act, "'gelu' or 'swiglu'")
-    form = "silu" if act == "swiglu" else "gelu"
-    writes = c.class_ends("NomicBertForPreTraining")
-    if writes:
+    activation = "silu" if act == "swiglu" else "gelu"
+    masked_lm = c.class_ends("NomicBertForPreTraining")
+    if masked_lm:
         c.override(architectures=["NomicBertForMaskedLM"])
     elif not c.class_ends("NomicBertModel"):
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
-    declared_type, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
-    named: Raw = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
-    raw = bert_like(c, theta=10000.0, **named, act=form, act_names=(), pooler=False)
+    declared_type, c.model_type = c.model_type, "nomic_bert"  # it has the same class names
+    names: Raw = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
+    raw = bert_like(c, theta=10000.0, **names, act=activation, act_names=(), pooler=False)
     c.model_type = declared_type
-    d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
+    d, n, ffn = raw["d_model"], raw["n_layers"], raw["feed_forward"]
     c.require_value(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not supported")
     c.require_value(False, "add_pooling_layer", why="a pooler is not supported")
     if c.real("rotary_emb_fraction", default=0.0) != 1:
         c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
     raw["attention"]["bias"] = c.flag("qkv_proj_bias", default=True)
-    channel |= {"gated": act == "swiglu", "bias": first, "down_bias": last}
-    if act == "swiglu" and channel["d_ff"] % 256:
-        c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
-    raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
-    if writes:
-        before = [leaf("transform", "linear", d, d, bias=first), leaf("transform_activation", form, d)]
-        before.append(leaf("transform_norm", "layer_norm", d))
-        raw["around"] = of_kind("head", before)
+    ffn |= {"gated": act == "swiglu", "bias": first, "down_bias": last}
+    if act == "swiglu" and ffn["d_ff"] % 256:
+        c.fault("n_inner", ffn["d_ff"], "a multiple of 256, to which its code rounds it")
+    raw["vocab_size"] = -(-raw["vocab_size"] // multiple) * multiple
+    if masked_lm:
+        transform = [leaf("transform", "linear", d, d, bias=first), leaf("transform_activation", activation, d)]
+        transform.append(leaf("transform_norm", "layer_norm", d))
+        raw["around"] = of_kind("head", transform)
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
     period = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
@@ -67,8 +67,8 @@ def nomic_bert_own(c: Config) -> Raw:
 
 
 def safety_checker(c: Config) -> Raw:
-    """Stable Diffusion's (diffusers, under CLIP's model type): CLIP's encoder of pictures, projected and compared with
-    17 concepts and 3 special ones, each with a threshold. It has no encoder of words, whatever its config says of one.
+    """Stable Diffusion's safety checker (in diffusers, with CLIP's model type): CLIP's image encoder with a projection
+    that is compared with 17 concepts and 3 special ones, each with a threshold. It has no text encoder.
     """
     c.ignore("architectures")
     width = c.size("projection_dim", default=512)
@@ -76,29 +76,29 @@ def safety_checker(c: Config) -> Raw:
     inner = Config(table, "clip_vision_model", "vision_config.", c, partial=True)
     inner.ignore("architectures")
     raw = clip_vision_model(inner, "projected")
-    once: Raw = {"kind": "head", "at": [0, 1, 1]}
-    compared = [matrix(name, width, n, **once) for name, n in (("concepts", 17), ("special", 3))]
-    c.note("a picture alone is run: this class has no encoder of words")
-    return raw | {"around": [*compared, leaf("thresholds", "held", 17 + 3, kind="head")]}
+    pooled: Raw = {"kind": "head", "at": [0, 1, 1]}
+    concepts = [matrix(name, width, n, **pooled) for name, n in (("concepts", 17), ("special", 3))]
+    c.note("only the image encoder is counted: this class has no text encoder")
+    return raw | {"around": [*concepts, leaf("thresholds", "held", 17 + 3, kind="head")]}
 
 
 def new(c: Config) -> Raw:
     """GTE 1.5 and mGTE before transformers had them."""
     c.require_published_class()
     c.require_value("rope", "position_embedding_type", why="only rotary positions are supported")
-    stretch = c.data.get("rope_scaling")
-    if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
+    scaling = c.data.get("rope_scaling")
+    if isinstance(scaling, Mapping) and scaling.get("type", scaling.get("rope_type")) == "ntk":
         c.drop("rope_scaling")
     c.drop("position_embedding_type")
     return gte(c)
 
 
 def jina_bert(c: Config) -> Raw:
-    """Jina's embeddings 2: BERT with ALiBi and gated feed-forwards; those of one language have no norms of Q and K."""
-    named = c.data.get("auto_map")
-    code = str(named.get("AutoModel", "")) if isinstance(named, Mapping) else ""
+    """Jina embeddings 2: BERT with ALiBi and gated feed-forwards. Its code without norms of Q and K is supported."""
+    auto_map = c.data.get("auto_map")
+    code = str(auto_map.get("AutoModel", "")) if isinstance(auto_map, Mapping) else ""
     if "jina-bert-implementation" not in code:
-        c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
+        c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina has other norms")
     c.require_published_class()
     c.require_value("alibi", "position_embedding_type", why="only ALiBi is supported")
     form = c.text("feed_forward_type", default="original")
@@ -110,12 +110,12 @@ def jina_bert(c: Config) -> Raw:
 
 def _gated_bert(c: Config, name: str, activation: str) -> Raw:
     raw = _as_bert(c, name, rows=None)
-    wide = {"gated": True, "bias": False, "down_bias": True, "activation": activation}
-    return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
+    gated = {"gated": True, "bias": False, "down_bias": True, "activation": activation}
+    return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | gated}
 
 
 def mosaic_bert(c: Config) -> Raw:
-    """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
+    """MosaicBERT, also used by DNABERT-2: BERT with ALiBi and GeGLU, even if its config differs."""
     c.require_published_class("bert")
     c.drop("hidden_act", "position_embedding_type")
     return _gated_bert(c, "Bert", "gelu")
@@ -125,21 +125,20 @@ _BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornext
 
 
 def nezha(c: Config) -> Raw:
-    """BERT that meets a fixed table of distances in its keys and its values, and has none of positions: transformers'
-    until its fifth version.
+    """BERT with fixed relative positions in keys and values instead of learned positions; transformers 4 had it.
 
     Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
     """
     c.require_published_class(suffixes=_BERT)
     raw = _as_bert(c, "Nezha", rows=None)
     heads, n = raw["attention"]["n_heads"], raw["n_layers"]
-    met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
-    places = [leaf(f"{side}_distances", "scores", heads, raw["d_model"] // heads, **met) for side in ("key", "value")]
-    return raw | {"around": places}
+    fields = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
+    width = raw["d_model"] // heads
+    return raw | {"around": [leaf(f"{side}_distances", "scores", heads, width, **fields) for side in ("key", "value")]}
 
 
 def ernie_m(c: Config) -> Raw:
-    """BERT without types and without a language model: transformers' until its fifth version."""
+    """BERT without types and without a language-model head; transformers 4 had it."""
     c.require_published_class(suffixes=_BERT[1:2])
     if c.class_ends("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
         c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
@@ -149,7 +148,7 @@ def ernie_m(c: Config) -> Raw:
 
 
 def _as_bert(c: Config, name: str, **options: Any) -> Raw:
-    """A config whose classes are BERT's by another name."""
+    """A config whose classes are BERT's with the prefix `name`."""
     names, declared_type = c.data.get("architectures"), c.model_type
     if isinstance(names, list) and names and isinstance(names[0], str):
         c.override(architectures=[names[0].replace(name, "Bert")])
@@ -160,7 +159,7 @@ def _as_bert(c: Config, name: str, **options: Any) -> Raw:
 
 
 def albef(c: Config) -> Raw:
-    """ALBEF's BERT, and X-VLM's or RoBERTa as they have it: layers from `fusion_layer` on attend to pictures too.
+    """The BERT or RoBERTa of ALBEF and X-VLM: layers from `fusion_layer` on have cross-attention to images.
 
     Source   Li et al. 2021 (arXiv 2107.07651), section 4: 123.7 million parameters for BERT-base
     """
@@ -173,27 +172,27 @@ def albef(c: Config) -> Raw:
 
 
 def blip_med(c: Config) -> Raw:
-    """BLIP's BERT: every layer attends to pictures too, in LAVIS those from `fusion_layer` on, and there are no types
-    unless LAVIS' key says so."""
-    typed = "add_type_embeddings" in c and c.flag("add_type_embeddings")
+    """BLIP's BERT: every layer (in LAVIS those from `fusion_layer` on) has cross-attention to images; type embeddings
+    only with LAVIS' key."""
+    has_types = "add_type_embeddings" in c and c.flag("add_type_embeddings")
     c.model_type = "bert"
     c.drop("add_cross_attention")
     c.require_published_class()
     raw = encoder(c)
-    if not typed:
+    if not has_types:
         del raw["embedding"]["types"]
     return _with_fusion(c, raw, c.count("fusion_layer") if "fusion_layer" in c else 0)
 
 
 def _with_fusion(c: Config, raw: Raw, first: int) -> Raw:
-    """With an attention to pictures as wide as `encoder_width` in the layers from `first` on."""
-    d, layers = raw["d_model"], max(0, raw["n_layers"] - first)
-    what = f"words alone are run: the attention to pictures of {layers:,} layers"
-    return c.with_idle(raw, layers * crossing(d, c.size("encoder_width")), what, "is held")
+    """Add cross-attention to image states of width `encoder_width` in the layers from `first` on."""
+    layers = max(0, raw["n_layers"] - first)
+    idle = layers * cross_attention_params(raw["d_model"], c.size("encoder_width"))
+    return c.with_idle(raw, idle, f"the cross-attention to images of {layers:,} layers")
 
 
 def nomic_vision(c: Config) -> Raw:
-    """NomicBERT's layers over a picture, pre-norm, and one query that attends to all that they give.
+    """NomicBERT's layers over an image, pre-norm, with attention pooling by one query.
 
     Source   Nussbaum et al. 2024 (arXiv 2406.18587), section 3; its published code
     """
@@ -208,7 +207,7 @@ def nomic_vision(c: Config) -> Raw:
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
     c.divides(heads, d, "n_head", "n_embd")
     c.divides(patch, side, "patch_size", "img_size")
-    wide = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
+    ff = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
     if first != last or not c.flag("patch_embed_bias", default=True):
         c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not supported")
@@ -216,14 +215,14 @@ def nomic_vision(c: Config) -> Raw:
     query: Raw = {"at": [0, 1, 1]}
     pooled = [leaf("pool_query", "held", d, kind="attention")]
     pooled += attention_leaves("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **query)
-    pooled += ffn_leaves("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **query)
-    channel: Raw = {"d_ff": wide, "gated": True, "activation": "silu", "bias": first}
+    pooled += ffn_leaves("pool_feed_forward", d, ff, "silu", bias=first, gated=True, **query)
+    ffn: Raw = {"d_ff": ff, "gated": True, "activation": "silu", "bias": first}
     return {
         "kind": "vision",
         "d_model": d,
         "n_layers": c.layers("n_layer"),
         "attention": {"n_heads": heads, "n_kv_heads": heads, "d_head": w, "bias": bias},
-        "feed_forward": channel | {"inner_norm": c.flag("norm_mlp", default=False)},
+        "feed_forward": ffn | {"inner_norm": c.flag("norm_mlp", default=False)},
         "norm": c.layer_norm("layer_norm_epsilon", eps=1e-5) | {"final": False},
         "positions": {"form": "learned"},
         "vision": {"image": side, "patch": patch, "channels": c.size("num_channels", default=3)},

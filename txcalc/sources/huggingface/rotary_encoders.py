@@ -1,13 +1,13 @@
-"""Encoders after BERT: rotary positions, and most of them gated feed-forwards."""
+"""Encoders with rotary positions, most of them with gated feed-forwards."""
 
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
-from txcalc.sources.huggingface.encoder import bert_like, masked_lm
+from txcalc.sources.huggingface.encoder import bert_head, bert_like
 
 
 def gte(c: Config) -> Raw:
-    """Gated, with a bias on the last matrix alone; the table of types may be missing."""
+    """Gated feed-forwards with a bias only on the down matrix; type embeddings are optional."""
     raw = bert_like(c, theta=160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
     raw["feed_forward"] |= {"gated": True, "bias": False, "down_bias": True}
     types = c.count("type_vocab_size", default=1)
@@ -16,20 +16,21 @@ def gte(c: Config) -> Raw:
 
 
 def roformer(c: Config) -> Raw:
-    """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
-    act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", None)
-    raw = bert_like(c, rows=None, narrow=narrow, pooler=False, deciding=act, choosing=c.summary_activation(None, False))
+    """Rotary positions with stored sinusoids; the embedding may be factorised."""
+    act, rank = c.activation("hidden_act", default="gelu"), ("embedding_size", None)
+    choice = c.summary_activation(None, False)
+    raw = bert_like(c, rows=None, rank=rank, pooler=False, sequence_layer=act, choice_layer=choice)
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")
     if raw["kind"] == "decoder":
-        c.fault("is_decoder", True, "false", "its stored sinusoids are read in an encoder")
+        c.fault("is_decoder", True, "false", "stored sinusoids are supported only in an encoder")
     rows = c.size("max_position_embeddings", default=1536)
     return raw | {"positions": {"form": "rotary", "interleaved": True, "rows": rows}}
 
 
 def eurobert(c: Config) -> Raw:
-    """As Llama, looking both ways."""
+    """Llama's layers with bidirectional attention."""
     raw = _gated(c)
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
@@ -39,7 +40,7 @@ def eurobert(c: Config) -> Raw:
     if form == "none":
         return raw | {"head": {"form": form}}
     head = c.classifier(form)
-    if form == "sequence":  # "late": the mean of what is said of every position
+    if form == "sequence":  # "late": the mean of the scores of all positions
         head["transform"] = "gelu"
         pooling = c.text("classifier_pooling", default="late")
         head["every"] = pooling == "late"
@@ -61,9 +62,9 @@ def _gated(c: Config) -> Raw:
 
 
 def esm(c: Config) -> Raw:
-    """Norms before the parts and after the layers; a regression on the attention weights, held and not run.
+    """Pre-norm with a final norm; contact regression weights, which do not run.
 
-    Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
+    With `token_dropout` tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
     """
     if "add_bias_fnn" in c:
         c.fault("add_bias_fnn", c.data["add_bias_fnn"], "no such key", "other code with gated feed-forwards has it")
@@ -88,20 +89,19 @@ def esm(c: Config) -> Raw:
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12),
         "positions": positions,
         "embedding": table,
-        "head": masked_lm(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
+        "head": bert_head(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
     }
 
 
 def esmc(c: Config) -> Raw:
-    """Llama's layers with LayerNorms, those of Q and K over all heads and, like the last one, without a bias."""
+    """Llama's layers with LayerNorms; those of Q and K cover all heads and, like the final one, have no bias."""
     raw = _gated(c)
-    heads_of = raw["attention"]
-    c.require_value(
-        raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model"
-    )
-    if heads_of["n_kv_heads"] != heads_of["n_heads"]:
-        c.fault("num_key_value_heads", heads_of["n_kv_heads"], f"num_attention_heads = {heads_of['n_heads']}")
-    heads_of["qk_norm"] = "width"
+    attention = raw["attention"]
+    d_head = raw["d_model"] // attention["n_heads"]
+    c.require_value(d_head, "head_dim", why="the norms of Q and K are as wide as the model")
+    if attention["n_kv_heads"] != attention["n_heads"]:
+        c.fault("num_key_value_heads", attention["n_kv_heads"], f"num_attention_heads = {attention['n_heads']}")
+    attention["qk_norm"] = "width"
     raw["norm"] = {"form": "layer", "eps": 1e-5, "final_bias": False, "qk_bias": False}
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form in ("masked-lm", "none"):
@@ -110,55 +110,55 @@ def esmc(c: Config) -> Raw:
 
 
 def modernbert(c: Config) -> Raw:
-    """Rotary positions, a window around each position in most layers, no norm before the first attention."""
+    """Rotary positions, windows in most layers, no norm before the first attention."""
     raw = _modern(c, c.widths("encoder"))
     form = c.head_of("masked-lm", "none", "sequence", "token", "question", "choice")
     raw["head"] = {"form": form}
-    biased = c.flag("classifier_bias", default=False)
+    bias = c.flag("classifier_bias", default=False)
     if form == "masked-lm":
-        raw["head"] |= {"tied": True, "transform_bias": biased}
+        raw["head"] |= {"tied": True, "transform_bias": bias}
     elif form != "none":
         activation = c.activation("classifier_activation", default="gelu")
-        raw["head"] = c.classifier(form, transform=activation, transform_norm=True, transform_bias=biased)
+        raw["head"] = c.classifier(form, transform=activation, transform_norm=True, transform_bias=bias)
     period = c.size("global_attn_every_n_layers", default=3)
-    return _in_windows(c, raw, period, c.size("local_attention", default=128) // 2 + 1)
+    return _with_windows(c, raw, period, c.size("local_attention", default=128) // 2 + 1)
 
 
 def modernbert_decoder(c: Config) -> Raw:
-    """ModernBERT's layers, causal: no norm before the first attention; a head with a layer and a norm of its own."""
+    """ModernBERT's layers as a causal decoder; its head has a transform layer and a norm."""
     raw = _modern(c, c.stack(), "global_rope_theta")
-    biased, width = c.flag("classifier_bias", default=False), raw["attention"]["d_head"]
-    tied = c.head_of("lm", "none") == "lm"
-    raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
+    bias, width = c.flag("classifier_bias", default=False), raw["attention"]["d_head"]
+    has_head = c.head_of("lm", "none") == "lm"
+    raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": bias} if has_head else {"form": "none"}
     if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:
-        c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
+        c.fault("classifier_activation", c.data.get("classifier_activation"), "the value of hidden_activation")
     period = c.size("global_attn_every_n_layers") if "global_attn_every_n_layers" in c else 3
-    reach = c.size("local_attention", default=128)
-    if reach < 2:
-        c.fault("local_attention", reach, "2 or more: half of it is the window")
-        reach = 2
+    span = c.size("local_attention", default=128)
+    if span < 2:
+        c.fault("local_attention", span, "2 or more: half of it is the window")
+        span = 2
     local = {"positions": c.rotary(width, 10000.0, kind=LOCAL, names=("local_rope_theta",))}
-    return _in_windows(c, raw, period, reach // 2, {"local": local})
+    return _with_windows(c, raw, period, span // 2, {"local": local})
 
 
 def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
-    """Gated, each kind of bias by a flag of its own, and a norm after the embedding; `theta` names the rotary base."""
+    """Gated feed-forwards, a flag for each kind of bias, a norm after the embedding; `theta` is a key of the base."""
     bias = c.flag("mlp_bias", default=False)
     attention = c.mha(raw, attention_bias=False)
-    named: Raw = {"names": theta} if theta else {}
+    names: Raw = {"names": theta} if theta else {}
     return raw | {
         "attention": attention,
         "feed_forward": c.gated_mlp(act="gelu", bias=bias),
         "norm": c.layer_norm("norm_eps", bias=c.flag("norm_bias", default=False)),
-        "positions": c.rotary(attention["d_head"], 160000.0, kind=GLOBAL, **named),
+        "positions": c.rotary(attention["d_head"], 160000.0, kind=GLOBAL, **names),
         "embedding": {"norm": True},
     }
 
 
-def _in_windows(c: Config, raw: Raw, period: int, reach: int, tables: dict[str, Raw] | None = None) -> Raw:
-    """Windows in all layers but every n-th, and no norm before the first one's attention."""
+def _with_windows(c: Config, raw: Raw, period: int, window: int, tables: dict[str, Raw] | None = None) -> Raw:
+    """Windows in all but every `period`-th layer, and no norm before the first attention."""
     n = raw["n_layers"]
     types = c.layer_types(n, [LOCAL if i % period else GLOBAL for i in range(n)])
     starts = ["first" if i == 0 else "later" for i in range(n)]
     kinds: dict[str, Raw] = {"first": {"norm": {"without": ["attention"]}}, "later": {}}
-    return layered(raw, c.windows(raw, reach, types, tables), (starts, kinds))
+    return layered(raw, c.windows(raw, window, types, tables), (starts, kinds))

@@ -8,9 +8,9 @@ from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layere
 from txcalc.sources.huggingface.keys import ACTIVATIONS, without
 
 
-def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
-    """An encoder and a decoder; with `half`, one of them may stand alone, whatever the config says of it. `crossing` is
-    what a class that asks for `add_cross_attention` must find."""
+def require_pair(c: Config, half: bool = False, cross_attention: bool = False) -> None:
+    """A fault unless the config is an encoder–decoder; `half` also allows one of the two. `cross_attention` is the
+    required value of add_cross_attention."""
     why = "only an encoder–decoder is supported"
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
@@ -18,48 +18,48 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
         if c.class_ends("ForCausalLM"):
             c.fault_class("an encoder–decoder class", f"a single decoder of {c.model_type} is not supported")
         c.require_value(True, "is_encoder_decoder", why=why)
-        c.require_value(crossing, "add_cross_attention", why=why)
+        c.require_value(cross_attention, "add_cross_attention", why=why)
         c.require_value(False, "is_decoder", why=why)
     c.require_value(False, "tie_encoder_decoder", why=why)
     c.require_value({}, "pruned_heads", why="pruned heads are not supported")
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
 
-def joined_head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
-    """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
-    form = c.head_of("lm", "none", *(("sequence", "question") if deciding else ()))
+def joined_head(c: Config, may_untie: bool = False, classes: int = 0) -> Raw:
+    """The decoder's head; `classes` is the default number of classes (0: the family has no classifiers)."""
+    form = c.head_of("lm", "none", *(("sequence", "question") if classes else ()))
     if not may_untie:
         c.require_value(True, "tie_word_embeddings", why="untied, encoder and decoder would not share an embedding")
     if form == "none":
         c.ignore("tie_word_embeddings")
         return {"form": "none"}
-    if form != "lm":  # a classifier of the decoder's states; of sequences, of the last one
+    if form != "lm":  # a classifier of all decoder states, or for sequences of the last one
         c.ignore("tie_word_embeddings")
-        return c.classifier(form, deciding, **({"transform": "tanh"} if form == "sequence" else {}))
+        return c.classifier(form, classes, **({"transform": "tanh"} if form == "sequence" else {}))
     return {"tied": c.flag("tie_word_embeddings", default=True) if may_untie else True}
 
 
 def _headed(raw: Raw, head: Raw) -> Raw:
-    """The description with its head; a classifier is the decoder's alone."""
+    """The description with its head; only the decoder has a classifier."""
     if head.get("form") != "classifier":
         return raw | {"head": head}
     return raw | {"encoder": raw["encoder"] | {"head": {"form": "none"}}, "decoder": raw["decoder"] | {"head": head}}
 
 
-# T5's classes of the encoder alone.
+# Endings of T5's encoder classes.
 _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 
-def t5(c: Config, decoder_layers: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
-    """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
+def t5(c: Config, decoder_layers: int | None = None, classes: int = 2, gates: str = "relu") -> Raw:
+    """RMSNorms, relative position biases that all layers of a stack share, heads whose width is not D/h."""
     encoder_only = c.class_ends(*_ENCODERS)
-    joined(c, encoder_only)
+    require_pair(c, encoder_only)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
     if gate not in ("", "gated") or name not in ACTIVATIONS:
         c.fault("feed_forward_proj", projection, "an activation such as 'relu', or 'gated-gelu'")
         name = "relu"
-    c.require_value(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
+    c.require_value(gate == "gated", "is_gated_act", why="feed_forward_proj determines it")
     n_layers = c.layers("num_layers", "num_hidden_layers")
     decoder_layers = c.size("num_decoder_layers", default=decoder_layers or n_layers, null=n_layers)
     activation = "gelu_tanh" if projection == "gated-gelu" else ACTIVATIONS[name]
@@ -84,27 +84,27 @@ def t5(c: Config, decoder_layers: int | None = None, deciding: int = 2, gates: s
         "decoder": {"n_layers": decoder_layers},
     }
     if encoder_only:
-        return _encoder(c, raw, deciding)
-    head = joined_head(c, True, deciding)
+        return _encoder(c, raw, classes)
+    head = joined_head(c, True, classes)
     if head.get("tied") is False:
-        c.note("the head is untied, as in T5's own later checkpoints: transformers 5 may tie it")
+        c.note("the head is untied, as in later checkpoints of T5: transformers 5 may tie it")
     return _headed(raw, head)
 
 
-def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
-    """The encoder alone, without a head or with a classifier of tokens."""
+def _encoder(c: Config, raw: Raw, classes: int) -> Raw:
+    """The encoder, without a head or with a token classifier."""
     c.ignore("tie_word_embeddings")
-    form = c.head_of("encoder", *(("token",) if deciding else ()))
-    head = {"form": "none"} if form == "encoder" else c.classifier(form, deciding)
+    form = c.head_of("encoder", *(("token",) if classes else ()))
+    head = {"form": "none"} if form == "encoder" else c.classifier(form, classes)
     stack = without(raw, "encoder", "decoder")
     return {**stack, "kind": "encoder", **raw["encoder"], "head": head}
 
 
 def umt5(c: Config) -> Raw:
-    """As T5, with a table of biases in every layer."""
+    """T5 with separate position biases in every layer."""
     if not c.class_ends(*_ENCODERS):
         c.require_value(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
-    raw = t5(c, deciding=2, gates="gated-gelu")
+    raw = t5(c, classes=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
 
 
@@ -112,29 +112,28 @@ mt5 = partial(t5, gates="gated-gelu")
 
 
 def half_of(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
-    """The keys of one half: layers, heads, feed-forward."""
+    """Layers, heads and feed-forward of the encoder or the decoder (`half`)."""
     n_heads = c.size(f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
     c.divides(n_heads, raw["d_model"], f"{half}_attention_heads", "d_model")
     names = (f"{half}_layers", *(("num_hidden_layers",) if half == "encoder" else ()))
-    channel = {"d_ff": c.size(f"{half}_ffn_dim"), "activation": c.activation("activation_function", default=act)}
+    activation = c.activation("activation_function", default=act)
     return {
         "n_layers": c.layers(*names),
         "attention": {"n_heads": n_heads, "d_head": max(1, raw["d_model"] // n_heads), "bias": True},
-        "feed_forward": channel | {"bias": True},
+        "feed_forward": {"d_ff": c.size(f"{half}_ffn_dim"), "activation": activation, "bias": True},
     }
 
 
 def bart_like(
-    c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0,
+    c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", classes: int = 0,
     act: str = "gelu", crossed: bool = False,
 ) -> Raw:  # fmt: skip
-    """Two stacks with learned positions each, or the decoder by itself, or (`crossed`) beside another's encoder; the
-    head's bias is a buffer."""
+    """Two stacks with learned positions, or only the decoder, with (`crossed`) another model's encoder or without one.
+    The head's bias is a buffer. `extra` are rows of positions beyond `rows`."""
     decoder_only = crossed or c.class_ends("ForCausalLM")
-    joined(c, decoder_only)
-    c.require_value(
-        place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class"
-    )
+    require_pair(c, decoder_only)
+    why = "the place of norms is fixed in this class"
+    c.require_value(place == "pre", "normalize_before", "add_final_layer_norm", why=why)
     norms = "a norm" if embedded_norm else "no norm"
     c.require_value(embedded_norm, "normalize_embedding", why=f"only {norms} after the embedding is supported")
     raw: Raw = {
@@ -155,29 +154,29 @@ def bart_like(
         "encoder": half_of(c, raw, "encoder", act),
         "decoder": half_of(c, raw, "decoder", act),
     }
-    return _decoder(c, raw, crossed) if decoder_only else _headed(raw, joined_head(c, deciding=deciding))
+    return _decoder(c, raw, crossed) if decoder_only else _headed(raw, joined_head(c, classes=classes))
 
 
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
-    """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
+    """The decoder alone; without an encoder its cross-attention does not run."""
     stack = without(raw, "encoder", "decoder")
     stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c, True)}
     if crossed:
         return stack
-    idle = raw["decoder"]["n_layers"] * crossing(raw["d_model"], raw["d_model"])
-    return c.with_idle(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
+    idle = raw["decoder"]["n_layers"] * cross_attention_params(raw["d_model"], raw["d_model"])
+    return c.with_idle(stack, idle, "the cross-attention of the decoder")
 
 
-def crossing(d: int, d_source: int, bias: int = 1) -> int:
-    """Parameters of an attention to positions as wide as `d_source`, with a norm."""
-    return 2 * d * (d + bias) + 2 * d * (d_source + bias) + 2 * d
+def cross_attention_params(d: int, d_source: int) -> int:
+    """Parameters of cross-attention to states of width `d_source`, with biases and a norm."""
+    return 2 * d * (d + 1) + 2 * d * (d_source + 1) + 2 * d
 
 
-# Of pegasus and marian the positions are sinusoids, stored as a table.
-bart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=3)
+# Pegasus and Marian store their sinusoids as an embedding.
+bart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, classes=3)
 mvp = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True)
-plbart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=2)
-mbart = partial(bart_like, place="pre", rows=1024, extra=2, embedded_norm=True, deciding=2)
+plbart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, classes=2)
+mbart = partial(bart_like, place="pre", rows=1024, extra=2, embedded_norm=True, classes=2)
 pegasus = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False)
 m2m_100 = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False, positions="sinusoidal")
 blenderbot = partial(bart_like, place="pre", rows=128, extra=0, embedded_norm=False)
@@ -185,8 +184,8 @@ blenderbot_small = partial(bart_like, place="post", rows=512, extra=0, embedded_
 
 
 def bigbird_pegasus(c: Config) -> Raw:
-    """Pegasus whose encoder attends in blocks, and whose attention may have no biases."""
-    raw = bart_like(c, "pre", 4096, 0, False, deciding=2)
+    """Pegasus with block-sparse attention in the encoder; attention may have no biases."""
+    raw = bart_like(c, "pre", 4096, 0, False, classes=2)
     bias, sparse = c.flag("use_bias", default=False), c.sparse_blocks()
     if raw["kind"] == "decoder":
         c.fault_class("an encoder–decoder class", "a single decoder is not supported")
@@ -198,15 +197,14 @@ def bigbird_pegasus(c: Config) -> Raw:
 
 
 def marian(c: Config) -> Raw:
-    """The positions are sinusoids, stored as a table."""
     raw = bart_like(c, "post", 1024, 0, False)
     c.require_value(raw["vocab_size"], "decoder_vocab_size", why="only a shared embedding is supported")
     return raw
 
 
 def fsmt(c: Config) -> Raw:
-    """Halves with a vocabulary each; the sinusoids are stored as tables, with rows up to the padding's."""
-    joined(c)
+    """Separate vocabularies of encoder and decoder; stored sinusoids, with further rows up to the padding's."""
+    require_pair(c)
     c.head_of("lm")
     vocabulary = {"encoder": c.size("src_vocab_size"), "decoder": c.size("tgt_vocab_size", "vocab_size")}
     padding = c.count("pad_token_id", default=1)
@@ -214,7 +212,7 @@ def fsmt(c: Config) -> Raw:
         c.fault("pad_token_id", padding, "less than src_vocab_size and tgt_vocab_size")
     tied = c.flag("tie_word_embeddings", default=False)
     if tied and vocabulary["encoder"] != vocabulary["decoder"]:
-        c.fault("tie_word_embeddings", True, "false where src_vocab_size and tgt_vocab_size differ")
+        c.fault("tie_word_embeddings", True, "false if src_vocab_size and tgt_vocab_size differ")
     d_model, rows = c.size("d_model", "hidden_size"), c.size("max_position_embeddings", default=1024) + padding + 1
     raw: Raw = {
         "kind": "encoder-decoder",
@@ -230,7 +228,7 @@ def fsmt(c: Config) -> Raw:
 
 
 def trocr(c: Config) -> Raw:
-    """BART's decoder alone, with a head tied to its table."""
+    """BART's decoder with a tied head."""
     raw: Raw = {"d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     learned = c.flag("use_learned_position_embeddings", default=True)
@@ -245,49 +243,48 @@ def trocr(c: Config) -> Raw:
 
 
 def trocr_alone(c: Config) -> Raw:
-    """TrOCR's decoder without a picture: it holds cross-attentions that nothing runs."""
+    """TrOCR's decoder without an image: its cross-attention does not run."""
     c.head_of("lm")
     raw = trocr(c)
     d, d_source = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
-    idle = raw["n_layers"] * crossing(d, d if d_source is None else d_source)
-    return c.with_idle({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
+    idle = raw["n_layers"] * cross_attention_params(d, d if d_source is None else d_source)
+    return c.with_idle({"kind": "decoder", **raw}, idle, "the cross-attention of the decoder")
 
 
-def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:
-    """The axis of dense and sparse layers of one half; `second` is what stands before the feed-forward."""
-    first = ["attention", "cross_attention"] if second else ["attention"]
-    kinds = ["sparse" if is_sparse else "dense" for is_sparse in names]
-    return kinds, {"dense": {"parts": [*first, "feed_forward"]}, "sparse": {"parts": [*first, "experts"]}}
+def _mixture(sparse: list[bool], half: str) -> tuple[list[str], dict[str, Raw]]:
+    """The dense and sparse layer kinds of the encoder or the decoder (`half`)."""
+    parts = ["attention"] + ["cross_attention"] * (half == "decoder")
+    kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
+    return kinds, {"dense": {"parts": [*parts, "feed_forward"]}, "sparse": {"parts": [*parts, "experts"]}}
 
 
 def nllb_moe(c: Config) -> Raw:
-    """M2M-100 with experts in every `*_sparse_step`-th layer, of which a token passes two."""
+    """M2M-100 with experts in every `*_sparse_step`-th layer, two per token."""
     raw = bart_like(c, "pre", 1024, 0, False, positions="sinusoidal")
     number = c.size("num_experts", default=128)
     if number < 2:
-        c.fault("num_experts", number, "at least 2, for a token passes two")
-    for half, second in (("encoder", ""), ("decoder", "cross_attention")):
+        c.fault("num_experts", number, "at least 2: a token uses two")
+    for half in ("encoder", "decoder"):
         table = raw[half]
         step = c.count(f"{half}_sparse_step", default=4)
         sparse = [step > 0 and (i + 1) % step == 0 for i in range(table["n_layers"])]
-        channel = table["feed_forward"]
-        table["experts"] = {**channel, "n_experts": number, "top_k": min(2, number), "gated": False}
-        raw[half] = layered(table, _halves(sparse, second))
+        table["experts"] = {**table["feed_forward"], "n_experts": number, "top_k": min(2, number), "gated": False}
+        raw[half] = layered(table, _mixture(sparse, half))
     return raw
 
 
 def t5gemma(c: Config) -> Raw:
-    """Gemma-2 layers in both halves, each with a table of its own; the head is tied to the decoder's."""
-    joined(c)
+    """Gemma 2's layers in both stacks, with separate embeddings; the head is tied to the decoder's."""
+    require_pair(c)
     halves: Raw = {}
     for half in ("encoder", "decoder"):
         table = c.table(half)
         if table is None:
-            c.fault(half, c.data.get(half), "an object, the half's own config")
+            c.fault(half, c.data.get(half), f"an object, the {half}'s config")
             table = Config({}, c.model_type, f"{half}.", c)
         halves[half] = _gemma_half(table, half)
     decoder = halves["decoder"]
-    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's table")
+    c.require_value(decoder["vocab_size"], "vocab_size", why="the decoder's vocabulary")
     return {
         "kind": "encoder-decoder",
         "embedding": {"shared": False, "scale": decoder["d_model"] ** 0.5},
@@ -297,7 +294,7 @@ def t5gemma(c: Config) -> Raw:
 
 
 def _gemma_half(c: Config, half: str) -> Raw:
-    """One Gemma-2 stack; the encoder's windows reach both ways."""
+    """A stack of Gemma 2; the encoder's windows are bidirectional."""
     raw: Raw = {
         "d_model": c.size("hidden_size"),
         "n_layers": c.layers("num_hidden_layers"),
@@ -318,23 +315,22 @@ def _gemma_half(c: Config, half: str) -> Raw:
 
 
 def switch_transformers(c: Config) -> Raw:
-    """T5 with experts in every n-th layer of each half, of which a token passes one."""
+    """T5 with experts in every n-th layer of each stack, one per token."""
     act = c.activation("dense_act_fn", default="relu")
-    raw = t5(c, decoder_layers=12, deciding=0)
-    raw["feed_forward"]["activation"] = act
+    raw = t5(c, decoder_layers=12, classes=0)
     number = c.size("num_experts", default=8)
-    channel = raw.pop("feed_forward")
-    for half, second in (("encoder", ""), ("decoder", "cross_attention")):
-        if raw["kind"] == "encoder" and second:  # there is no decoder
+    ffn = raw.pop("feed_forward") | {"activation": act}
+    for half in ("encoder", "decoder"):
+        if raw["kind"] == "encoder" and half == "decoder":
             c.ignore("num_sparse_decoder_layers", "decoder_sparse_step")
             break
         table = raw if raw["kind"] == "encoder" else raw[half]
         n = table["n_layers"]
         sparse_layers = c.count(f"num_sparse_{half}_layers", default=3)
         step = c.count(f"{half}_sparse_step", default=None)
-        if step is None:  # absent, it follows from how many are wanted
+        if step is None:
             step = n // sparse_layers if sparse_layers else n
         sparse = [step > 0 and (i % step == 1 or step == 1) for i in range(n)]
-        table |= {"feed_forward": channel, "experts": {**channel, "n_experts": number, "top_k": 1}}
-        table |= layered(table, _halves(sparse, second))
+        table |= {"feed_forward": ffn, "experts": {**ffn, "n_experts": number, "top_k": 1}}
+        table |= layered(table, _mixture(sparse, half))
     return raw

@@ -16,7 +16,7 @@ from txcalc.sources.huggingface.leaf_list import (
     norm_leaf,
     of_kind,
 )
-from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined, joined_head
+from txcalc.sources.huggingface.seq2seq import bart_like, half_of, joined_head, require_pair
 from txcalc.sources.spec import size
 
 
@@ -86,7 +86,7 @@ def whisper(c: Config) -> Raw:
     classifier of what it makes."""
     if c.class_ends("ForAudioClassification"):
         return _audio_encoder(c)
-    joined(c)
+    require_pair(c)
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     halves = {half: half_of(c, raw, half) for half in ("encoder", "decoder")}
@@ -104,7 +104,7 @@ def whisper(c: Config) -> Raw:
 def _audio_encoder(c: Config) -> Raw:
     """Whisper's encoder, which reads a sound of its own length."""
     raw = towers.whisper(c, *(REQUIRED,) * 4, bands=80).raw
-    joined(c, half=True)
+    require_pair(c, half=True)
     c.ignore("decoder_attention_heads", "decoder_ffn_dim", "decoder_layers", "max_target_positions", "vocab_size")
     c.ignore("scale_embedding", "tie_word_embeddings")
     head_leaves, head = _heads(c, raw, raw["d_model"])
@@ -289,7 +289,7 @@ def speech_to_text(c: Config) -> Raw:
 
 def moonshine(c: Config) -> Raw:
     """Three convolutions over samples; halves with rotary positions and norms without a bias, the decoder's gated."""
-    joined(c)
+    require_pair(c)
     c.flag("is_encoder_decoder", default=True)
     c.count("decoder_start_token_id", default=1)
     raw: Raw = {"kind": "encoder-decoder", "d_model": c.size("hidden_size"), "vocab_size": c.size("vocab_size")}
@@ -357,7 +357,7 @@ def _encoder(c: Config, **usual: int) -> Config:
 
 def cohere_asr(c: Config) -> Raw:
     """A matrix brings the encoder's states to the decoder's width."""
-    joined(c)
+    require_pair(c)
     raw = c.widths("encoder-decoder")
     n, d, bias = raw.pop("n_layers"), raw["d_model"], c.flag("attention_bias", default=True)
     wide, several, around, layer = _layers(_encoder(c, **_COHERE))

@@ -43,8 +43,8 @@ class StoredSize(Struct, frozen=True):
 
 
 class Checkpoint(Struct, frozen=True, eq=False):
-    """The tensors of one file or all shards; `form` is "safetensors" or "gguf"; `of`: number of files, if these are
-    some of them."""
+    """The tensors of one file or all shards; `form` is "safetensors" or "gguf"; `of`: the number of all files, if these
+    are only some."""
 
     where: str
     form: str
@@ -241,7 +241,7 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         else [
             Missing(path, shape, sum(piece.left for piece in group))
             for (path, shape), group in _grouped(
-                (p for p in unmatched if p.left), lambda p: (_starred(p.path), p.shape)
+                (p for p in unmatched if p.left), lambda p: (_NUMBER.sub("*", p.path), p.shape)
             )
         ]
     )
@@ -251,7 +251,7 @@ def check(checkpoint: Checkpoint, ledger: Ledger) -> CheckpointCheck:
 
 
 def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tuple[int, ...]]) -> None:
-    """The weights of one entry, one piece for each layer that it stands in."""
+    """Adds the weights of one entry to `pieces`, one for each of its layers, and its tied shapes to `tied`."""
     half = entry.steps[0].name if entry.steps[0].duty in ("encoder", "decoder") else ""
     copies = entry.times
     numbers = entry.owners
@@ -303,7 +303,7 @@ def _exact(
 def _take(
     tensor: StoredTensor, pieces: Iterable[ExpectedWeights], by_kind: dict[str, int], shape: tuple[int, ...]
 ) -> bool:
-    """One copy of a piece of this shape, the one whose path is most like the name."""
+    """Takes a copy of the piece of this shape whose path is most like the name; False if there is none."""
     form = squeezed(shape)
     matching = [piece for piece in pieces if piece.left and piece.form == form]
     if not matching:
@@ -322,7 +322,7 @@ def _count(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None
 def _unjoined(
     tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
 ) -> list[StoredTensor]:
-    """Tensors that no run of pieces explains; one form is asked once of the same pieces."""
+    """Tensors that no run of pieces explains; a dtype and shape that failed is not tried again on the same pieces."""
     failed, left = set[tuple[str, tuple[int, ...]]](), list[StoredTensor]()
     for tensor in tensors:
         if (tensor.dtype, tensor.shape) in failed:
@@ -336,7 +336,7 @@ def _unjoined(
 
 
 def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
-    """Neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
+    """Takes neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
     if not tensor.elements:
         return False
     for factor in (1, *PACKED.get(tensor.dtype, ())):
@@ -357,11 +357,13 @@ def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str,
 
 
 def _pair(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
-    """Two pieces of one part, not neighbours, one under the other (Qwen3-Next's in_proj_qkvz)."""
+    """Takes two pieces of one part, not neighbours, stacked by rows (Qwen3-Next's in_proj_qkvz)."""
     free = [piece for piece in pieces if piece.left == 1 and len(piece.shape) == len(tensor.shape) == 2]
     for first, second in combinations(free, 2):
-        under = (first.shape[0] + second.shape[0], first.shape[1]) == tensor.shape and first.shape[1] == second.shape[1]
-        if under and _part(first) == _part(second):
+        stacked = (first.shape[0] + second.shape[0], first.shape[1]) == tensor.shape and first.shape[1] == second.shape[
+            1
+        ]
+        if stacked and _part(first) == _part(second):
             for piece in (first, second):
                 _count(piece, 1, by_kind)
             return True
@@ -384,10 +386,6 @@ def _fits(shape: tuple[int, ...], run: list[ExpectedWeights]) -> bool:
 def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without its sides of 1: (C, 1, K) and (C, K) hold the same."""
     return tuple(n for n in shape if n != 1)
-
-
-def _starred(path: str) -> str:
-    return _NUMBER.sub("*", path)
 
 
 # Words of stored names in the ledger's terms; they only choose between parts of one shape.

@@ -56,14 +56,14 @@ def layers(value: Any) -> Any:
 
 
 def expected(value: object) -> int:
-    """A number of parameters, as a preset expects it."""
+    """A number of parameters that a preset expects."""
     if type(value) is not int or value < 1:
         raise Wrong("a whole number above 0")
     return value
 
 
 def table(value: object) -> Table | None:
-    """A table, read where it is needed."""
+    """A table, whose keys are read elsewhere."""
     if value is not None and not isinstance(value, Mapping):
         raise Wrong("a table")
     return value
@@ -183,7 +183,7 @@ class StackSpec(Options):
 
     @property
     def fixed_positions(self) -> Num | None:
-        """Positions of a picture that it reads, or of a tower's sound; None: as many as are asked for."""
+        """Positions of the picture that it reads, or of an audio tower; None: as the workload says."""
         if self.length is not None:
             return self.length
         if self.audio and self.role == "encoder" and self.projector:

@@ -134,7 +134,7 @@ class Entry:
 
     @property
     def owner(self) -> Entry:
-        """The same of the leaf whose weights it reads: of a tied head the embedding's."""
+        """The entry with a leaf that owns all weights it reads, also those of another: a tied head's table."""
         if (leaf := self.leaf.owning) is self.leaf:
             return self
         counts = self.times, self.active_times, self.runs
@@ -163,7 +163,7 @@ class Entry:
 
     @property
     def cache_now(self) -> Cache:
-        """The same at the workload's length: growth is what the next token adds, constant the rest of what is held."""
+        """`cache_terms` at the workload's length: growth is what the next token adds, constant the rest of it."""
         if self.work is None:
             return NO_CACHE
         elements, work = self.cache_terms.elements, self.work
@@ -289,7 +289,7 @@ class Ledger(Framed):
 
     @property
     def cache_now(self) -> Cache:
-        """The same at the workload's length: what the next token adds (also to windows not yet full), the rest, held.
+        """The cache at the workload's length: what the next token adds (also to windows not yet full), the rest, held.
 
         From length `full_at` on every window is full. For caches that grow in steps, only what is held.
         """
@@ -372,7 +372,7 @@ class Spot(NamedTuple):
 
 
 def along(streams: Iterable[Stream], work: Workload) -> Workload | None:
-    """The workload at the end of streams; None: there is none."""
+    """The workload after all streams; None: the part does not run."""
     here: Workload | None = work
     for stream in streams:
         here = None if here is None else stream(here)
@@ -385,7 +385,7 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
 
 
 def spots(root: Part) -> tuple[Spot, ...]:
-    """Every leaf of a tree, kept with it, for many workloads are evaluated on one tree."""
+    """Every leaf of a tree, stored with the tree, since many workloads are evaluated on it."""
     stored: dict[str, tuple[Spot, ...]] = vars(root)
     if "_spots" not in stored:
         stored["_spots"] = tuple(_find([], root, (), "other", (1, 1, 1)))

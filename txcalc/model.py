@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from txcalc.checkpoint import CheckpointCheck
 
 MAX_TOKENS = 10**12
-USUAL_TOKENS = 2048
+DEFAULT_TOKENS = 2048
 TOWER_TOKENS = 256  # default tokens of a picture of any size
 
 # Attributes that `dir` shows: what a model is, what it costs, and where it comes from.
@@ -141,7 +141,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def cache(self) -> dict[Any, Any]:
-        """Results computed from this tree, kept as long as it is: equal models may have different trees."""
+        """Results computed from this tree, which live as long as it: equal models may have different trees."""
         return {}
 
     @property
@@ -202,7 +202,7 @@ class Model(Struct, frozen=True, dict=True):
 
     @cached_property
     def predictor(self) -> Model | None:
-        """One of these layers as a draft model; None: there are none."""
+        """A multi-token-prediction layer as a draft model; None without one."""
         if not self.description.predictors:
             return None
         (stack,) = self.root.stacks
@@ -308,7 +308,7 @@ class Model(Struct, frozen=True, dict=True):
     def usual_tokens(self) -> int:
         """Default workload: its context, at most 2,048 tokens, and at most the rows of its position table."""
         rows = self.description.last.positions.get("rows")
-        return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
+        return min(most for most in (DEFAULT_TOKENS, self.context, rows) if most)
 
     def reaches(self, tokens: Num) -> bool:
         """Whether it takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
@@ -514,7 +514,7 @@ LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
 LETTERS = {"B": "batch", "T": "tokens", "P": "past", "T_src": "source"}
 
 
-def _length(value: object, taken: bool) -> Any:
+def _length(value: object, unchecked: bool) -> Any:
     """A length as a number; a text that is not one stays."""
     if type(value) is int:
         return value
@@ -523,14 +523,14 @@ def _length(value: object, taken: bool) -> Any:
             return parse_tokens(value)
         except InputError:
             return value
-    return value if taken else counted(value)
+    return value if unchecked else counted(value)
 
 
-def _within(value: Any, least: int, taken: bool) -> bool:
+def _within(value: Any, least: int, unchecked: bool) -> bool:
     """Whether a length is valid."""
     if type(value) is int:
         return least <= value <= MAX_TOKENS
-    if taken or not is_array(value):
+    if unchecked or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
     return bool(value.size) and all(whole(length) and least <= length <= MAX_TOKENS for length in value.flat)
 

@@ -70,7 +70,7 @@ def _times(powers: Powers, factors: Powers, sign: int = 1) -> Powers:
 
 
 def tidy(expression: Expression | int) -> Sum:
-    """A polynomial in the field's order: what its terms share in front, the rest by layers, by D, by what is common.
+    """A polynomial in the usual order: common factors in front, the rest grouped by layers, by D, by common letters.
 
     `write(tidy(…))` of all projections' parameters is `2·D·d_h·(h + h_kv)`, of GPT-2's FLOPs with its numbers
     `1536·B·T·(24·T + 160849)`. Divisors must be products of letters.
@@ -123,7 +123,7 @@ def _grouped(terms: _Terms) -> Sum:
 
 
 def _by_layers(terms: _Terms) -> Sum:
-    """What layer kinds have in common behind the sum of their numbers: (L_dense + L_sparse)·(…) + L_dense·(…)."""
+    """Costs that layer kinds share, times the sum of their numbers: (L_dense + L_sparse)·(…) + L_dense·(…)."""
     owners: dict[tuple[Powers, Fraction], list[Expression]] = {}
     outside: _Terms = {}
     for powers, number in terms.items():
@@ -146,7 +146,7 @@ def _by_layers(terms: _Terms) -> Sum:
 
 
 def _place(term: Term) -> tuple[object, ...]:
-    """Where a term stands in a sum: what is added before what is taken away, letters in order, a bare number last."""
+    """A term's place in a sum: positive terms before negative ones, letters in order, a bare number last."""
     powers = term.powers or (term.sums[0][0].powers if term.sums else ())
     return (term.coefficient < 0, *((*_rank(atom), -power) for atom, power in powers), (inf, "", 0))
 

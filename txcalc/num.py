@@ -108,7 +108,7 @@ def maximum(a: Num, b: Num) -> Num:
 
 
 def exact_div(a: Num, b: Num) -> Num:
-    """a / b where b divides a; else an error, not a rounding (symbols: the fraction; recorded numbers: an error when
+    """a / b. Errors: `ValueError` where b does not divide a (symbols give the fraction, recorded numbers fail when
     run)."""
     kind = _kind(a, b)
     if kind == "symbol":

@@ -2,7 +2,7 @@
 
 A `Recorded` number notes each operation on its `Tape`: `+ - *`, the smaller of two, an exact division, a division
 rounded up. Equal steps are recorded once. `num.divides` and `num.exceeds` record conditions, under which alone the
-results are valid. `Program.run` repeats the steps in Python, `Program.javascript` writes them in JavaScript over
+results are valid. `Program.run` executes the steps in Python, `Program.javascript` writes them in JavaScript over
 BigInt: exact integers of any size in both.
 """
 
@@ -41,7 +41,7 @@ class Recorded:
         return self.tape.step("*", other, self)
 
     def _asked(self, other: object = None) -> NoReturn:
-        raise TypeError("a recorded number is not known: what depends on it cannot be asked")
+        raise TypeError("a recorded number has no known value: it cannot be compared or converted")
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __index__ = __int__ = _asked
     __hash__ = object.__hash__
@@ -67,7 +67,7 @@ class Guard(NamedTuple):
 
 
 class Tape:
-    """Letters, and the steps that were taken with them; `conditions` as they were met."""
+    """Letters, the steps computed from them, and `conditions` in the order recorded."""
 
     def __init__(self, letters: Sequence[str]) -> None:
         self._steps: dict[object, Recorded] = {}
@@ -75,7 +75,7 @@ class Tape:
         self.letters = {letter: Recorded(self, i, "letter", letter, None) for i, letter in enumerate(letters)}
 
     def step(self, op: str, left: object, right: object) -> Any:
-        """What a step gives: of what is there already, where it changes nothing or was taken before."""
+        """The result of a step: an operand where it changes nothing, the earlier result of an equal step."""
         if op in _PLAIN and (plain := _PLAIN[op](left, right)) is not None:
             return plain
         if not all(isinstance(n, Recorded) or type(n) is int for n in (left, right)):
@@ -86,7 +86,7 @@ class Tape:
         return self._steps[key]
 
     def require(self, relation: str, a: object, b: object) -> None:
-        """A condition under which alone the results mean something."""
+        """Records a condition that the results need."""
         trivial = relation == "|" and type(a) is int and a == 1
         if a is not b and a is not None and b is not None and not trivial:
             self.conditions[Guard(relation, a, b)] = None
@@ -113,7 +113,7 @@ _PLAIN: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _least(left: Any, right: Any) -> Any:
-    """The smaller of 0 and what is not below it: a letter, which is 1 or more, or one less than a letter."""
+    """0 if `left` is 0 and `right` is never below it: a letter, which is 1 or more, or one less than a letter."""
     positive = isinstance(right, Recorded) and (right.op == "letter" or (right.op == "-" and is_int(right.right, 1)))
     letter = positive and (right.op == "letter" or (isinstance(right.left, Recorded) and right.left.op == "letter"))
     return 0 if is_int(left, 0) and letter else None
@@ -125,7 +125,7 @@ def is_int(number: object, value: int) -> bool:
 
 
 def recorded(*numbers: object) -> Recorded | None:
-    """The first that is recorded."""
+    """The first recorded number."""
     return next((n for n in numbers if isinstance(n, Recorded)), None)
 
 
@@ -174,7 +174,7 @@ class Program(NamedTuple):
     conditions: tuple[Guard, ...] = ()
 
     def run(self, values: Mapping[str, int]) -> dict[str, int]:
-        """The results at numbers. Errors: `Refused` where a condition does not hold."""
+        """The results at these values. Errors: `OutOfDomain` where a condition does not hold."""
         known: dict[int, int] = {}
 
         def value(number: Any) -> int:
@@ -196,8 +196,8 @@ class Program(NamedTuple):
         return {name: value(number) for name, number in self.results.items()}
 
     def javascript(self) -> str:
-        """A function of the letters, in their order, that gives the results in theirs: an expression over BigInt, to
-        stand where `HELPERS` are. It throws where a division leaves a rest."""
+        """A function from the letters to the results, both in order: an expression over BigInt that needs `HELPERS`. It
+        throws where a division leaves a remainder."""
         roots = list(self.results.values())
         computed = [step for step in steps(roots) if step.op != "letter"]
         used: dict[int, int] = {}
@@ -247,7 +247,7 @@ def _name(number: int) -> str:
 
 
 def steps(roots: Sequence[Any], known: Container[int] = ()) -> Iterator[Recorded]:
-    """The steps that numbers need and that are not known, each after those that it needs itself."""
+    """The steps that numbers need and that are not known, each after those that it depends on."""
     seen: set[int] = set()
     pending = [(n, False) for n in reversed(roots) if isinstance(n, Recorded)]
     while pending:

@@ -130,8 +130,8 @@ def parse_count(text: str, what: str = "count") -> int:
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:
-    """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` may mean bits, and is refused with both readings, and 16
-    what nobody said."""
+    """A size in bytes: `80GB` (10^9) or `80GiB` (2^30). `16Gb` may mean bits: it is refused with both readings, as is
+    16 without a unit."""
     return _bytes(text, what, "a size", "a size in bytes", "16GB or 80GiB")
 
 

@@ -44,7 +44,7 @@ except ImportError:
 
 class BoundSymbol(NamedTuple):
     """A size of a model: its symbol, its value (None in the generic block), its row of the table, and the layer kind or
-    half it is of (`where`; empty: every other place too)."""
+    half that it belongs to (`where`; "": all that have no symbol of their own)."""
 
     symbol: Expression
     value: int | None
@@ -83,9 +83,9 @@ class _Naming:
     def __call__(self, entry: Symbol, value: Any, half: str = "", kind: str = "", plain: bool = True) -> Any:
         if not whole(value) or value == 0:
             return value
-        both = "_".join(filter(None, (half, kind)))
-        numbered = (f"{both}_{n}" for n in count(2))  # F of a layer kind called "e" is not F_e
-        for suffix in chain(("",) if plain else (), filter(None, (kind or half, both)), numbered):
+        qualified = "_".join(filter(None, (half, kind)))
+        numbered = (f"{qualified}_{n}" for n in count(2))  # F of a layer kind called "e" is not F_e
+        for suffix in chain(("",) if plain else (), filter(None, (kind or half, qualified)), numbered):
             sign = symbol(f"{entry.letter}_{suffix}" if suffix else entry.letter)
             letter = BoundSymbol(sign, value, entry, suffix)
             in_use = sign in self.letters or (suffix and sign.name in BY_LETTER)
@@ -197,7 +197,7 @@ FIGURES: dict[str, Callable[[Ledger], Any]] = {
     "saved": lambda ledger: ledger.total("saved"),
     "sent": lambda ledger: ledger.total("sent"),
 }
-SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is kept
+SAVED_SCORES = "saved_scores"  # `saved` where the attention matrix is kept
 
 
 def formulas(
@@ -208,11 +208,11 @@ def formulas(
     recipe: Recipe | None = None,
     stage: int = 0,
 ) -> tuple[list[PartFormula], dict[Expression, BoundSymbol]]:
-    """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
+    """Every figure that is not 0, of all parts below a path and last of the part itself; and the letters.
 
-    Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
-    one rank of a `stage` holds, computes and sends. With a recipe: FLOPs of a training step and optimizer state too.
-    Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
+    Experts have one joint figure; the path of a single expert gives its own. With a layout: the figures of one rank of
+    a `stage`. With a recipe: FLOPs of a training step and optimizer state too.
+    Errors: `UnknownName` where the model has no such part; `InputError` where the layout does not apply to it.
     """
     if recipe is not None:
         model = with_recomputed_layers(model, recipe)
@@ -265,13 +265,13 @@ def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
     return replace(model, description=description, root=assemble(description))
 
 
-# What is of whole sequences, of which each rank of cp has as many of attention's pairs.
+# Figures of whole sequences, divided by cp: each of its ranks computes the same number of attention's pairs.
 OF_SEQUENCES = frozenset({"flops", "flops_masked", "training"})
 
 
 class _Costs:
-    """Ledgers of a rank's part, of its own tokens and of whole sequences, and what each part of them is asked for;
-    `numbers` that letters stand for."""
+    """A rank's ledgers, of its own tokens and of whole sequences, and the figures computed from them; `numbers`: the
+    values of letters."""
 
     def __init__(
         self,
@@ -286,7 +286,7 @@ class _Costs:
         self.figures = self._figures(work.keep_scores)
 
     def at(self, path: str, quantity: str) -> Ledger:
-        """The ledger of a part that a figure is of."""
+        """The ledger of a part for a figure."""
         return (self.whole if quantity in OF_SEQUENCES else self.part).at(path)
 
     def _figures(self, keep_scores: bool) -> dict[str, Callable[[Ledger], Any]]:
@@ -307,13 +307,13 @@ class _Costs:
         if recipe is not None:
             figures |= in_letters(recipe, self.part, rank, self._number)
         if rank.cp != 1:
-            figures |= {name: self._shared(figures[name]) for name in OF_SEQUENCES & figures.keys()}
+            figures |= {name: self._divided_by_cp(figures[name]) for name in OF_SEQUENCES & figures.keys()}
             figures["sent"] = lambda ledger: total([entry.sent + rank.exchanged(entry) for entry in ledger])
             for name in ("cache_growth", "cache_constant", "cache"):  # training has none
                 del figures[name]
         return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 
-    def _shared(self, figure: Callable[[Ledger], Any]) -> Callable[[Ledger], Any]:
+    def _divided_by_cp(self, figure: Callable[[Ledger], Any]) -> Callable[[Ledger], Any]:
         return lambda ledger: figure(ledger) * ratio(1, self.rank.cp)
 
     def _number(self, size: object) -> int:
@@ -324,24 +324,24 @@ class _Costs:
 
 
 def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Recipe | None) -> RankTree:
-    """What a rank of a stage holds, whole where others share it. Errors: `InputError` where there is none."""
-    wrong = []
+    """The tree of a rank of a stage, whole where ranks shard it. Errors: `InputError` for what does not exist."""
+    faults = []
     if layout.fsdp > 1 < layout.ep:
-        wrong.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
+        faults.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
     if layout.sp > 1 and layout.exchanges:
-        wrong.append(
+        faults.append(
             Fault("sp", layout.sp, "1 beside ep over other ranks than tp's, which have positions of their own")
         )
     if layout.cp > 1 and recipe is None:
-        wrong.append(Fault("cp", layout.cp, "1: only a training step shares its sequences out"))
+        faults.append(Fault("cp", layout.cp, "1: only a training step splits sequences over ranks"))
     if not 0 <= stage < layout.pp:
-        wrong.append(Fault("--stage", stage, f"a stage from 0 to {layout.pp - 1} of {layout}"))
+        faults.append(Fault("--stage", stage, f"a stage from 0 to {layout.pp - 1} of {layout}"))
     token_ways = " · ".join(name for name in ("cp", "sp") if getattr(layout, name) > 1)
     for name, number in {"--tokens": work.tokens, "--source": work.source if model.has_encoder_apart else 0}.items():
         if number % (layout.cp * layout.sp):
-            wrong.append(Fault(name, number, f"a multiple of {token_ways} = {layout.cp * layout.sp}"))
-    if wrong:
-        raise InputError("--layout", wrong)
+            faults.append(Fault(name, number, f"a multiple of {token_ways} = {layout.cp * layout.sp}"))
+    if faults:
+        raise InputError("--layout", faults)
     if recipe is not None:
         rank_weights(Pipeline(model, recipe).of_stage(stage), recipe)
     sharding = Sharding(model, **rules_of(recipe))
@@ -356,12 +356,10 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
 def in_letters_of_rank(
     tree: Symbolic, layout: Layout, stage: int, recipe: Recipe | None
 ) -> tuple[RankTree, dict[Expression, BoundSymbol]]:
-    """The same over letters for the ways that are not 1, and for the layers of a stage."""
-    ways = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp or 1, "fsdp": layout.fsdp, "cp": layout.cp}
-    letters = {
-        symbol(name): BoundSymbol(symbol(name), number, BY_LETTER[name]) for name, number in ways.items() if number > 1
-    }
-    tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in letters else 1 for name in ways)
+    """`of_rank` in letters: for the degrees above 1, and for the layers of a stage."""
+    degrees = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp or 1, "fsdp": layout.fsdp, "cp": layout.cp}
+    letters = {symbol(name): BoundSymbol(symbol(name), n, BY_LETTER[name]) for name, n in degrees.items() if n > 1}
+    tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in letters else 1 for name in degrees)
     if layout.etp is None:
         etp = tp / ep if layout.expert_ways > 1 else 1
     numbers = values({**tree.letters, **letters})

@@ -35,7 +35,7 @@ class RealCrossing(NamedTuple):
 
 @cache
 def _written(form: RealCrossing, style: Style) -> str:
-    """Once of each: a page, a table and a row say it."""
+    """The closed form, cached: a page, a table and a row each ask for it."""
     if 0 in (form.a, form.c):
         return _quotient(form.b / form.a if form.c == 0 else -form.c / form.b, style)
     root = style.root(f"{style.power('b', 2)} + {style.times.join('4ac')}")
@@ -58,21 +58,21 @@ def _quotient(expression: Expression, style: Style) -> str:
 def crossing(difference: Expression, at: int, letters: Mapping[Expression, BoundSymbol]) -> RealCrossing:
     """Where a difference of costs, at most quadratic in T, turns positive on the piece that ends at T = `at`.
 
-    Beyond a window min(T, W) is W, before it T: every minimum is opened as it is just before `at`. A number
-    of chunks is that of the chunk in which `at` stands.
+    Beyond a window min(T, W) is W, before it T: every minimum takes its value just before `at`, and every number of
+    chunks is that of the chunk in which `at` stands.
     """
     length = symbol("T")
-    there = {**values(letters), length: sympy.Rational(2 * at - 1, 2)}
+    before = {**values(letters), length: sympy.Rational(2 * at - 1, 2)}
     minima = difference.atoms(sympy.Min)
-    opened = {least: min(least.args, key=lambda size: size.xreplace(there)) for least in minima}
-    opened |= {chunks: chunks.xreplace({**there, length: at - 1}) for chunks in difference.atoms(sympy.ceiling)}
+    opened = {least: min(least.args, key=lambda size: size.xreplace(before)) for least in minima}
+    opened |= {chunks: chunks.xreplace({**before, length: at - 1}) for chunks in difference.atoms(sympy.ceiling)}
     powers = sympy.expand(difference.xreplace(opened))
     return RealCrossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
 
 
 def closed_forms(prefills: Prefills, crossovers: list[RuleCrossover]) -> list[RealCrossing | None]:
-    """The closed form of each crossover; None where there is none, where the first token is one, or where what is
-    let through, or positions, go by whole blocks."""
+    """The closed form of each crossover; None where there is none, where it is the first token, or where visible pairs
+    or positions come in whole blocks."""
     tree = symbolic(prefills.model)
     over, workload_letters = over_letters(prefills.model, prefills.start)
     if prefills.coupled:

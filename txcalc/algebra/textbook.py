@@ -15,7 +15,7 @@ from txcalc.symbols import BY_LETTER
 
 Change = tuple[str, Mapping[Expression, Expression]]
 
-# What makes the generic block the classic one, in the order in which it is put in.
+# The substitutions that make the generic block the classic one, in order.
 CLASSIC: tuple[Change, ...] = (
     ("h_kv = h", {symbol("h_kv"): symbol("h")}),
     ("h·d_h = D", {symbol("d_h"): symbol("D") / symbol("h")}),
@@ -37,7 +37,7 @@ def textbook_letters() -> dict[Expression, BoundSymbol]:
 
 
 class TextbookStep(NamedTuple):
-    """A line of a derivation: a part and its cost, their sum, or what is put in next."""
+    """A line of a derivation: a part and its cost, their sum, or the next substitution."""
 
     what: str
     expression: Expression
@@ -87,7 +87,7 @@ def _derivation(
     extra_ledgers: tuple[tuple[str, Ledger], ...] = (),
     changes: tuple[Change, ...] = CLASSIC,
 ) -> TextbookRule:
-    """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
+    """The parts at a depth, their sum, further ledgers that contain it, and the result of each substitution."""
     names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
     parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
     steps = [TextbookStep(name, cost) for name, cost in parts.items() if cost != 0]

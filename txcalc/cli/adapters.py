@@ -187,10 +187,7 @@ def show(
     headers: Annotated[
         bool, o.Option("hf:… only: also compare the model with the checkpoint's headers.", group="Model")
     ] = False,
-    via: Annotated[
-        Literal["transformers"] | None,
-        o.VIA,
-    ] = None,
+    via: Annotated[Literal["transformers"] | None, o.VIA] = None,
 ) -> Any:
     """Chooses what is shown."""
     (source,), values = call.sources, call.values
@@ -243,8 +240,7 @@ def sweep(
     ] = None,
     workers: Annotated[int, o.WORKERS.with_help("(with --out).")] = 1,
     cluster: Annotated[
-        str | None,
-        o.Option("With --out: compute on the workers of a Dask scheduler.", "ADDRESS", "Engine"),
+        str | None, o.Option("With --out: compute on the workers of a Dask scheduler.", "ADDRESS", "Engine")
     ] = None,
     force: Annotated[bool, o.FORCE] = False,
 ) -> Any:

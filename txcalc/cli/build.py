@@ -75,8 +75,8 @@ def _items(value: object) -> list[Any]:
 
 
 def _order(keyword: o.Keyword) -> int:
-    """The order in the help: arguments; what may be given by place, must be given or is of a class of options on
-    models; what changes the model; the others."""
+    """The order in the help: arguments; options that are positional, required, or in a group about the model; options
+    that change the model; the others."""
     if isinstance(keyword.option, o.Argument):
         return 0
     first = keyword.positional or keyword.default is Parameter.empty

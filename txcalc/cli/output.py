@@ -26,8 +26,8 @@ DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says oth
 def printed(
     answer: Result | None, form: str, plot: Plot | None = None, chosen: tuple[Sequence[str], int | None] = ((), None)
 ) -> None:
-    """Prints an answer, or the chosen rows in so many digits, and plots it; exit code 1 if it is no. None: the command
-    has printed. Tables are 100 columns wide without a terminal."""
+    """Prints an answer, or its chosen rows and digits, and plots it; exit code 1 for a negative answer. None: the
+    command has printed. Tables are 100 columns wide without a terminal."""
     if answer is None:
         return
     drawing = plot.drawing(answer) if plot else None

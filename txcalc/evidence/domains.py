@@ -8,28 +8,22 @@ from itertools import groupby
 
 from txcalc.parts.part import Workload
 
-LEAST = re.compile(r"((?:[A-Za-z]\w*, )*[A-Za-z]\w*) ≥ (\d+)")
+LOWER_BOUNDS = re.compile(r"((?:[A-Za-z]\w*, )*[A-Za-z]\w*) ≥ (\d+)")
 LIMIT = re.compile(r"([A-Za-z]\w*) (<|≤|>|≠) (\d+)")
 HOLDS = {"<": int.__lt__, "≤": int.__le__, ">": int.__gt__, "≠": int.__ne__}
-# What a domain may say besides bounds: how it is known, and not where.
-WORDS = {
-    "",
-    "all",
-    "each part separately",
-    "each listed leaf separately",
-    "nothing in it is masked",
-}
+# Clauses of a domain that state no bound.
+WORDS = {"", "all", "each part separately", "each listed leaf separately", "nothing in it is masked"}
 
 
 def common(domains: Sequence[str]) -> str:
-    """Where all of several proofs hold: for each length from the largest bound on, with whatever else they say."""
-    least: dict[str, int] = {}
+    """The domain in which all of several proofs hold: the largest lower bound of each length, and all other clauses."""
+    lower: dict[str, int] = {}
     clauses: dict[str, None] = {}  # besides bounds
     for domain in domains:
         for name, bound in _bounds(domain):
-            least[name] = max(bound, least.get(name, 0))
-        clauses[LEAST.sub("", domain).removeprefix("all").strip(" ,")] = None
-    runs = groupby(least, key=least.__getitem__)
+            lower[name] = max(bound, lower.get(name, 0))
+        clauses[LOWER_BOUNDS.sub("", domain).removeprefix("all").strip(" ,")] = None
+    runs = groupby(lower, key=lower.__getitem__)
     bounds = ", ".join(f"{', '.join(names)} ≥ {bound}" for bound, names in runs)
     return ", ".join(text for text in (bounds and f"all {bounds}", *clauses) if text)
 
@@ -40,7 +34,7 @@ def covers(domain: str, work: Workload) -> bool:
     for name, bound in _bounds(domain):
         if name not in lengths or (lengths[name] is not None and lengths[name] < bound):
             return False
-    for clause in LEAST.sub("", domain).removeprefix("all").split(","):
+    for clause in LOWER_BOUNDS.sub("", domain).removeprefix("all").split(","):
         if clause.strip() in WORDS:
             continue
         limit = LIMIT.fullmatch(clause.strip())
@@ -52,10 +46,10 @@ def covers(domain: str, work: Workload) -> bool:
 def everywhere(domain: str) -> bool:
     """Whether a domain leaves no batch or length out."""
     bounded = any(bound > 1 for _, bound in _bounds(domain))
-    return not bounded and all(c.strip() in WORDS for c in LEAST.sub("", domain).removeprefix("all").split(","))
+    return not bounded and all(c.strip() in WORDS for c in LOWER_BOUNDS.sub("", domain).removeprefix("all").split(","))
 
 
 def _bounds(domain: str) -> Iterator[tuple[str, int]]:
-    """The least of each length."""
-    for names, bound in LEAST.findall(domain):
+    """The lower bound of each length."""
+    for names, bound in LOWER_BOUNDS.findall(domain):
         yield from ((name, int(bound)) for name in names.split(", "))

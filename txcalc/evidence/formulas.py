@@ -21,9 +21,9 @@ from txcalc.planning.gradients import step_flops
 
 FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 LAST, ABSORBED = "last logits", "MLA absorbed"
-FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # of FLOPs, as a workload has them
-FORMED = ("flops", "flops with cache")
-WEIGHTS = ("params", "active")  # which no workload changes
+FORMS = {LAST: "last_logits", ABSORBED: "absorbed"}  # form of FLOPs → field of the workload
+FORMED = ("flops", "flops with cache")  # figures that have these forms
+WEIGHTS = ("params", "active")  # figures that no workload changes
 PROMPT, STEP = "a prompt", "a step after cached tokens"
 
 
@@ -36,7 +36,7 @@ class Figure(NamedTuple):
 
 
 def formed(figure: str, *forms: str) -> str:
-    """The name of a figure in a form, such as "flops, last logits"; the usual form is ""."""
+    """The name of a figure in a form, such as "flops, last logits"; the default form is ""."""
     return ", ".join(filter(None, (figure, *forms)))
 
 
@@ -117,7 +117,7 @@ class Formulas:
         )
 
     def values(self, quantity: str) -> dict[str, int | None]:
-        """The value of each leaf at the workload that was given; None where a division leaves a rest."""
+        """The value of each leaf at the given workload; None where a division leaves a remainder."""
         assert self.work is not None
         figure, step = FIGURES[quantity], self.work.decoding
         if (STEP if step else PROMPT) not in figure.passes and quantity not in WEIGHTS:
@@ -127,8 +127,7 @@ class Formulas:
 
 def agrees(model: Model, printed: Ledger, quantity: str, formulas: Sequence[Formulas]) -> bool:
     """Whether the ledger whose figures are printed is the sum of the formulas of the model's structures at its sizes:
-    each leaf of a layer as often as its kind of layer stands in the description. `formulas` are those of `pieces`, one
-    by one."""
+    each leaf of a layer times the number of layers of its kind. `formulas` are those of `pieces`, one by one."""
     expected: dict[str, int | None] = {}
     for path, number in _expected(model, quantity, formulas):
         if expected.setdefault(path, number) != number:
@@ -137,7 +136,7 @@ def agrees(model: Model, printed: Ledger, quantity: str, formulas: Sequence[Form
 
 
 def agrees_whole(printed: Ledger, quantity: str, formulas: Formulas) -> bool:
-    """The same of a whole model's own formulas."""
+    """Whether the ledger whose figures are printed is what a whole model's own formulas give."""
     return _figures(printed, quantity) == _nonzero(formulas.values(quantity))
 
 
@@ -153,7 +152,7 @@ def _nonzero(numbers: Table) -> Raw:
 
 
 def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iterator[tuple[str, int | None]]:
-    """The value of each leaf of a model, by its path; of several structures that have it the same."""
+    """The path and value of each leaf of a model, from every structure that has it."""
     weights = quantity in WEIGHTS
     leaves = iter([formula for formula in formulas if formula.unit.listed])
     for path, piece, copies in _listed(model):
@@ -163,8 +162,8 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
     for formula in formulas:
         unit = formula.unit
         for path, number in () if unit.listed else formula.values(quantity).items():
-            half, among, path_in_layer = path.partition("layers.")
-            if not among:
+            half, in_layer, path_in_layer = path.partition("layers.")
+            if not in_layer:
                 yield path, number
                 continue
             if unit.name == FRAME:  # the feed-forward in it is not the model's
@@ -178,7 +177,7 @@ def _expected(model: Model, quantity: str, formulas: Sequence[Formulas]) -> Iter
 
 
 def _listed(model: Model) -> Iterator[tuple[str, Table, int]]:
-    """The leaves that a description lists, each with its path and in how many layers it is."""
+    """The leaves that a description lists, each with its path and its number of layers."""
     for half, stack in model.description.stacks.items():
         above = f"{half}." if half else ""
         yield from ((f"{above}around.{piece['name']}", piece, 1) for piece in stack.around)

@@ -25,8 +25,7 @@ MEANING = {
     "modelled": "none of these",
 }
 
-
-# Who can be asked, of `txcalc.verification`: module, function, what it shows.
+# The oracles of `txcalc.verification`: module, function, what it checks.
 ORACLES = {
     "parameters": ("parameters", "rows", "every weight's path and shape"),
     "bytes": (
@@ -45,7 +44,7 @@ ORACLES = {
     "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
     "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
 }
-# And on a device, of prefill, decode and a training step.
+# Measurements on a device, of prefill, decode and a training step.
 MEASURES = {
     "peak": "peak memory, compared with that of fake tensors",
     "time": "of prefill and decode by kind of part, compared with the roofline's floor and the expected time",
@@ -88,8 +87,8 @@ MODELLED = Evidence("modelled", "")
 def all_known(
     model: Model, quantities: Mapping[str, str], printed: Ledger | None = None, with_scores: Ledger | None = None
 ) -> dict[str, Evidence]:
-    """How figures of a model are known, by names of the caller's: each is one of `theorems.FIGURES`, or any other
-    quantity that the ledger has. What has no oracle (other FLOPs, traffic) is modelled.
+    """How figures of a model are known. `quantities` maps names of the caller's to `theorems.FIGURES` or other
+    quantities of the ledger; those without an oracle (other FLOPs, traffic) are modelled.
 
     printed      the ledger whose figures are printed: evidence that they contradict is left out, as is evidence whose
                  domain does not contain its workload
@@ -109,7 +108,7 @@ def all_known(
     return evidence
 
 
-# Bytes, by the elements that they are of.
+# Figures in bytes, and the figures in elements that they are computed from.
 BYTES_OF = {
     "weights_bytes": "params", "training_state_bytes": "params", "cache_bytes": "cache", "saved_bytes": "saved",
     "saved_kept_bytes": "saved_kept",
@@ -120,17 +119,17 @@ def show_known(model: Model, printed: Ledger, with_scores: Ledger) -> dict[str, 
     """How each figure that `show` prints is known, by its key in JSON."""
     work = printed.work
     forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
-    usual = not forms and not work.decoding
+    plain = not forms and not work.decoding
     quantities = {
         "params": "params",
         "active": "active",
         "flops": theorems.formed("flops with cache" if work.decoding else "flops", *forms),
         "flops_masked": "" if forms else "masked flops",
         "flops_other": "",
-        "training": "training flops" if usual else "",
+        "training": "training flops" if plain else "",
         "cache": "cache",
-        "saved": theorems.FUSED if usual else "",
-        "saved_kept": theorems.KEPT if usual else "",
+        "saved": theorems.FUSED if plain else "",
+        "saved_kept": theorems.KEPT if plain else "",
     }
     known = all_known(model, quantities, printed, with_scores)
     return known | {name: known[elements].in_bytes for name, elements in BYTES_OF.items()}

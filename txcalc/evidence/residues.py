@@ -23,7 +23,7 @@ PRIME = 2**127 - 1
 
 
 class Residue(Recorded):
-    """A number as its residue and its value; None: no sizes were given, or a division leaves a rest at them."""
+    """A number as its residue and its value; None: no sizes were given, or a division leaves a remainder at them."""
 
     __slots__ = ("residue", "value")
 
@@ -35,13 +35,13 @@ class Residue(Recorded):
 
 
 class ResidueTape(Tape):
-    """Letters as residues, and the arithmetic on them. Conditions on sizes are the theorems' matter: none is kept."""
+    """Letters as residues, and the arithmetic on them. Conditions on sizes are kept in theorems, not here."""
 
     def __init__(self, values: Mapping[str, int | None]) -> None:
         self.letters = {letter: Residue(self, _letter(letter), number) for letter, number in values.items()}
 
     def step(self, op: str, left: Any, right: Any) -> Any:
-        """What a step gives: a number that it does not change, 0 of what is 0 whatever the sizes, or a residue."""
+        """The result of a step: an operand that it does not change, 0 where it is 0 at all sizes, or a residue."""
         whole = type(left) is int, type(right) is int
         a = left if whole[0] else left.residue if type(left) is Residue else None
         b = right if whole[1] else right.residue if type(right) is Residue else None
@@ -61,7 +61,7 @@ class ResidueTape(Tape):
         return Residue(self, _FIELD[op](a, b), None if x is None or y is None else _valued(op, x, y))
 
     def require(self, relation: str, a: object, b: object) -> None:
-        """A condition under which alone the results mean something."""
+        """Ignores a condition."""
 
 
 def residue(number: Any) -> int:

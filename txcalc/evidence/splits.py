@@ -1,8 +1,8 @@
 """Structures as sums of smaller ones, so that a model that only combines known parts in a new way inherits theirs.
 
 Embedding, layers and head of a model; the parts of a layer; a part and the norms around it; a leaf of a list, wherever
-it works; a structure with another activation, and this activation. `theorems.bearing` asks for their theorems, and that
-their figures are its own.
+it works; a structure with another activation, and this activation. `theorems.bearing` requires theorems of all of them,
+and that their figures add up.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ PLAIN_NORM = NormOptions.of({
     "qk_bias": False, "offset": False, "weighted": True, "residual_scale": False, "layer_scale": False, "without": [],
     "after": [], "joint": [], "residual": None, "scalar": False,
 })  # fmt: skip
-WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # what norms within a part are like
-ANOTHER = "another activation"  # what a key is written with, before it is one
+WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # options of the norms within a part
+ANOTHER = "another activation"  # stands in a key for the activation that is put in
 ANYWHERE = {"at": None, "keys": None, "shared": False}  # of a leaf that works at every position
 
 
@@ -76,7 +76,7 @@ Smaller = Iterator[tuple[str, StackSpec, int | None]]  # the name, the stack and
 
 
 def _apart(stack: StackSpec) -> Smaller:
-    """What is around the layers, if anything is, and each kind of these."""
+    """The frame around the layers, if there is one, and each kind of layer."""
     frame = framed(stack)
     if frame != bare(frame, "layer"):
         yield FRAME, frame, None
@@ -95,14 +95,14 @@ def _alone(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
     """One part of the only layer."""
     options, norm = layer.options(part), layer.norm
     norm = norm.replace(without=[part] if part in norm.without else [], after=[part] if part in norm.after else [])
-    places = (stack.positions, layer.positions) if options.ordered else (UNPLACED, UNPLACED)
-    lone = LayerSpec([part], norm, places[1], {options.section: options})
-    return stack.replace(positions=places[0], layer={"layer": lone}, norm=norm)
+    positions = (stack.positions, layer.positions) if options.ordered else (UNPLACED, UNPLACED)
+    lone = LayerSpec([part], norm, positions[1], {options.section: options})
+    return stack.replace(positions=positions[0], layer={"layer": lone}, norm=norm)
 
 
 def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
     """A part without the norms and scales around it, and each of those as a listed leaf; [] where nothing is around it,
-    or something that no list has. Norms within the part are plain, or as the layer's where that changes them."""
+    or something that cannot be listed. Norms within the part are plain, or as the layer's where that changes them."""
     (layer,) = stack.layer.values()
     (part,) = layer.parts
     options = layer.options(part)
@@ -125,7 +125,7 @@ def _unnormed(unit: Unit, stack: StackSpec) -> list[Component]:
 
 
 def _within(norm: NormOptions, keys: Sequence[str]) -> NormOptions:
-    """A plain norm, in these keys like another."""
+    """A plain norm with these keys of another."""
     return PLAIN_NORM.replace(**{key: getattr(norm, key) for key in keys})
 
 
@@ -139,7 +139,7 @@ def _cost(entry: Any) -> tuple[Any, Any]:
 
 
 def _listed(part: object) -> Table | None:
-    """A norm or a scale as a list has it."""
+    """A norm or a scale as a listed leaf; None for other parts."""
     groups, width = getattr(part, "groups", 1), getattr(part, "width", 1)
     for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
         norm = FORMS[form].make(bias, groups, width)
@@ -149,7 +149,7 @@ def _listed(part: object) -> Table | None:
 
 
 def _ends(stack: StackSpec) -> Smaller:
-    """What is before the layers of a frame, what is behind them, and what no token runs through."""
+    """The pieces of a frame: before the layers, after them, and parameters that no token uses."""
     embedding, norm, idle = stack.embedding, stack.norm, stack.idle
     inner = _within(norm, WITHIN)
     if stack.vocab_size is not None or stack.vision or stack.audio:
@@ -178,19 +178,19 @@ def candidates(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
     for active in sorted(_active(unit.content)):
         forms = [form for form in ACTIVATIONS if form not in (active, "none")]
         key_of = keys(_with(unit, active, ANOTHER), ANOTHER, forms)
-        if active != "none":  # a key may say nothing in the place of this one
+        if active != "none":  # a key may omit the activation "none"
             key_of["none"] = _instead(unit, active, "none")[0].key
         yield from (_instead(unit, active, form) for form, key in key_of.items() if key in known)
 
 
-def usual(unit: Unit) -> list[Unit]:
-    """The same with the first of all activations, if it has one other than this; else []."""
-    unusual = sorted(_active(unit.content) - {ACTIVATIONS[0]})
-    return _instead(unit, unusual[0], ACTIVATIONS[0]) if len(unusual) == 1 else []
+def with_first_activation(unit: Unit) -> list[Unit]:
+    """The structure with the first of `ACTIVATIONS`, and its own as a leaf, if it has one other activation; else []."""
+    others = sorted(_active(unit.content) - {ACTIVATIONS[0]})
+    return _instead(unit, others[0], ACTIVATIONS[0]) if len(others) == 1 else []
 
 
 def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
-    """The structure with another activation in the place of one, and this one as a leaf."""
+    """The structure with activation `other` in place of `active`, and `active` as a leaf."""
     activation = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
     return [_with(unit, active, other), activation]
 
@@ -204,8 +204,6 @@ def _active(value: object) -> set[str]:
 
 
 def _with(unit: Unit, active: str, other: str) -> Unit:
-    """A structure with another activation in the place of one."""
-
     def changed(key: str, value: object) -> object:
         return other if key in ("activation", "transform") and value == active else value
 
@@ -213,7 +211,7 @@ def _with(unit: Unit, active: str, other: str) -> Unit:
 
 
 def where(piece: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
-    """Batch, positions and keys of a listed leaf, for those of a text."""
+    """Batch, positions and keys of a listed leaf, for batch, tokens and encoder positions of a workload."""
     if piece["keys"] == "batch":
         batch, tokens, source = 1, batch, batch
     elif piece["keys"] is not None:

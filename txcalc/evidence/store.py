@@ -42,7 +42,7 @@ class Condition(NamedTuple):
 
 class QuantityEvidence(NamedTuple):
     """The evidence of one quantity beyond `PROVED`: the digest of its formulas, whether it is *proved* or *measured*,
-    where, and the conditions on sizes."""
+    its domain, and the conditions on sizes."""
 
     digest: str
     how: str
@@ -64,28 +64,28 @@ class Theorem(NamedTuple):
 
 
 def theorems_file() -> Path:
-    """Where theorems are kept that come with the package."""
+    """The theorems that come with the package."""
     return folder() / "theorems.json"
 
 
 def user_file() -> Path:
-    """Where the user's own are kept: `$XDG_DATA_HOME/txcalc/theorems.json`."""
+    """The user's own theorems: `$XDG_DATA_HOME/txcalc/theorems.json`."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "txcalc" / "theorems.json"
 
 
 class TheoremFiles(Mapping[str, Theorem]):
-    """Theorems of files by the key of their structure, each of the first file that has it. A model whose structures all
-    have their own asks for a few of many: each is looked up in the text. For one that has none many more are asked for:
-    all entries are read at the first that is lacking."""
+    """Theorems by the key of their structure, each from the first file that has it. A model whose structures all have
+    theorems needs a few of many: each is looked up in the text. After the first missing key many more are looked up, so
+    all entries are parsed."""
 
     def __init__(self, texts: Mapping[Path, str], notes: Sequence[str] = ()) -> None:
         self.texts, self.notes = texts, tuple(notes)
-        self.lacked = False
+        self.key_was_missing = False
 
     @cached_property
     def entries(self) -> dict[str, tuple[Path, Any]]:
-        """All of them, as they are written."""
+        """All entries as written, each with its file."""
         entries: dict[str, tuple[Path, Any]] = {}
         for path, text in self.texts.items():
             for key, entry in _parsed(path, partial(_entries, text)).items():
@@ -93,18 +93,18 @@ class TheoremFiles(Mapping[str, Theorem]):
         return entries
 
     def __getitem__(self, key: str) -> Theorem:
-        if self.lacked:
+        if self.key_was_missing:
             path, entry = self.entries[key]
         elif (looked_up := self._look_up(key)) is not None:
             path, entry = looked_up
         else:
-            self.lacked = True
+            self.key_was_missing = True
             raise KeyError(key)
         return _parsed(path, lambda: theorem_of(key, entry))
 
     def find(self, key: str) -> Theorem | None:
-        """The theorem of a key that most probably has none, without reading all entries."""
-        known = key in self.entries if self.lacked else self._look_up(key) is not None
+        """The theorem of a key that probably has none; a missing one does not parse all entries."""
+        known = key in self.entries if self.key_was_missing else self._look_up(key) is not None
         return self[key] if known else None
 
     def _look_up(self, key: str) -> tuple[Path, object] | None:
@@ -124,7 +124,7 @@ class TheoremFiles(Mapping[str, Theorem]):
 
 @cache
 def theorems() -> TheoremFiles:
-    """Those that come with the package, and the user's own: their file is checked as a whole."""
+    """The package's theorems and the user's own, whose file is checked as a whole."""
     texts, notes, personal = {theorems_file(): _text(theorems_file())}, [], user_file()
     try:
         text = _text(personal)
@@ -136,7 +136,7 @@ def theorems() -> TheoremFiles:
 
 
 def _text(path: Path) -> str:
-    """A file of theorems, which need not be there: then "". Errors: `InputError`."""
+    """The text of a file of theorems; "" where there is none. Errors: `InputError`."""
     if not path.exists():
         return ""
     files.regular(path)
@@ -147,13 +147,13 @@ def _text(path: Path) -> str:
 
 
 def read(path: Path) -> dict[str, Theorem]:
-    """The theorems of a file, which need not be there. Errors: `InputError` for one that holds something else."""
+    """The theorems of a file, none where it does not exist. Errors: `InputError` for one that holds something else."""
     text = _text(path)
     return _parsed(path, lambda: {key: theorem_of(key, entry) for key, entry in _entries(text).items()})
 
 
 def _parsed(path: Path, parse: Callable[[], T]) -> T:
-    """What is no theorem in a file is a fault of the file."""
+    """The result of `parse`. Errors: `InputError` where the file holds something other than theorems."""
     try:
         return parse()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -165,7 +165,7 @@ def _entries(text: str) -> Table:
     if not text:
         return {}
     content = json.loads(text)
-    if content["schema"] == EARLIER:  # with digests of other figures: nothing of it can be used
+    if content["schema"] == EARLIER:  # its digests are of other figures and cannot be used
         return {}
     if content["schema"] != SCHEMA:
         raise ValueError(f"its schema is {content['schema']!r}")
@@ -174,7 +174,7 @@ def _entries(text: str) -> Table:
 
 
 def theorem_of(key: str, entry: Table) -> Theorem:
-    """An entry as a theorem. Errors: `ValueError` and the like for what is none."""
+    """An entry as a theorem. Errors: `ValueError`, `KeyError` or `TypeError` for an invalid entry."""
     digests = {quantity: str(mark) for quantity, mark in entry["digests"].items()}
     extra = {quantity: _quantity_evidence(record) for quantity, record in entry.get("further", {}).items()}
     if unknown := {*digests, *extra} - FIGURES.keys():
@@ -201,12 +201,12 @@ def _conditions(entries: Any) -> tuple[Condition, ...]:
 
 
 def checksum(key: str, theorem: Theorem) -> str:
-    """What an entry's checksum must be: of all that it says, and of the structure that it says it of."""
+    """The checksum that an entry must have: of its content and its structure's key."""
     return fingerprint([key, _json(theorem)])
 
 
 def write(path: Path, by_key: Mapping[str, Theorem], versions: Mapping[str, str]) -> None:
-    """Keeps theorems, beside those that the file has. Errors: `InputError` for a file that holds something else."""
+    """Adds theorems to a file. Errors: `InputError` for a file that holds something else."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.locked(path):
         save(path, {**read(path), **by_key}, versions)

@@ -32,12 +32,12 @@ from txcalc.parts.positions import DisentangledPositions, PositionsOptions
 from txcalc.sources.assemble import assemble
 from txcalc.sources.spec import SECTIONS, real
 
-# The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
+# The tables of a stack whose sizes have letters of their own; other tables are the layers'.
 STACK = ("embedding", "head", "lora", "features", "vision", "audio")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 GROUPED = {"attention", "feed_forward"}
-# What every structure's key says of a table, also where its form has no such keys: as when all forms had them, so that
-# theorems stay.
+# Values that every structure's key includes for a table, also where its form has no such keys: earlier versions had
+# them in all forms, and stored theorems must keep their keys.
 NAMED: dict[str, Raw] = {
     "positions": {"theta": 10000.0, "buckets": 32, "distance": 128, "terms": ["c2p", "p2c"]},
     "head": {"transform_bias": True, "pool": "first"},
@@ -81,7 +81,7 @@ def hashed(text: str) -> str:
 
 
 def keys(unit: Unit, word: str, words: Iterable[str]) -> dict[str, str]:
-    """The keys of a structure with each of several words in the place of one: written once, not for each."""
+    """The keys of a structure with `word` replaced by each of `words`; its content is written out once for all."""
     text = json.dumps(_compact(unit.content), sort_keys=True)
     return {name: hashed(text.replace(f'"{word}"', f'"{name}"'))[:16] for name in words}
 
@@ -96,9 +96,8 @@ def _sha256() -> Any:
 
 
 class Unit(NamedTuple):
-    """A part of a model that has a theorem of its own: the description of a model that is nothing else, with `Size`s
-    for its sizes; and this model's value of each parameter. `piece` is the table of a leaf that a model lists by
-    itself."""
+    """A part of a model that has a theorem of its own: the description of that part alone, with `Size`s for its sizes;
+    and the model's value of each parameter. `piece` is the table of a listed leaf."""
 
     name: str
     description: Description
@@ -107,7 +106,7 @@ class Unit(NamedTuple):
 
     @property
     def content(self) -> Raw:
-        """All that it says, as plain tables."""
+        """The description and the piece as plain tables."""
         result: Raw = as_tables(self.description)
         if self.piece is not None:
             result[LEAF] = self.piece
@@ -115,7 +114,7 @@ class Unit(NamedTuple):
 
     @property
     def key(self) -> str:
-        """The name of its structure: what it has, and not what it lacks, so that a new option renames none."""
+        """The key of its structure. Options that are absent are left out, so that a new option changes no key."""
         return fingerprint(_compact(self.content))
 
     def over(self, values: Table) -> Any:
@@ -137,7 +136,7 @@ class Unit(NamedTuple):
 
     @property
     def listed(self) -> bool:
-        """Whether it is a leaf that a model lists by itself."""
+        """Whether it is a listed leaf."""
         return self.piece is not None
 
 
@@ -156,7 +155,7 @@ class _Parameters:
         return Size(((1, (name,)),))
 
     def remainder(self, letter: str, value: int) -> Size:
-        """What a size has more than another, even where it is."""
+        """The difference of a size from a smaller one, even by construction where it is even."""
         if value % 2 or value < 4:
             return self.parameter(letter, value)
         return _times(_fixed(2), self.parameter(f"{letter}/2", value // 2))
@@ -189,12 +188,12 @@ class _Parameters:
 
 @cache
 def _letters(section: str) -> dict[str, FreeSize]:
-    """The sizes of a table over which theorems hold; the others are part of the structure, as they are."""
+    """The sizes of a table over which theorems hold; the other sizes are part of the structure."""
     return {key: field.letter for key, field in SECTIONS[section].items() if field.letter}
 
 
 def _divisor(section: str, key: str, table: Options) -> int:
-    """What a size is divided by: halves that are turned, or groups of its own."""
+    """The divisor that a size must have: 2 for rotated halves, its number of groups."""
     if _letters(section)[key].even:
         return lcm(2, *((table.get("groups") or ()) if section in GROUPED else ()))
     if (section, key) == ("positions", "rows"):
@@ -210,7 +209,7 @@ def _divisor(section: str, key: str, table: Options) -> int:
 
 
 def _direct(stack: StackSpec) -> AttentionOptions | None:
-    """Attention whose heads together are as wide as the model, since nothing projects them."""
+    """Attention without o, whose heads together are as wide as the model."""
     return next((attention for attention in stack.attentions if attention.direct), None)
 
 
@@ -232,8 +231,8 @@ def units(model: Model) -> list[Unit]:
 
 
 def sized(model: Model) -> Unit:
-    """A whole model as a structure in which every size is a number: what is only known of the model itself is kept by
-    its key."""
+    """A whole model as a structure in which every size is a number; evidence for this model alone is stored under its
+    key."""
     stacks = {half: mapped(stack.replace(pattern=None), _plain) for half, stack in model.description.stacks.items()}
     return Unit(SIZED, Description.joined(model.description.kind, stacks), {})
 
@@ -247,8 +246,8 @@ def listed(model: Model) -> Iterator[Table]:
 
 
 def pieces(model: Model) -> list[Unit]:
-    """A model's frame and each kind of its layers, or the whole where these are not apart; and each of the leaves that
-    it lists by themselves: what is left without them may be nothing."""
+    """A model's frame and each kind of its layers, or the whole where these are not separable; and each listed leaf.
+    Structures without any other leaf are left out."""
     if leaves := [leaf(piece) for piece in listed(model)]:
         return [unit for unit in _parts(model) if any(True for _ in unit.over(unit.values).leaves())] + leaves
     return _parts(model)
@@ -267,7 +266,7 @@ def _parts(model: Model) -> list[Unit]:
 
 
 def called(name: str) -> str:
-    """A kind of layer as a structure is called."""
+    """The name of the structure of a kind of layer."""
     return "layer" if name == "layer" else f"layer {name}"
 
 
@@ -281,15 +280,15 @@ def _unlisted(stack: StackSpec) -> StackSpec:
 
 
 def leaf(piece: Table) -> Unit:
-    """A leaf with a letter for each of its sizes, and for those by which the list says where it works. How often it is
-    there, and how often it runs, is the list's: the ledger multiplies by it, as by the number of layers."""
+    """A leaf with a letter for each of its sizes, and for the numbers of `at` and `keys`. Its copies and runs belong to
+    the list: the ledger multiplies by them, as by the number of layers."""
     naming, (names, _, _, divided) = _Parameters(), FORMS[piece["form"]]
 
     def letter(name: str, value: int) -> Size:
         size = naming.parameter(f"{LEAF}.{name}", abs(value))
         return _times(_fixed(-1), size) if value < 0 else size
 
-    def places(name: str) -> Any:
+    def positions(name: str) -> Any:
         at = piece[name]
         return [letter(f"{name}.{i}", number) for i, number in enumerate(at)] if isinstance(at, list) else at
 
@@ -299,7 +298,7 @@ def leaf(piece: Table) -> Unit:
         for name, size in zip(names, piece["sizes"], strict=True)
     ]
     table = {name: piece[name] for name in ("form", "bias", "shared")} | {"groups": groups, "sizes": sizes}
-    table |= {name: places(name) for name in ("at", "keys")}
+    table |= {name: positions(name) for name in ("at", "keys")}
     return Unit(f"{LEAF} {piece['form']}", Description.joined(LEAF, {}), naming.values, table)
 
 
@@ -327,20 +326,20 @@ def _thin(stack: StackSpec) -> StackSpec:
 
 
 def _single(stack: StackSpec, layer: LayerSpec) -> StackSpec:
-    """A stack of one layer, without what is of all of them."""
-    places = unturned(stack.positions)
-    return stack.replace(layer={"layer": layer}, groups=[("layer", (0,))], n_layers=1, length=None, positions=places)
+    """A stack of one layer, without options that concern all layers."""
+    positions = unrotated(stack.positions)
+    return stack.replace(layer={"layer": layer}, groups=[("layer", (0,))], n_layers=1, length=None, positions=positions)
 
 
 def framed(stack: StackSpec) -> StackSpec:
-    """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
+    """The frame around one plain feed-forward instead of the layers, with their activation, which a head may read."""
     first = next(iter(stack.layer.values())).feed_forward
     plain = FeedForwardOptions.of({
         "activation": first.activation if first else "gelu", "bias": False, "d_ff": 7 * 64,
         "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
     })  # fmt: skip
     norm = stack.norm.replace(joint=[], after=[], without=[], parallel="no", place="pre")
-    layer = LayerSpec(["feed_forward"], norm, unturned(stack.positions), {"feed_forward": plain})
+    layer = LayerSpec(["feed_forward"], norm, unrotated(stack.positions), {"feed_forward": plain})
     return _single(stack, layer).replace(laurel=None, lora=None)
 
 
@@ -355,13 +354,13 @@ def bare(stack: StackSpec, name: str) -> StackSpec:
     )
 
 
-def unturned(places: PositionsOptions) -> PositionsOptions:
-    """Positions of what has no heads to turn."""
+def unrotated(places: PositionsOptions) -> PositionsOptions:
+    """The positions of layers without heads to rotate."""
     return places.replace(rotary_dims=None) if "rotary_dims" in places.declared else places
 
 
 def without(embedding: EmbeddingOptions) -> EmbeddingOptions:
-    """An embedding that does nothing."""
+    """An embedding without any operation."""
     nothing = dict.fromkeys(("types", "rank", "scale"))
     return embedding.replace(**nothing, tables=[], norm=False, early=False, shared=True, extra=0)
 
@@ -403,15 +402,15 @@ def _lettered_layer(layer: LayerSpec, naming: _Parameters) -> LayerSpec:
 def _sizes(
     section: str, table: Options, keys: Iterable[str], naming: _Parameters, layer: LayerSpec | None = None
 ) -> Raw:
-    """The `Size`s of a table, and what costs nothing as any number."""
+    """The `Size`s of a table, and one value for all numbers that cost nothing."""
     numbers = {key: value for key, value in table.values().items() if whole(value)}
     sizes: Raw = {key: naming.size(section, key, numbers[key], table) for key in keys if numbers.get(key, 0) > 0}
     if isinstance(table, AttentionOptions) and layer and "d_head" in sizes:
         places, width = layer.positions, numbers["d_head"]
-        turned = places.get("rotary_dims")
-        if whole(turned) and 2 <= turned < width:  # part of a head, so that there is a rest
-            base = naming.size("positions", "rotary_dims", turned, places)
-            sizes["d_head"] = _plus(base, naming.remainder("attention.d_head-rotary", width - turned))
+        rotated = places.get("rotary_dims")
+        if whole(rotated) and 2 <= rotated < width:  # part of a head, so that there is a rest
+            base = naming.size("positions", "rotary_dims", rotated, places)
+            sizes["d_head"] = _plus(base, naming.remainder("attention.d_head-rotary", width - rotated))
     if isinstance(table, DisentangledPositions) and 2 * table.distance == table.rows:
         sizes["distance"] = naming.parameter("positions.rows/2", numbers["distance"])  # a row for each on either side
     if section == "positions" and "side" in numbers:
@@ -425,7 +424,7 @@ def _sizes(
 
 
 def _plain(key: str, value: object) -> object:
-    """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
+    """A value with one number for all that are no sizes: a scale, a base of rotary angles, the ε of a norm."""
     if key in ANY:
         return ANY[key]
     if isinstance(value, dict):
@@ -445,13 +444,13 @@ def _compact(value: object, section: str = "") -> object:
         return str(value)
     if isinstance(value, dict):
         off: tuple[Any, ...] = (None, False, "none", "no", [], {})
-        there = ((key, item) for key, item in value.items() if item is not None and item is not False)
-        whole = (
-            (key, {**NAMED[key], **item} if key in NAMED and isinstance(item, dict) else item) for key, item in there
+        present = ((key, item) for key, item in value.items() if item is not None and item is not False)
+        named = (
+            (key, {**NAMED[key], **item} if key in NAMED and isinstance(item, dict) else item) for key, item in present
         )
         return {
             key: text
-            for key, item in whole
+            for key, item in named
             if (text := _compact(item, key)) not in off or (text == "none" and key in _choosing(section))
         }
     if isinstance(value, list | tuple):
@@ -461,7 +460,7 @@ def _compact(value: object, section: str = "") -> object:
 
 @cache
 def _choosing(section: str) -> list[str]:
-    """The keys of a table that are something else where they are absent than where they are "none"."""
+    """The keys of a table for which "none" differs from an absent value."""
     keys = SECTIONS.get(section, {}).items()
     return [key for key, field in keys if field.default is None and "none" in getattr(field.check, "choices", ())]
 
@@ -477,8 +476,8 @@ def _over(value: object, values: Table) -> Any:
 
 
 def probe(unit: Unit) -> dict[str, int]:
-    """Sizes at which modules are run: a prime of its own for each parameter, the least for a listed window, so that
-    what it cuts is longer than it."""
+    """Sizes at which modules are run: a prime of its own for each parameter, the smallest for a listed window, so that
+    sequences are longer than the window."""
     return _primes(unit, 11)
 
 
@@ -488,14 +487,14 @@ PROBES = ((11, (2, 7, 5)), (5003, (3, 17, 13)), (1_000_003, (19, 29, 23)))
 
 def probes(unit: Unit) -> Iterator[tuple[dict[str, int], tuple[int, int, int]]]:
     """Sizes at which formulas over different letters are compared, each with batch, tokens and encoder positions."""
-    return ((_primes(unit, least), lengths) for least, lengths in PROBES)
+    return ((_primes(unit, start), lengths) for start, lengths in PROBES)
 
 
-def _primes(unit: Unit, least: int) -> dict[str, int]:
+def _primes(unit: Unit, start: int) -> dict[str, int]:
     names = sorted(unit.values, key=lambda name: (name != f"{LEAF}.window", name))
-    return dict(zip(names, primes_from(least, len(names)), strict=True))
+    return dict(zip(names, primes_from(start, len(names)), strict=True))
 
 
 @cache
-def primes_from(least: int, number: int) -> tuple[int, ...]:
-    return tuple(islice((n for n in count(least) if all(n % d for d in range(2, isqrt(n) + 1))), number))
+def primes_from(start: int, number: int) -> tuple[int, ...]:
+    return tuple(islice((n for n in count(start) if all(n % d for d in range(2, isqrt(n) + 1))), number))

@@ -129,7 +129,7 @@ def by_structure(formulas: Sequence[Formulas], quantities: Collection[str]) -> d
     return known
 
 
-REFUSALS = (TypeError, ValueError, ArithmeticError)  # of a formula that takes no letters
+REFUSALS = (TypeError, ValueError, ArithmeticError)  # raised by a formula that cannot take letters
 
 
 def _digest(formula: Formulas, quantity: str) -> str | None:
@@ -147,7 +147,7 @@ def _holds(question: Callable[[], bool]) -> bool:
 
 
 def _direct_evidence(formula: Formulas, quantities: Container[str] = PROVED) -> tuple[dict[str, QuantityEvidence], str]:
-    """What its own theorem shows of these quantities, `PROVED` among them; or why it shows nothing."""
+    """What its own theorem shows for these quantities, which include `PROVED`; or why it shows nothing."""
     unit = formula.unit
     theorem = theorems().get(unit.key)
     if theorem is None:
@@ -183,13 +183,13 @@ def weakest(evidence: list[QuantityEvidence]) -> tuple[str, str]:
 
 
 def obstacle(unit: Unit) -> str:
-    """Why a structure at its sizes has no theorem to inherit; "" where it has."""
+    """Why a structure at its sizes inherits no theorem; "" where it does."""
     return _direct_evidence(Formulas(unit))[1]
 
 
 def bearing(unit: Unit) -> list[Unit]:
-    """The structures whose theorems say its parameters and FLOPs: itself, or smaller ones that it is the sum of; []
-    where one is lacking."""
+    """The structures whose theorems prove its parameters and FLOPs: itself, or smaller ones that it is the sum of; []
+    where one is missing."""
     if not obstacle(unit):
         return [unit]
     for structures in splits.candidates(unit, theorems()):
@@ -256,12 +256,12 @@ def _figures(unit: Unit, batch: int, tokens: int, source: int) -> dict[str, tupl
 
 
 def missing(unit: Unit) -> list[Unit]:
-    """The smallest structures that lack a theorem of those that it is the sum of."""
+    """Of the structures that it is the sum of, the smallest that lack a theorem."""
     if bearing(unit):
         return []
     pieces = splits.smaller(unit)
     if pieces and _adds_up(unit, [piece.unit.key for piece in pieces]):
         return [each for piece in pieces for each in missing(piece.unit)]
-    if (instead := splits.usual(unit)) and _same_formulas(unit, instead[0]):
+    if (instead := splits.with_first_activation(unit)) and _same_formulas(unit, instead[0]):
         return [each for each in instead if obstacle(each)]
     return [unit]

@@ -171,7 +171,7 @@ def _memory_rule(name: str, vendor: str) -> Mapping[str, Any]:
 
 
 def names() -> list[str]:
-    """Every accelerator there is a preset of, in alphabetical order, those a user's own too."""
+    """The names of all presets of accelerators, a user's own included, in alphabetical order."""
     return sorted(_files())
 
 
@@ -255,8 +255,8 @@ def parse(raw: Mapping[str, object], name: str, where: str) -> Accelerator:
 
 
 def _of_size(chip: Accelerator, size: int, sold: str, text: str) -> Accelerator:
-    """A card of the size that is sold, or a chip with `size` GiB of unified memory, else as the largest: some are sold
-    with fewer GPU cores and slower."""
+    """A card of the size that is sold, or a chip with `size` GiB of unified memory and all other figures of the largest
+    model, although some are sold with fewer GPU cores and slower memory."""
     if sold.rstrip("iGB") == str(size):
         return chip
     if not (chip.unified and 0 < size << 30 < chip.memory):
@@ -324,7 +324,7 @@ def _table(parameters: Curve | Link, source: str) -> dict[str, Any]:
 
 
 def multiplied(accelerator: Accelerator, dtype: str) -> str:
-    """The dtype that stands for one: of bf16 and fp16, which tensor cores multiply alike, the one that is known."""
+    """The dtype whose peak is used: bf16 and fp16, which tensor cores multiply alike, stand in for each other."""
     alike = {"bf16": "fp16", "fp16": "bf16"}.get(dtype, dtype)
     return alike if dtype not in accelerator.peaks and alike in accelerator.peaks else dtype
 
@@ -348,8 +348,8 @@ def _measured(accelerator: Accelerator) -> dict[str, str]:
 
 @cache
 def assumed(kernels: str = "") -> Efficiency:
-    """What is assumed where nothing was measured, each with its source: `presets/efficiency.toml`, and what the file of
-    a generation of kernels in `presets/efficiency/` says instead."""
+    """The efficiency assumed where nothing was measured, with its sources: `presets/efficiency.toml`, overridden by the
+    file of a generation of kernels in `presets/efficiency/`."""
     from txcalc.hardware.reader import Reader
     from txcalc.sources.presets import folder, read
 

@@ -26,7 +26,7 @@ from txcalc.units import DTYPE_BITS
 PEAKS = (*DTYPE_BITS, "fp6")
 SHARES = ("attention_prefill", "attention_decode", "memory", "link")
 SECONDS = ("launch_s", "collective_s", "host_s")
-# Which curve a single figure is of.
+# The curve that each single figure describes.
 OF = {
     "attention_prefill": "attention.prefill",
     "attention_decode": "attention.decode",
@@ -162,7 +162,7 @@ class Efficiency(Struct, frozen=True, dict=True):
 
     @cached_property
     def _nearest(self) -> dict[tuple[str, str, str], Curve]:
-        """What was asked for, by kind, class and engine."""
+        """The curves found so far, by kind, class and engine."""
         return {}
 
     def curve(self, kind: str, name: str, engine: str = "", layers: Mapping[str, int] | None = None) -> Curve:
@@ -237,14 +237,13 @@ class Efficiency(Struct, frozen=True, dict=True):
         return OF.get(figure, figure)
 
     def overlaid(self, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
-        """The same with single figures for all of their kind: a share of the peak for the curve of `matmul.DTYPE` and
-        for `attention_prefill`, of the bandwidth for `attention_decode` and (`memory`) everything else, of a `link`,
-        seconds of every launch, of every collective, and of the host. A curve that one of them is put in is the larger
-        of its memory and its compute, and an engine's own curves go."""
+        """A copy with single figures for all curves of their kind: a share of the peak for `matmul.DTYPE` and
+        `attention_prefill`, of the bandwidth for `attention_decode` and (`memory`) everything else, of a `link`,
+        seconds of every launch, of every collective, and of the host. A curve with such a figure takes the larger of
+        its memory and its compute time; engines' own curves are dropped."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
         varied = ("compute", "memory", "start_s", "depth_s")
         plain = {key: value for key, value in Curve._field_defaults.items() if key not in varied}
-        given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])
         for kinds, key, changes in (
@@ -271,15 +270,15 @@ class Efficiency(Struct, frozen=True, dict=True):
         return any(key.startswith(f"{engine}.") for key in self.curves)
 
     def without(self, engine: str) -> Efficiency:
-        """The same without an engine's own kernels."""
+        """A copy without an engine's own kernels."""
         keys = {key for key in self.curves if key.startswith(f"{engine}.")}
         curves = {key: curve for key, curve in self.curves.items() if key not in keys}
         return replace(self, curves=curves, cited={key: text for key, text in self.cited.items() if key not in keys})
 
     def with_kernels(self, engine: str, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
-        """The same with the kernels of one more engine, by single figures as `overlaid` takes them: products and
-        attention are its own; what a launch, the host and a stream of bytes take is the machine's, for all. What it
-        takes to narrow a product's inputs, and a softmax between narrow heads, is no part of the figures, and stays."""
+        """A copy with the kernels of one more engine, by single figures as `overlaid` takes them: products and
+        attention are its own; launches, the host and other memory traffic are the machine's, for all engines. The
+        figures do not include `quantise` and `score`, which stay as they are."""
         single = self.overlaid(flat, cited)
         names = [key for key in flat if key.startswith("matmul.")]
         names += [OF[key] for key in ("attention_prefill", "attention_decode") if key in flat]

@@ -23,11 +23,7 @@ NEEDED = (
     *("attention.prefill", "attention.decode", "attention.latent_prefill", "attention.latent_decode", "optimizer.bf16"),
     *("link.all_reduce", "link.all_to_all"),
 )
-
-
 _SHARE, _SECONDS = (1e-6, 1.0, "a share above 0 and at most 1"), (0.0, 0.999, "seconds from 0 to below 1")
-
-
 BOUNDS = {
     **dict.fromkeys(("compute", "memory", "share"), _SHARE),
     **dict.fromkeys(("start_s", "depth_s", "rank_s"), _SECONDS),
@@ -38,7 +34,7 @@ BOUNDS = {
 
 @cache
 def _shared() -> Mapping[str, Any]:
-    """Sources that several descriptions have."""
+    """The sources that several descriptions cite."""
     return read(folder() / "sources.toml")[0]
 
 

@@ -9,17 +9,7 @@ from txcalc.notation import named_by_groups, pair
 from txcalc.num import Num, exact_div, total
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.options import Table
-from txcalc.parts.part import (
-    NO_CACHE,
-    Cache,
-    Leaf,
-    MatMul,
-    Operation,
-    Traffic,
-    Weight,
-    Workload,
-    elementwise,
-)
+from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 from txcalc.parts.spans import Attended, Span
 
 

@@ -122,10 +122,7 @@ class NormOptions(Options, section="norm"):
     layer_scale: bool = key(flag, False, "LayerScale: a learned scale per channel of each branch's result")
     without: list[str] = key(parts_of, [], "parts without a norm", "of parts that a layer has, with norms of their own")
     after: list[str] = key(
-        parts_of,
-        [],
-        "parts with a norm after them too, where place = 'pre'",
-        "of parts that a layer has",
+        parts_of, [], "parts with a norm after them too, where place = 'pre'", "of parts that a layer has"
     )
     joint: list[str] = key(parts_of, [], "parallel parts whose sum is normed before it is added")
     residual: float | None = key(real, None, "multiplies the result of every branch (Granite, MiniCPM)")

@@ -233,12 +233,7 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
         self, d_model: Num, heads: Num, width: Num, *, bias: list[str], scale: float | None
     ) -> DisentangledAttention:
         biases = bias if self.shared else self.bias
-        form: Raw = {
-            "d_in": d_model,
-            "d_out": product((heads, width)),
-            "keeps": "no",
-            "borrowed": self.shared,
-        }
+        form: Raw = {"d_in": d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": self.shared}
         return DisentangledAttention(
             d_model=d_model,
             n_heads=heads,

@@ -140,8 +140,6 @@ class Receive(Hop):
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll | Send | Receive
-
-
 Named = tuple[tuple[str, Collective], ...]
 
 

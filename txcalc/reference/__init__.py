@@ -35,11 +35,7 @@ from txcalc.reference.run import CacheTensors, Mode, TensorOptions, mode, tracin
 
 
 def build(
-    model: Model,
-    *,
-    layers: int | None = None,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.float32,
+    model: Model, *, layers: int | None = None, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
 ) -> Stack | EncoderDecoder:
     """The module of a model; `layers` keeps only the first ones of each stack (see `truncate`).
 

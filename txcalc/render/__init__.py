@@ -11,13 +11,8 @@ if TYPE_CHECKING:
     from txcalc.questions.answers import Result
     from txcalc.render.report import Report
 
-# What writes a report, but as a table for a terminal (`render.lines`): a function of a module, loaded when it is used.
-FORMATS = {
-    "csv": "report:as_csv",
-    "markdown": "report:as_markdown",
-    "latex": "latex:as_latex",
-    "html": "html:as_html",
-}
+# The function that writes a report in each format but a terminal's table (`render.lines`); loaded on first use.
+FORMATS = {"csv": "report:as_csv", "markdown": "report:as_markdown", "latex": "latex:as_latex", "html": "html:as_html"}
 
 
 def written(report: Report, form: str) -> str:

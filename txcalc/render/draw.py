@@ -40,21 +40,21 @@ class Style(NamedTuple):
         return max(12, self.letters - 25)
 
 
-USUAL = Style()
+DEFAULT = Style()
 
 
 def style(size: str | float | None = None, font: float | None = None) -> Style:
     """A size such as `3.3`, `3.3x2.5` or `column`, and a font size. Errors: `InputError`."""
     sides: list[float] = []
     with suppress(ValueError):
-        text = COLUMN if size == "column" else USUAL.width if size is None else size
+        text = COLUMN if size == "column" else DEFAULT.width if size is None else size
         sides = [float(side) for side in str(text).split("x")]
     if len(sides) not in (1, 2) or not all(1 <= side <= 40 for side in sides):
         raise InputError("--size", [Fault("--size", size, "WIDTH or WIDTHxHEIGHT, from 1 to 40 inches, or column")])
     if font is not None and not 1 <= font <= 100:
         raise InputError("--font", [Fault("--font", font, "from 1 to 100 points")])
-    usual = USUAL.font if sides[0] >= 5 else 8.0
-    return Style(sides[0], sides[1] if len(sides) == 2 else None, usual if font is None else font)
+    default = DEFAULT.font if sides[0] >= 5 else 8.0
+    return Style(sides[0], sides[1] if len(sides) == 2 else None, default if font is None else font)
 
 
 # Shared by both libraries.
@@ -132,7 +132,7 @@ def check(place: str) -> None:
         raise InputError("--plot", [f"matplotlib does not start: {quote(str(error), 100)}"]) from None
 
 
-def as_file(picture: Picture, suffix: str, style: Style = USUAL) -> bytes:
+def as_file(picture: Picture, suffix: str, style: Style = DEFAULT) -> bytes:
     """The bytes of a .svg, .png, .pdf or .pgf: identical for identical numbers under one version of matplotlib."""
     import warnings
 
@@ -207,13 +207,13 @@ def _defaults(style: Style) -> Any:
     return matplotlib.rc_context({**plain, **ours})
 
 
-def figure(picture: Picture, style: Style = USUAL) -> Any:
+def figure(picture: Picture, style: Style = DEFAULT) -> Any:
     """A matplotlib `Figure` of a picture, with its panels stacked; more than three stand in two columns, unless a size
     is given. pyplot's state is not touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    columns = 2 if len(picture.panels) > 3 and style[:2] == USUAL[:2] else 1
+    columns = 2 if len(picture.panels) > 3 and style[:2] == DEFAULT[:2] else 1
     heights = [_height(panel, style) for panel in picture.panels]
     heights = [max(heights[i : i + columns]) for i in range(0, len(heights), columns)]
     header = [*folded(picture.title, style.letters), *folded(picture.convention, style.letters)]

@@ -106,8 +106,8 @@ Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, t
 def blocks(table: Table, width: int) -> list[Chosen]:
     """Splits the columns into blocks that fit the width: one if possible, otherwise as few as possible."""
     rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
-    wide = [row for row in rows[1:] if not _is_label(row)]  # what stands alone has all of its line
-    columns: list[Column] = list(zip(*(rows[:1] + (wide or rows[1:])), strict=True))
+    body = [row for row in rows[1:] if not _is_label(row)]  # a label has a line to itself
+    columns: list[Column] = list(zip(*(rows[:1] + (body or rows[1:])), strict=True))
     labels = list(range(table.keys))
     groups: list[list[int]] = []
     for i in range(table.keys, len(columns)):  # a column without a heading belongs to the one before it
@@ -146,22 +146,22 @@ def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) 
         narrow = sum(least) + GAP * (len(chosen) - 1) > width
         gap = 1 if narrow else GAP
         most = width - gap * (len(chosen) - 1)
-        while sum(widths) > most and (wide := [k for k in range(len(chosen)) if widths[k] > least[k]]):
-            widths[_cheapest(wide, columns, chosen, widths)] -= 1
+        while sum(widths) > most and (shrinkable := [k for k in range(len(chosen)) if widths[k] > least[k]]):
+            widths[_cheapest(shrinkable, columns, chosen, widths)] -= 1
         if sum(widths) <= most:
             return (chosen, widths, gap), True
-    while sum(widths) > most and (wide := [k for k in texts if widths[k] > LEAST]):
-        widths[max(wide, key=widths.__getitem__)] -= 1
+    while sum(widths) > most and (shrinkable := [k for k in texts if widths[k] > LEAST]):
+        widths[max(shrinkable, key=widths.__getitem__)] -= 1
     return (chosen, widths, gap), False
 
 
-def _cheapest(wide: list[int], columns: list[Column], chosen: list[int], widths: list[int]) -> int:
+def _cheapest(shrinkable: list[int], columns: list[Column], chosen: list[int], widths: list[int]) -> int:
     """The column to narrow by one: the one in which that wraps the fewest rows; among equals the wider."""
 
     def price(k: int) -> tuple[int, int]:
         return sum(_width((each,)) >= widths[k] for each in columns[chosen[k]][1:]), -widths[k]
 
-    return min(wide, key=price)
+    return min(shrinkable, key=price)
 
 
 def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iterator[Line]:

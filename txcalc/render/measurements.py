@@ -16,7 +16,7 @@ from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.units import iec
 
 NEAR = 1.1  # times the ledger's bytes
-WORTH = 0.01  # of a peak: what is less is not named beneath it
+WORTH = 0.01  # share of a peak; smaller terms are not named below it
 Items = Mapping[str, Item]
 
 
@@ -193,16 +193,12 @@ def _plain(step: Step) -> bool:
     return any(name.endswith("_math") for name in (step.ran or {}).get("attention", ()))
 
 
-def _decodes(item: Item, quantity: str) -> list[Figure]:
-    """The figures of whole decode steps."""
-    return [f for f in item.figures() if f.quantity == quantity and not f.part and f.load.startswith("decode")]
-
-
 def growth_table(items: Items) -> Table:
     """Memory that each further token of the past adds to a decode step."""
     rows: list[list[Any]] = []
     for name, item in items.items():
-        for before, now in pairwise(_decodes(item, "peak memory")):
+        peaks = [figure for figure in item.figures() if figure.quantity == "peak memory" and not figure.part]
+        for before, now in pairwise(figure for figure in peaks if figure.load.startswith("decode")):
             (batch, low), (other, high) = (_batch_and_past(figure.load) for figure in (before, now))
             if batch == other and low < high and now.floor is not None and before.floor is not None:
                 sizes = (now.floor - before.floor, now.measured - before.measured)

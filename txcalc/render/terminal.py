@@ -12,15 +12,9 @@ from txcalc.questions.pictures import Panel, Picture, PlotAxis
 from txcalc.render.draw import extent, folded, shortened, ticks, tracks
 
 HEIGHT = 16  # rows of a panel
-
-
 # Terminal names of the eight colours, in the palette's order.
 NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
-
-
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
-
-
 LAYERS = "█▓▒░#+=~:"  # of a stack
 
 

@@ -52,17 +52,17 @@ def _tables(rows: Iterable[VerifiedFigure], title: str = "") -> list[Table]:
 
 def _table(title: str, rows: Sequence[VerifiedFigure]) -> Table:
     """Sizes common to all rows are in the title, else in a column."""
-    places = {row.where for row in rows}
+    sizes = {row.where for row in rows}
     lines = [
         [_label(row), times(row.copies), cell(row.predicted), cell(row.measured), _difference(row), row.where]
         for row in rows
     ]
     headings = ("part", "×", "predicted", "measured", "difference", "sizes")
     texts = {2, 3} if any(not isinstance(row.predicted, int) for row in rows) else set()  # formulas may wrap
-    if len(places) > 1:
+    if len(sizes) > 1:
         return Table(title, headings, lines, left=frozenset({0, 5, *texts}))
-    (place,) = places
-    title = f"{title}, {f'for {place}' if place else 'by path and shape'}"
+    (common,) = sizes
+    title = f"{title}, {f'for {common}' if common else 'by path and shape'}"
     return Table(title, headings[:-1], [line[:-1] for line in lines], left=frozenset({0, *texts}))
 
 

@@ -118,7 +118,7 @@ class Follower:
         self.uneven = False
 
     def take(self, columns: Sequence[Any]) -> Any:
-        """Its values at the points of a block, int64; each combination of what it reads is reckoned once, exactly."""
+        """Its values at the points of a block, int64, computed exactly and once for each combination of sizes."""
         words, read = list(self._columns), [columns[i] for i in self._columns.values()]
         if not read:
             return np.full(len(columns[0]), self._at({}), dtype=np.int64)
@@ -201,7 +201,7 @@ class Sweep:
             yield self.at(columns)
 
     def at(self, axes: list[Any]) -> list[Any]:
-        """All columns of points, whose axes' are given."""
+        """All columns of points, from those of the axes."""
         columns = self._followed(axes)
         return [*columns, *self._split(columns)]
 
@@ -308,7 +308,7 @@ class Sweep:
         return weight, weight, cache_bits_of(self.work.get("kv_dtype", "bf16"))
 
     def _ledger(self, columns: list[Any], dtype: object) -> Ledger:
-        """The ledger of a block; a combination that cannot be is found by halving, and named."""
+        """The ledger of a block; an invalid combination of sizes is found by halving, and named."""
         changes, work = {}, dict(self.work)
         for name, (place, _), column in zip(self.names, self._kinds, columns, strict=True):
             value = int(column[0]) if (column == column[0]).all() else _fitting_column(column, dtype)

@@ -109,8 +109,7 @@ class MeasuredModel(Model, frozen=True):
 
     def _repr_html_(self) -> str:
         return html(
-            repr(self)[1:-1],
-            [{"part": path or "itself", "parameters": n} for path, n in self._own_params.items()],
+            repr(self)[1:-1], [{"part": path or "itself", "parameters": n} for path, n in self._own_params.items()]
         )
 
     def set(self, changes: Mapping[str, Num] | None = None, /, **sizes: object) -> Model:

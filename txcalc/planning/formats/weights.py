@@ -265,12 +265,7 @@ class Mixed(Format, frozen=True, dict=True):
 
     @classmethod
     def of(
-        cls,
-        name: str,
-        source: str,
-        entries: Iterable[Entry],
-        choose: Callable[[Entry, Numbers], Forms],
-        wide: int,
+        cls, name: str, source: str, entries: Iterable[Entry], choose: Callable[[Entry, Numbers], Forms], wide: int
     ) -> Format:
         """A model's weights with the formats that `choose` gives to the layers of every matrix: one for each of its
         layers, or one for all."""

@@ -367,12 +367,7 @@ def search_layouts(
 
 
 def resolve_recipe(
-    layout: Layout,
-    gpus: int | None,
-    batch: int | None,
-    tokens: int,
-    choices: Mapping[str, Any],
-    flag: str = "--gpu",
+    layout: Layout, gpus: int | None, batch: int | None, tokens: int, choices: Mapping[str, Any], flag: str = "--gpu"
 ) -> Recipe:
     """The recipe of a layout: `choices` are fields of it, `flag` is the option with the number of GPUs. Errors:
     `InputError` with every fault."""

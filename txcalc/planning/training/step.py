@@ -120,13 +120,7 @@ class StepTimer(Messages):
     experts one after the other. Errors: `InputError` as `memory`, and for an unknown link."""
 
     def __init__(
-        self,
-        model: Model,
-        recipe: Recipe,
-        machine: Machine,
-        pipeline: Pipeline | None = None,
-        *,
-        modules: bool = False,
+        self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None, *, modules: bool = False
     ) -> None:
         super().__init__(model, recipe, machine, pipeline or Pipeline(model, recipe))
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)

@@ -282,8 +282,8 @@ def test_kv_and_fit_take_what_is_measured(tiny: str) -> None:
     assert one["fits"] and one["best"] and one["known"]["how"] == "measured" and one["tokens_per_s"] is None
     assert (
         gguf["refused"]
-        and "with what scales, is not measured" in narrow["refused"]
-        and {row["refused"] for row in two} == {"what is measured is on one GPU"}
+        and "the matrices and scales that" in narrow["refused"]
+        and {row["refused"] for row in two} == {"--via transformers measures one GPU"}
     )
     assert "measured on GPT2LMHeadModel" in Command("fit")(*asked[:3], "--via", "transformers").stdout
     for argv, why in (

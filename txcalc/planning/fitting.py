@@ -18,7 +18,7 @@ from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engi
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import is_personal, served_by
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import OffloadRequest, divides
+from txcalc.planning.serving.offload import OffloadRequest, is_single_decoder
 from txcalc.planning.serving.rank_memory import RankBytes
 
 
@@ -226,7 +226,7 @@ class ModelFits:
 
     def __init__(self, model: Model, asked: FitRequest) -> None:
         self.model, self.asked, self.sharding = model, asked, Sharding(model)
-        self.host = asked.host if asked.host and divides(model) else None
+        self.host = asked.host if asked.host and is_single_decoder(model) else None
         self.known: dict[str, FormatFits | InputError] = {}
 
     def within(self, name: str) -> FormatFits:

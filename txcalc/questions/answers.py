@@ -277,9 +277,9 @@ CHANNELS = ("feed_forward", "experts", "channel_mix")
 
 def architecture(model: Model) -> str:
     """Norms and their placement, activations, positions and F/D in one line, each variant once."""
-    ways: list[dict[str, None]] = [{}, {}, {}, {}]
-    norms, activations, places, ratios = ways
-    pieces = False
+    variants: list[dict[str, None]] = [{}, {}, {}, {}]
+    norms, activations, positions, ratios = variants
+    has_listed_leaves = False  # some may be positions
     for stack in model.stacks:
         for layer in stack.layer.values():
             norm, form = layer.norm, layer.positions.form
@@ -288,23 +288,23 @@ def architecture(model: Model) -> str:
                 place = f"parallel blocks, {PARALLEL[str(norm.parallel)] if norm.place == 'pre' else place}"
             bare = set(layer.parts) <= set(norm.without) and not norm.after
             added = "" if norm.residual is None else f", branches × {norm.residual}"
-            listed_forms = [leaf["form"] for leaf in layer.leaves if leaf["kind"] == "norm"]
-            piece_norms = [LISTED[leaf_form] for leaf_form in listed_forms if leaf_form in LISTED]
-            layer_norms = piece_norms or ["no norms"] if bare else [f"{NORMS.get(norm.form, norm.form)}, {place}"]
+            leaf_forms = [leaf["form"] for leaf in layer.leaves if leaf["kind"] == "norm"]
+            listed = [LISTED[leaf_form] for leaf_form in leaf_forms if leaf_form in LISTED]
+            layer_norms = listed or ["no norms"] if bare else [f"{NORMS.get(norm.form, norm.form)}, {place}"]
             norms |= dict.fromkeys(name + added for name in layer_norms)
             if form == "none" and (layer.leaves or stack.around):
-                pieces = True  # some may be positions
+                has_listed_leaves = True
             elif form in ADDED or any(layer.options(part).ordered for part in layer.parts):
-                places["no positions" if form == "none" else f"{form} positions"] = None
+                positions["no positions" if form == "none" else f"{form} positions"] = None
             for channel in (layer.tables[name] for name in CHANNELS if name in layer.tables):
                 if activation := channel.get("activation"):
                     activations[activation + (", gated" if channel.get("gated") else "")] = None
                 ratios[f"F/D = {float(Fraction(channel.get('d_ff'), stack.d_model)):.4g}"] = None
-    if not (places or pieces):
-        places["no positions"] = None
+    if not (positions or has_listed_leaves):
+        positions["no positions"] = None
     for form in [form for form in LISTED.values() if any(other.startswith(f"{form},") for other in norms)]:
         norms.pop(form, None)
-    return "; ".join(" or ".join(way) for way in ways if way)
+    return "; ".join(map(" or ".join, filter(None, variants)))
 
 
 class WorkloadInfo(Answer, kw_only=True):

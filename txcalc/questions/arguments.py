@@ -226,7 +226,7 @@ def one_size(**values: object) -> None:
         raise InputError("workload", faults)
 
 
-def listed(sources: Sequence[object]) -> tuple[Any, ...]:
+def source_list(sources: Sequence[object]) -> tuple[Any, ...]:
     """Sources that were given one by one, or as one list."""
     if len(sources) == 1 and isinstance(sources[0], list | tuple):
         return tuple(sources[0])

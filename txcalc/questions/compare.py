@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 from msgspec.structs import replace
 
@@ -21,7 +21,7 @@ from txcalc.planning.matching import MatchedModel, Near, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
-from txcalc.questions.arguments import listed, optional_lengths
+from txcalc.questions.arguments import optional_lengths, source_list
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.phrases import must_change, parse_variant
 from txcalc.questions.pictures import (
@@ -178,7 +178,7 @@ def compare(
     if (match is None) != (by is None):
         pair = "what is equal, and the size that makes it so (--match params --by F)"
         raise InputError("options", [f"--match and --by go together: {pair}"])
-    model_sources = listed(sources)
+    model_sources = source_list(sources)
     number = len(model_sources) + len(variants)
     if not (2 <= number <= MAX_MODELS and model_sources):
         raise InputError("compare", [f"{number} given, expected 2 to {MAX_MODELS} models, or variants of one by --set"])
@@ -205,24 +205,14 @@ def compare(
         models=tuple(map(ModelInfo.of, models)),
         convention=convention,
         workload=CompareWorkload(1, 0, tuple(contexts)),
-        rows=tuple(compared_quantity(row) for row in quantities(models, contexts, convention)),
+        rows=tuple(quantities(models, contexts, convention)),
         match=budget,
         notes=tuple(notes(models, contexts)),
         draw=lambda: picture(models, contexts, convention),
     )
 
 
-class QuantityValues(NamedTuple):
-    """One quantity of all models, None where a model lacks it, `NEVER` for a length there is not; of a part, the whole.
-    A mean per token is a fraction."""
-
-    quantity: str
-    tokens: int | None
-    values: Sequence[Any]
-    whole: Sequence[Any] | None = None
-
-
-NEVER = "never"
+NEVER = "never"  # the value of a length that does not exist
 Ledgers = Sequence[Ledger | None]  # one per model; None where the length does not apply
 
 
@@ -263,7 +253,9 @@ def default_contexts(models: Sequence[Model]) -> list[int]:
     return sorted({*(length for length in USUAL_CONTEXTS if length <= longest), *([min(known)] if known else [])})
 
 
-def quantities(models: Sequence[Model], contexts: Sequence[int], convention: CompareConvention) -> list[QuantityValues]:
+def quantities(
+    models: Sequence[Model], contexts: Sequence[int], convention: CompareConvention
+) -> list[ComparedQuantity]:
     """Every quantity, in the order in which it is shown; what no model has is left out."""
     flops = convention.flops
     single = [convention.ledger(model) for model in models]
@@ -273,9 +265,9 @@ def quantities(models: Sequence[Model], contexts: Sequence[int], convention: Com
         reached = [convention.ledger(model, tokens) if model.reaches(tokens) else None for model in models]
         prefills.append((tokens, reached))
     rows = [
-        QuantityValues("params", None, [ledger.total("params") for ledger in single]),
-        QuantityValues("active", None, [ledger.total("active") for ledger in single]),
-        QuantityValues("weights_bytes", None, [weights_bytes(ledger) for ledger in single]),
+        compared("params", None, [ledger.total("params") for ledger in single]),
+        compared("active", None, [ledger.total("active") for ledger in single]),
+        compared("weights_bytes", None, [weights_bytes(ledger) for ledger in single]),
     ]
     rows += [flops_per_token("flops_per_token", flops, *prefill) for prefill in prefills]
     if any(model.has_windows for model in models):  # by the other convention too
@@ -283,7 +275,7 @@ def quantities(models: Sequence[Model], contexts: Sequence[int], convention: Com
         rows += [flops_per_token(f"flops_per_token_{way}", other, *prefill) for prefill in prefills]
     rows += [attention_core(flops, *prefill) for prefill in prefills]
     rows += [
-        QuantityValues("cache_bytes", tokens, [(ledger and cache_bytes(ledger)) or None for ledger in at])
+        compared("cache_bytes", tokens, [(ledger and cache_bytes(ledger)) or None for ledger in at])
         for tokens, at in prefills
     ]
     longest = [
@@ -300,24 +292,24 @@ def quantities(models: Sequence[Model], contexts: Sequence[int], convention: Com
         sizes = [
             None if n is None else ceil_div(n * ledger.bits[2], 8) for n, ledger in zip(elements, single, strict=True)
         ]
-        rows.append(QuantityValues(f"cache_{term}_bytes", None, sizes))
+        rows.append(compared(f"cache_{term}_bytes", None, sizes))
     rows += crossover_lengths(models, convention)
-    return [row for row in rows if any(value is not None for value in row.values)]
+    return [row for row in rows if row.never or any(value is not None for value in row.values)]
 
 
-def flops_per_token(name: str, quantity: str, tokens: int | None, at: Ledgers) -> QuantityValues:
+def flops_per_token(name: str, quantity: str, tokens: int | None, at: Ledgers) -> ComparedQuantity:
     """FLOPs per token, averaged over the prefill."""
     values = [ledger and Fraction(ledger.total(quantity), ledger.work.tokens) for ledger in at]
-    return QuantityValues(name, tokens, values)
+    return compared(name, tokens, values)
 
 
-def attention_core(quantity: str, tokens: int | None, at: Ledgers) -> QuantityValues:
+def attention_core(quantity: str, tokens: int | None, at: Ledgers) -> ComparedQuantity:
     """FLOPs of scores and values, of those of the whole prefill."""
     core = [ledger and ledger.by_kind(quantity).get("attention_core") for ledger in at]
-    return QuantityValues("attention_core_flops", tokens, core, [ledger and ledger.total(quantity) for ledger in at])
+    return compared("attention_core_flops", tokens, core, [ledger and ledger.total(quantity) for ledger in at])
 
 
-def crossover_lengths(models: Sequence[Model], convention: CompareConvention) -> list[QuantityValues]:
+def crossover_lengths(models: Sequence[Model], convention: CompareConvention) -> list[ComparedQuantity]:
     """Where the attention core exceeds the feed-forward, and all linear layers; None of a model whose cost is no
     polynomial of the length."""
     by_rule: list[dict[CrossoverRule, RuleCrossover]] = []
@@ -331,21 +323,24 @@ def crossover_lengths(models: Sequence[Model], convention: CompareConvention) ->
     for rule in MAIN_RULES:
         lengths = [each.get(rule) for each in by_rule]
         values = [None if each is None or each.one_sided else each.tokens or NEVER for each in lengths]
-        rows.append(QuantityValues(f"crossover: {rule.name}", None, values))
+        rows.append(compared(f"crossover: {rule.name}", None, values))
     return rows
 
 
-def compared_quantity(row: QuantityValues) -> ComparedQuantity:
-    """A row of the answer; a fractional mean is a float, with its total under `flops`."""
-    never = tuple(value == NEVER for value in row.values)
-    mean = row.quantity.startswith("flops_per_token") and row.tokens is not None
+def compared(
+    quantity: str, tokens: int | None, values: Sequence[Any], whole: Sequence[Any] | None = None
+) -> ComparedQuantity:
+    """A row of values: numbers, None where a model lacks the quantity, or `NEVER`; `whole`: of a part. A mean per token
+    is a fraction; `flops`: its total."""
+    never = tuple(value == NEVER for value in values)
+    mean = quantity.startswith("flops_per_token") and tokens is not None
     return ComparedQuantity(
-        quantity=row.quantity,
-        tokens=row.tokens,
-        values=tuple(None if value == NEVER else plain(value) for value in row.values),
-        flops=tuple(value and int(value * row.tokens) for value in row.values) if mean else None,
-        of=tuple(row.whole) if row.whole else None,
-        ratios=None if row.whole else tuple(ratio(row.values[0], value) for value in row.values),
+        quantity=quantity,
+        tokens=tokens,
+        values=tuple(None if value == NEVER else plain(value) for value in values),
+        flops=tuple(value and int(value * tokens) for value in values) if mean else None,
+        of=tuple(whole) if whole else None,
+        ratios=None if whole else tuple(ratio(values[0], value) for value in values),
         never=never if any(never) else None,
     )
 

@@ -19,7 +19,7 @@ from txcalc.planning.crossover import (
 )
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, ModelInfo, Result
-from txcalc.questions.arguments import length, listed, maybe
+from txcalc.questions.arguments import length, maybe, source_list
 from txcalc.questions.pictures import MAX_MODELS, Mark, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
 
@@ -110,7 +110,7 @@ def crossover(
     >>> txcalc.crossover("llama-3.1-8b", formulas=False).rows[0].tokens
     21504
     """
-    model_sources = listed(sources)
+    model_sources = source_list(sources)
     if not model_sources:
         raise InputError("crossover", ["expected one or more models"])
     encoder_tokens = maybe(source_tokens, "--source-tokens", length)

@@ -32,7 +32,7 @@ from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, most_users, serve
 from txcalc.questions import deployment, options as o, phrases
 from txcalc.questions.answers import Answer, ModelInfo, Result
-from txcalc.questions.arguments import bandwidth, checked, length, listed, maybe, models, split_commas
+from txcalc.questions.arguments import bandwidth, checked, length, maybe, models, source_list, split_commas
 from txcalc.questions.deployment import (
     AcceleratorInfo,
     ApiComparison,
@@ -440,7 +440,7 @@ def deploy(
     answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
     proposed, drafter = phrases.parse_draft(speculation.draft)
     draft = drafter if drafter is None or drafter == phrases.OWN else _draft(models([drafter], text_only)[0])
-    loaded = models(listed([sources]), text_only)
+    loaded = models(source_list([sources]), text_only)
     if draft == phrases.OWN and loaded and not any(model.predictor for model in loaded):
         raise _no_predictor(loaded[0])
     rate, times = phrases.parse_arrivals(load.rate, load.arrivals, load.burstiness)
@@ -485,7 +485,7 @@ def deploy(
     if api_price is not None and any(each is None for _, _, each in kinds):
         raise InputError("options", ["--api needs a price per GPU-hour (--price 2.5, or --gpu h100:8@2.5)"])
     network, link = maybe(layout.network, "--network", bandwidth), maybe(layout.link, "--link", bandwidth)
-    one_host = not scenario.fixed  # nobody joins Macs to hold a model, unless a number or a layout is given
+    one_host = not scenario.fixed  # several Macs hold a model only if their number or a layout is given
     placed = [
         (kind.placed(layout.node, network, link), number or (1 if kind.unified and one_host else None), each)
         for kind, number, each in kinds
@@ -513,7 +513,7 @@ def deploy(
             errors[str(error)] = error
     if all(isinstance(each, Refusal) for each in deployments):
         raise InputError("deploy", errors) if len(errors) > 1 else next(iter(errors.values()))
-    # The type says one deployment: of several only `deployments` is there.
+    # The declared type is that of one deployment; several have only `deployments`.
     compared = _compared(deployments)
     return cast(Deploy, DeployComparison(deployments=compared, draw=_picture("comparison_picture", compared)))
 

@@ -1,5 +1,4 @@
-"""The pictures of `deploy`: memory, latency, the load over GPUs, the Pareto front, and a roofline; and several
-deployments on common axes."""
+"""The pictures of `deploy`: memory, latency, load over GPUs, Pareto front and roofline; and of several deployments."""
 
 from __future__ import annotations
 
@@ -24,12 +23,12 @@ from txcalc.questions.deployment import limit_checks
 from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.units import iec, seconds, short, si_bytes
 
-TIMES = 16  # as many GPUs as the fewest that fit, at most
+TIMES = 16  # GPUs of the plot, at most, over the fewest that fit
 
 
 def picture(plan: Plan, serving: Serving | None = None) -> Picture:
-    """Memory of the fullest GPU against the context, stacked, with its capacity; and for a timed plan latency against
-    batch and number of GPUs, the Pareto front, and a roofline with the operations."""
+    """Memory of the fullest GPU over the context, stacked, with its capacity; for a timed plan also latency over batch
+    and number of GPUs, the Pareto front, and a roofline with the operations."""
     panels = [_memory(plan)]
     if serving and serving.chosen.tpot:
         panels.append(_latency(serving))

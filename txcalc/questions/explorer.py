@@ -55,9 +55,8 @@ class PagePart(Struct, frozen=True):
 
 
 class Domain(NamedTuple):
-    """A theorem that holds for one part of a model (its frame, a kind of layer) at some of its sizes: those at which
-    `program`'s conditions hold. `extra_theorems`: further quantities that are known so too, how, and at which sizes of
-    these."""
+    """A theorem on one part of a model (its frame, a kind of layer), for sizes at which `program`'s conditions hold.
+    `extra_theorems`: further quantities, how each is known, and the sizes."""
 
     part: str
     key: str
@@ -67,8 +66,8 @@ class Domain(NamedTuple):
 
 
 class Explorer(Struct, frozen=True):
-    """A model's programs, all over `letters`: `totals`, `leaves` (figures of `parts`), what it refuses (the totals'
-    conditions), the value of each slider that `follows`, and the theorems, or why there are none."""
+    """A model's programs over the letters of its sliders: `totals` (with the conditions of valid sizes), `leaves`
+    (figures of `parts`), the value of each slider that `follows`; and the theorems, or why there are none."""
 
     model: Model
     sliders: tuple[Slider, ...]
@@ -82,11 +81,10 @@ class Explorer(Struct, frozen=True):
 
     @property
     def letters(self) -> tuple[str, ...]:
-        """Of the sliders, in their order."""
         return tuple(slider.letter for slider in self.sliders)
 
     def values(self, changes: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Every letter's number, where some are changed."""
+        """The number of every letter, with changes of some."""
         numbers = {s.letter: s.value for s in self.sliders} | dict(changes or {})
         known = {letter: value for letter, value in numbers.items() if value is not None}
         for letter in numbers.keys() - known.keys():
@@ -94,7 +92,7 @@ class Explorer(Struct, frozen=True):
         return known
 
     def changes(self, values: Mapping[str, int]) -> Raw:
-        """What `load` takes to make the same model of these letters: keys of its description and their values."""
+        """The changes with which `load` gives the model of these letters: keys of its description with values."""
         result: Raw = {}
         counts: dict[str, dict[str, int]] = {}
         for slider in self.sliders:
@@ -115,7 +113,7 @@ class Explorer(Struct, frozen=True):
 
 
 def explore(model: Model) -> Explorer:
-    """The explorer of a model. Sizes that decide on structure are `fixed`, and said."""
+    """The explorer of a model. Sizes that decide its structure are `fixed`."""
     candidates = list(_sliders(model))
     movable, fixed = [], []
     for slider in candidates:
@@ -129,17 +127,18 @@ def explore(model: Model) -> Explorer:
     ledger = over.ledger(**lengths)
     totals = dict(_totals(over, ledger))
     leaves = {f"{q} {i}": getattr(entry, q) for i, entry in enumerate(ledger) for q in ("params", "flops", "cache")}
-    met = tuple(condition for condition in tape.conditions if _varies(condition))
-    moved = _used([*totals.values(), *leaves.values(), *(n for c in met for n in (c.a, c.b))])
-    sliders = [s for s in (*_work(model), *movable) if s.letter in moved]
-    fixed += [s.letter for s in movable if s.letter not in moved and s.value is not None]
+    conditions = tuple(condition for condition in tape.conditions if _varies(condition))
+    numbers = [*totals.values(), *leaves.values(), *(n for c in conditions for n in (c.a, c.b))]
+    used = {str(step.left) for step in steps(numbers) if step.op == "letter"}
+    sliders = [s for s in (*_work(model), *movable) if s.letter in used]
+    fixed += [s.letter for s in movable if s.letter not in used and s.value is not None]
     letters = tuple(s.letter for s in sliders)
     domains, unproved = _domains(model, over, sliders, letters)
     return Explorer(
         model,
         tuple(sliders),
         tuple(fixed),
-        Program(letters, totals, met),
+        Program(letters, totals, conditions),
         Program(letters, leaves),
         tuple(_part(entry) for entry in ledger),
         {letter: Program(letters, {letter: rule}) for letter, rule in _followed(model, sliders).items()},
@@ -188,7 +187,7 @@ def _part(entry: Entry) -> PagePart:
 
 
 def _sliders(model: Model) -> Iterator[Slider]:
-    """A slider for every size of the description that the table of letters has."""
+    """A slider for every size of the description that has a letter."""
     raw = model.raw
     for symbol in TABLE:
         section, _, key = symbol.key.rpartition(".")
@@ -216,7 +215,7 @@ def _sliders(model: Model) -> Iterator[Slider]:
 def _layers(model: Model, symbol: Symbol, places: Sequence[tuple[str, str, int]]) -> Iterator[Slider]:
     """How many layers; of several kinds, how many of each."""
     stacks = model.description.stacks
-    # Layers that read another kind's keys, or run with another kind's weights, cannot be as many as one likes.
+    # The number of layers that read another kind's keys, or share another kind's weights, is fixed.
     shared = any(attention.kv_from is not None for stack in stacks.values() for attention in stack.attentions)
     shared = shared or any("shared" in layer.tables for layer in model.description.layers)
     if any(len(stack.groups) > 1 for stack in stacks.values()):
@@ -236,7 +235,7 @@ def _plain(name: str) -> str:
 
 
 def _homes(raw: Table) -> Iterator[tuple[str, Table]]:
-    """Every table of a description that may set a key, and what its paths begin with."""
+    """Every table of a description that may set a key, with the prefix of its paths."""
     for half in ("", "encoder.", "decoder."):
         table = raw.get(half[:-1]) if half else raw
         if isinstance(table, Mapping):
@@ -251,7 +250,7 @@ def _at(table: Table, section: str, key: str) -> object:
 
 
 def _resolved(model: Model, section: str, key: str) -> list[Any]:
-    """The different values that a key has where nobody set it."""
+    """The different values that a key has by default."""
     values = {}
     for layer in model.description.layers:
         table = getattr(layer, section) if section in ("norm", "positions") else layer.tables.get(section)
@@ -279,7 +278,7 @@ def _recorded(model: Model, sliders: Sequence[Slider], work: Sequence[Slider] = 
 
 
 def _followed(model: Model, sliders: Sequence[Slider]) -> Raw:
-    """What the sliders without a value are, by the others."""
+    """The sliders without a value, as functions of the others."""
     set_ = [slider for slider in sliders if slider.value is not None]
     tape, over = _recorded(model, [s for s in set_ if s.keys], [s for s in set_ if not s.keys])
     result = {}
@@ -296,37 +295,32 @@ def _varies(condition: Guard) -> bool:
     return isinstance(condition.a, Recorded) or isinstance(condition.b, Recorded)
 
 
-def _used(numbers: Sequence[object]) -> set[str]:
-    """The letters that numbers depend on."""
-    return {str(step.left) for step in steps(numbers) if step.op == "letter"}
-
-
 # Theorems.
 
 
 def _domains(
     model: Model, over: Model, sliders: Sequence[Slider], letters: tuple[str, ...]
 ) -> tuple[list[Domain], str]:
-    """The theorems that the model inherits, each with the sizes for which it does; or why it does not."""
+    """The theorems that the model inherits, each with its sizes; or why it inherits none."""
     domains: dict[tuple[str, str], Domain] = {}
     base, traced = structures.pieces(model), structures.pieces(over)
     for unit in base:
         if why := theorems.obstacle(unit):
-            borne = theorems.bearing(unit) and "proved by its parts, which are not followed here"
-            return [], f"{unit.name}: {borne or why}"
+            by_parts = theorems.bearing(unit) and "proved by its parts, which are not followed here"
+            return [], f"{unit.name}: {by_parts or why}"
     for other in (model, *_neighbours(model, sliders)):
         for unit, piece in zip(structures.pieces(other), traced, strict=True):
             if (unit.name, unit.key) not in domains and not theorems.obstacle(unit):
                 theorem = theorems.theorems()[unit.key]
                 values, form = _matched(unit, piece)
                 form += [Guard("<=", 2, value) for value in values.values()]
-                met = Program(letters, {}, _asked([*form, *_conditions(theorem.conditions, values)]))
+                met = Program(letters, {}, _varying([*form, *_conditions(theorem.conditions, values)]))
                 now = {
                     quantity: theorems.digest(unit, quantity)
                     for quantity in ("params", "active", *theorem.extra_quantities)
                 }
                 extra_theorems = {
-                    quantity: (extra.how, Program(letters, {}, _asked(_conditions(extra.conditions, values))))
+                    quantity: (extra.how, Program(letters, {}, _varying(_conditions(extra.conditions, values))))
                     for quantity, extra in theorem.extra_quantities.items()
                     if extra.digest == now[quantity] and (extra.how == "measured" or everywhere(extra.where))
                 }
@@ -337,7 +331,7 @@ def _domains(
     return sorted(domains.values(), key=lambda domain: order.index(domain.part)), ""
 
 
-# Sizes at which a structure is another: every head its own keys or all one, every expert chosen or one.
+# Sizes at which a model has another structure: MHA, GQA or MQA; one expert chosen, several or all.
 NEIGHBOURS: tuple[dict[str, int], ...] = (
     {"h": 8, "h_kv": 8}, {"h": 8, "h_kv": 4}, {"h": 8, "h_kv": 1}, {"h": 1, "h_kv": 1},
     {"k": 1, "E": 8}, {"k": 2, "E": 8}, {"k": 8, "E": 8}, {"E": 1, "k": 1},
@@ -345,12 +339,12 @@ NEIGHBOURS: tuple[dict[str, int], ...] = (
 
 
 def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
-    """The same model at sizes where its structures are others, that may have theorems too."""
+    """The model at sizes that give it other structures, which may have theorems too."""
     for sizes in NEIGHBOURS:
         changes = {key: sizes[s.symbol.letter] for s in sliders for key in s.keys if s.symbol.letter in sizes}
         if not changes:
             continue
-        for slider in sliders:  # a head keeps its width, even where its number would change it
+        for slider in sliders:  # the head width stays, even where it follows from the number of heads
             if slider.symbol.letter == "d_h" and slider.value is None:
                 changes[slider.keys[0]] = _resolved(model, "attention", "d_head")[0]
         raw = spec.changed(model.raw, changes)
@@ -360,18 +354,18 @@ def _neighbours(model: Model, sliders: Sequence[Slider]) -> Iterator[Model]:
 
 
 def _conditions(conditions: Sequence[theorems.Condition], values: Table) -> Iterator[Guard]:
-    """A theorem's own conditions, of a model's sizes."""
+    """A theorem's conditions on a model's sizes."""
     for condition in conditions:
         yield Guard("!=" if condition.relation == "!=" else "<=", 0, condition.polynomial.over(values))
 
 
-def _asked(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
-    """What is left to ask of sizes, each once."""
+def _varying(conditions: Iterable[Guard]) -> tuple[Guard, ...]:
+    """The conditions that depend on sizes, each once."""
     return tuple(dict.fromkeys(filter(_varies, conditions)))
 
 
 def _matched(unit: theorems.Unit, traced: theorems.Unit) -> tuple[Raw, list[Guard]]:
-    """The parameters of a theorem from the sizes of a model, and what of them must hold so that it has its form."""
+    """The parameters of a theorem from the sizes of a model, and the conditions for the model to have its form."""
     conditions: list[Guard] = []
     equations = []
     for param, entry in _pairs(unit.content, traced.content):

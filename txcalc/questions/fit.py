@@ -45,8 +45,8 @@ MOST_REFUSALS = 3  # notes on formats that are refused
 class Cards(Answer):
     """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve.
 
-    engine          whose reserve it is; "": of none, as some rows are of none
-    visible_bytes   what a process can use; how a system gives `more`
+    engine          the engine of all rows, whose reserve it is; "": some rows are of none
+    visible_bytes   memory that a process can use; `more`: how to get more
     """
 
     name: str
@@ -62,7 +62,7 @@ class Cards(Answer):
 class Fit(Result, tag_field="schema", tag="txcalc/fit/1", kw_only=True):
     """Which models fit; `memory_bytes` and `reserve_bytes` are those of the first kind of accelerators.
 
-    formats         as they were asked for
+    formats         as requested
     in_turn         formats are tried in turn, up to the first that fits
     only_fits       the table has only models that fit
     engine_label    the engine's name in texts
@@ -184,40 +184,34 @@ def fit(
     notes += [caution for card in cards if not card.bare for caution in card.accelerator.cautions]
     if memory is not None:
         size = f"--memory {memory} is {iec(cards[0].accelerator.memory)}, all of it for the model"
-        notes.append(f"{size}: of a card the driver keeps some, and the engine may (--gpu names it)")
+        notes.append(f"{size}: a card's driver keeps some, and so may an engine (--gpu names it)")
     notes += [note for model_name, note in left_out if model_name in listed]
     best_alone = weights is None or len(cards) > 1
-    best_rows = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
-    row_sizes = [[(row.need_bytes, row.room_bytes) for row in of_card] for of_card in best_rows]
-    engine_memory = [  # None: some rows of the card are of no engine
-        each if named or all(row.engine or row.refused for row in of_card) else None
-        for each, of_card in zip(engines, best_rows, strict=True)
-    ]
-    reserves = [
-        max(
-            (card.accelerator.memory - need - room for need, room in sizes if need and room),
-            default=card.accelerator.memory - (given_reserve or reserve_of(each)).available(card.accelerator),
+    shown = [[row for row in of_card if row.best or not best_alone] for of_card in rows]
+    notes += refusals([*chain(*shown)])
+    columns = []
+    for card, memory_there, of_card in zip(cards, engines, shown, strict=True):
+        accelerator = card.accelerator
+        if not (named or all(row.engine or row.refused for row in of_card)):  # some rows are of no engine
+            memory_there = None
+        reserves = [accelerator.memory - r.need_bytes - r.room_bytes for r in of_card if r.need_bytes and r.room_bytes]
+        available = (given_reserve or reserve_of(memory_there)).available(accelerator)
+        column = Cards(
+            name=card.name,
+            number=card.number,
+            memory_bytes=accelerator.memory,
+            reserve_bytes=max(reserves, default=accelerator.memory - available),
+            title=accelerator.title,
+            engine=str(memory_there.profile) if memory_there else "",
+            visible_bytes=accelerator.visible,
+            more=accelerator.gives_more,
         )
-        for each, card, sizes in zip(engine_memory, cards, row_sizes, strict=True)
-    ]
-    notes += refusals([*chain(*best_rows)])
+        columns.append(column)
     return Fit(
-        memory_bytes=cards[0].accelerator.memory,
-        reserve_bytes=reserves[0],
+        memory_bytes=columns[0].memory_bytes,
+        reserve_bytes=columns[0].reserve_bytes,
         context=tokens,
-        cards=tuple(
-            Cards(
-                name=card.name,
-                number=card.number,
-                memory_bytes=card.accelerator.memory,
-                reserve_bytes=size,
-                title=card.accelerator.title,
-                engine=str(each.profile) if each else "",
-                visible_bytes=card.accelerator.visible,
-                more=card.accelerator.gives_more,
-            )
-            for card, size, each in zip(cards, reserves, engine_memory, strict=True)
-        ),
+        cards=tuple(columns),
         rows=tuple(chain(*rows)),
         formats=formats,
         in_turn=weights is None,
@@ -235,13 +229,11 @@ def _measured(module: Memory, card: CardSet, weights: str, request: FitRequest) 
         known=asdict(module.known),
     )  # fmt: skip
     if card.number > 1:
-        return replace(fit, refused="what is measured is on one GPU")
+        return replace(fit, refused="--via transformers measures one GPU")
     try:
         width = bits_of(weights)
         if width < 16:
-            raise InputError(
-                "--weights", [f"which matrices {weights} stores, with what scales, is not measured (bf16)"]
-            )
+            raise InputError("--weights", [f"the matrices and scales that {weights} stores are not measured (bf16)"])
         bits = module.model.params * width, module.caches[0][0] * cache_bits_of(request.kv)
     except InputError as error:
         return replace(fit, refused=str(error))
@@ -273,7 +265,7 @@ def presets(text_only: bool) -> Iterable[Model]:
 
 
 def refusals(rows: Sequence[ModelFit]) -> list[str]:
-    """Why some have no figure: the first few."""
+    """Why rows have no figures: the first few reasons."""
     notes = list(dict.fromkeys(f"{row.model} as {row.weights}: {row.refused}" for row in rows if row.refused))
     if len(notes) <= MOST_REFUSALS:
         return notes

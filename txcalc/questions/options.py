@@ -1,4 +1,4 @@
-"""Options: what a question's function takes, each declared once, as the annotation of its parameter.
+"""Options: the arguments of a question's function, each declared once, as the annotation of its parameter.
 
 `context: Annotated[Lengths | None, CONTEXT.with_help("Several: 4k,32k.")] = None` is a keyword of the library with its
 type and default, and `--context` of the command line with its help, placeholder, group and completion. `txcalc.cli`
@@ -40,14 +40,14 @@ GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # sectio
 class Option(NamedTuple):
     """An option of the command line, and the keyword of the library that it is.
 
-    help       a sentence; the first of what the help says
+    help       the first sentences of its help
     value      placeholder of its value
     group      section of the help
     flag       its name, if not `--` and the keyword
     completes  names a function of `cli.completion`
-    aliases    earlier names, which are still read: flags, and as keywords without dashes
+    aliases    earlier names that are still accepted: flags, and keywords without their dashes
     parse      reads its text: `parse_tokens` (32k = 32,768) or `parse_count` (8B)
-    repeats    may be given several times; given twice, another one with a value is refused
+    repeats    whether it may be given several times
     """
 
     help: str = ""
@@ -60,7 +60,7 @@ class Option(NamedTuple):
     repeats: bool = False
 
     def with_help(self, help: str = "", **changes: Any) -> Option:
-        """This option with a further sentence, which holds for one command; and with changed fields."""
+        """This option with a further sentence, for one command; and with changed fields."""
         return self._replace(help=f"{self.help} {help}".strip(), **changes)
 
 
@@ -82,23 +82,23 @@ class Argument(NamedTuple):
 class Options(Struct, frozen=True, kw_only=True):
     """Options that belong together: one argument of the library, each field an option of the command line.
 
-    The library takes a field as a keyword too: `deploy(…, rate="5/s")` is `deploy(…, load=Load(rate="5/s"))`. A
-    function with such arguments ends with `**options: Any`, for type checkers alone. `section`: that of its options in
-    the help, where they do not name one.
+    The library also takes a field as a keyword: `deploy(…, rate="5/s")` is `deploy(…, load=Load(rate="5/s"))`. A
+    function with such arguments ends with `**options: Any`, for type checkers alone. `section`: the section of the help
+    for options that do not name one.
     """
 
     section: ClassVar[str] = "Output"
 
 
 class Question(Struct, frozen=True):
-    """A decorator that makes a function of the library a command: what its parameters do not say.
+    """A decorator that makes a function of the library a command.
 
     example     a command line
     takes       options that change a model while it is read: `--set`, `--lora`, `--ignore`
     draws       whether its answer has a plot
     formats     whether its answer is a report: a table, JSON, CSV …
-    first       the flags that people use first; the others stand below them, as advanced
-    examples    further questions that it answers, each with its command line
+    first       the usual flags; the help lists the others below them
+    examples    further uses, each with its command line
     """
 
     example: str
@@ -233,7 +233,7 @@ OUT = Option("Write", "FILE", "Output", "--out", aliases=("--output", "-o"))
 
 
 class Keyword(NamedTuple):
-    """A keyword of a function that is an option of its command; `group`: the argument whose class of options has it."""
+    """A keyword of a function that is an option of its command; `group`: the argument that is its class of options."""
 
     name: str
     option: Option | Argument
@@ -245,7 +245,7 @@ class Keyword(NamedTuple):
 
 @cache
 def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
-    """The declared parameters of a function, those of its classes of options field by field."""
+    """The declared parameters of a function; of a class of options, its fields."""
     result: list[Keyword] = []
     for name, parameter in signature(function).parameters.items():
         hint, option = declared(function.__annotations__.get(name, Any), function.__module__)
@@ -260,7 +260,7 @@ def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
 
 
 def options_class(hint: object) -> type[Options] | None:
-    """The class of options that an argument takes, be it one of several kinds: `Engine | str`."""
+    """The class of options of an argument, also in a union: `Engine | str`."""
     kinds = (each for each in (hint, *get_args(hint)) if isinstance(each, type))
     return next((each for each in kinds if issubclass(each, Options)), None)
 
@@ -280,7 +280,7 @@ def fields(group: type[Options]) -> tuple[Keyword, ...]:
 
 
 def declared(annotation: Any, module: str) -> tuple[Any, Option | Argument | None]:
-    """The type and the option of an annotation; Any where only type checkers can resolve it."""
+    """The type and the option of an annotation; Any if only type checkers can resolve it."""
     try:
         hint = eval(annotation, vars(modules[module])) if isinstance(annotation, str) else annotation
     except NameError:

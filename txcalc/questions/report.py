@@ -25,7 +25,7 @@ from txcalc.planning.serving.speed import check_budget
 from txcalc.planning.training.answer import train as train_plan
 from txcalc.planning.training.search import resolve_recipe, search_layouts, sequence_length
 from txcalc.questions import options as o, page as data
-from txcalc.questions.arguments import checked, length, lengths, listed, maybe, names, several_texts
+from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts, source_list
 from txcalc.questions.explorer import explore
 from txcalc.questions.page import PageData, PageModel, PlanGrid, ServingPlans, TrainingPlans, TrainingRun
 from txcalc.questions.phrases import parse_priced
@@ -151,7 +151,7 @@ def report(
     >>> len(txcalc.report("gpt2").html) < 1_500_000
     True
     """
-    model_sources = listed(sources)
+    model_sources = source_list(sources)
     if len(model_sources) > data.MOST_MODELS:
         raise InputError("report", [Fault("models", len(model_sources), f"at most {data.MOST_MODELS} in one page")])
     if not model_sources:

@@ -1,4 +1,4 @@
-"""`show`: what one model costs, in parameters, FLOPs, cache and memory."""
+"""`show`: the cost of one model in parameters, FLOPs, cache and memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from txcalc.units import short
 class Params(Answer, kw_only=True):
     """Parameters, a tied weight once.
 
-    whole   with the towers and projectors of a multimodal model; None where those are not known
-    mtp     multi-token-prediction layers, which are not in the total
+    whole   with the towers and projectors of a multimodal model; None: those are not known
+    mtp     parameters of multi-token-prediction layers, which are not in the total
     """
 
     total: int
@@ -75,8 +75,8 @@ class Flops(Answer, kw_only=True):
 
 
 class Traffic(Answer):
-    """Bytes that the operations move if each reads its operands (weights in the format of `memory`) and writes its
-    result once, and the arithmetic intensity: FLOPs of matrix products per byte, attention as in the convention."""
+    """Bytes if each operation reads its operands (weights in the format of `memory`) and writes its result once; and
+    arithmetic intensity: FLOPs of matrix products per byte, attention as in the convention."""
 
     bytes: int
     flops_per_byte: float
@@ -99,7 +99,7 @@ class CacheFigures(Answer):
 
 
 class NativeWeights(Answer):
-    """Weights in the published format, and where that is said."""
+    """Weights in the published format, and its source."""
 
     format: str
     bytes: int
@@ -107,7 +107,7 @@ class NativeWeights(Answer):
 
 
 class SavedBytes(Answer):
-    """Bytes of saved activations: fused attention, and with the attention matrix kept."""
+    """Bytes of saved activations, with fused and with eager attention."""
 
     fused: int
     attention_matrix_kept: int
@@ -195,9 +195,9 @@ class CountedByConvention(Answer):
 
 
 class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
-    """What one model costs.
+    """The cost of one model.
 
-    sums             of parameters: without embedding and head, of the blocks, of their feed-forward
+    sums             parameters without embedding and head, of the blocks, of their feed-forward
     architecture     norms, activations, positions and F/D in one line
     changed          whether the description was changed since it was read
     default_tokens   whether the length was the default

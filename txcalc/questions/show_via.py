@@ -1,4 +1,4 @@
-"""`show --via transformers`: what transformers' own module of a config.json costs, as measured."""
+"""`show --via transformers`: the measured cost of transformers' own module of a config.json."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ViaMemory(Answer):
 
 
 class MeasuredModule(Answer, kw_only=True):
-    """A module with parameters or FLOPs of its own, without its submodules'."""
+    """A module's parameters and FLOPs without its submodules'."""
 
     path: str
     class_: str = json_key("class")
@@ -77,7 +77,7 @@ class MeasuredClass(Answer, kw_only=True):
     """The class of transformers that was built, module by module.
 
     formula       FLOPs of a forward pass in B, T and T_src, for `domain`; None: they hold for these sizes only
-    not_counted   operators that no counter knows, with how often they run
+    not_counted   operators without a count, with the number of runs
     """
 
     class_: str = json_key("class")
@@ -94,7 +94,7 @@ class MeasuredClass(Answer, kw_only=True):
 
 
 class ShowVia(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
-    """What transformers' own module costs; what only a description gives (kinds, masked FLOPs) is None."""
+    """The cost of transformers' own module; None: figures that need a description (kinds of parts, masked FLOPs)."""
 
     model: SourceInfo
     workload: WorkloadInfo
@@ -185,13 +185,12 @@ def parsed(source: object) -> tuple[Any, str, str]:
 
 
 def known_of(measured: Any) -> Evidence:
-    """What was measured, and how."""
     return Evidence("measured", f"{measured.cls} of transformers {measured.library} on meta")
 
 
 class Memory(NamedTuple):
-    """What transformers' own module holds: parameters, and the elements of one sequence's cache at some lengths, each
-    with those that the next token adds."""
+    """Measured on transformers' own module: parameters, and elements of one sequence's cache at some lengths, each with
+    those that the next token adds."""
 
     model: ModelInfo
     known: Evidence
@@ -219,7 +218,6 @@ def text(formula: object) -> str | None:
 
 
 def cache_of(measured: Any) -> ViaCache:
-    """The cache of one sequence by the keys that `show` has."""
     if (cache := measured.cache) is None:
         return ViaCache(None, None, None, None, None)
     constant = cache.elements - measured.sizes[1] * cache.next_token
@@ -228,7 +226,6 @@ def cache_of(measured: Any) -> ViaCache:
 
 
 def notes(measured: Any) -> Iterator[str]:
-    """What is measured, and what is not."""
     yield "every figure is measured on transformers' module; kinds of parts and masked attention are not known"
     yield from (f"assumed {line}" for line in measured.assumptions)
     if measured.cache is None and not measured.cache_why:
@@ -250,7 +247,7 @@ def notes(measured: Any) -> Iterator[str]:
 
 
 def comparison(data: object, where: str, name: str, measured: Any) -> list[str]:
-    """A note on txcalc's own description of the same config, where it reads that."""
+    """A note that compares txcalc's own description of the config, if it can read that."""
     from txcalc.sources import build, huggingface
 
     try:

@@ -17,7 +17,7 @@ from txcalc.model import asked_for
 from txcalc.num import counted
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, Deferred, ModelInfo, Result, WorkloadInfo, json_key
-from txcalc.questions.arguments import checked, length, listed, names, several_texts
+from txcalc.questions.arguments import checked, length, names, several_texts, source_list
 from txcalc.questions.pictures import MAX_LINES, Panel, Picture, PlotAxis, Series
 from txcalc.sources import load
 from txcalc.symbols import BY_LETTER
@@ -196,7 +196,7 @@ def sweep(
     """
     from txcalc.sweeps.sweep import meaning
 
-    model_sources = listed(sources)
+    model_sources = source_list(sources)
     if not 1 <= len(model_sources) <= MAX_MODELS:
         raise InputError("sweep", [f"{len(model_sources)} models, expected 1 to {MAX_MODELS}"])
     lengths = {"batch": batch, "tokens": tokens, "past": past, "source": source_tokens}

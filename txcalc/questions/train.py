@@ -182,8 +182,8 @@ class RankMemory(Answer):
     """Peak memory of equal ranks, of which `rank` is the first, and of their host.
 
     in_flight         micro-batches of each of its pieces of the pipeline
-    moment            when the peak is: in forward, backward …, or at the end of backward (`end`)
-    collective_bytes  freed before a collective is done with them
+    moment            the time of the peak: forward, backward …, or the end of backward (`end`)
+    collective_bytes  freed before a collective has finished with them
     """
 
     rank: int
@@ -281,10 +281,10 @@ class Train(Result, tag_field="schema", tag="txcalc/train/1", kw_only=True):
     spent_s    seconds of the busiest stage by cause
     sent       bytes that a rank of that stage sends per step, by kind of collective
     libraries  the communication library of each kind, and the source of its figures
-    measured   whether the rate is a measured one
+    measured   whether the rate is measured
     fits_on    other accelerators
     detail     whether the printed text has every table
-    conventions  those of MFU that were asked for
+    conventions  the requested conventions of MFU
     """
 
     model: ModelInfo
@@ -448,7 +448,7 @@ def answer_of(
     conventions: Sequence[str] = (),
 ) -> Train:
     """The answer for a recipe on a machine. `searched`: the layouts considered; `by_accelerator`: other accelerators;
-    `asked_tokens`, `conventions`: the sequence length and the MFU conventions that were given."""
+    `asked_tokens`, `conventions`: the requested sequence length and MFU conventions."""
     recipe, step, accelerator = training.recipe, training.step, training.machine.accelerator
     fewest = training.min_gpus
     fixed_length = asked_tokens not in (None, recipe.tokens)
@@ -586,7 +586,7 @@ def recipe_notes(training: Training) -> list[str]:
 
 
 def smaller_bubble(recipe: Recipe) -> str:
-    """How to make a pipeline's bubble smaller: 4 micro-batches for each stage leave little of one (GPipe, Huang et al.
+    """How to make a pipeline's bubble smaller: with 4 micro-batches per stage it is negligible (GPipe, Huang et al.
     2018, section 2.3)."""
     stages, batches = recipe.layout.pp, recipe.accumulation
     larger_batch = f"--global-batch {4 * stages * recipe.micro_batch * recipe.layout.copies} gives each stage 4, or "
@@ -605,8 +605,8 @@ def utilisation_notes(training: Training) -> list[str]:
 
 
 def picture(training: Training, searched: Searched | None = None) -> Picture:
-    """Stacked memory per stage with its capacity; the speed of the layouts that were searched; and the schedule of each
-    stage of a pipeline."""
+    """Stacked memory per stage with its capacity; the speed of the searched layouts; the schedule of each stage of a
+    pipeline."""
     panels = [memory_panel(training), *([layouts_panel(searched)] if searched else [])]
     step, recipe = training.step, training.recipe
     if step and recipe.layout.pp > 1 and sum(map(len, step.timeline.ranks)) <= MAX_SPANS:
@@ -653,7 +653,7 @@ def memory_panel(training: Training) -> Panel:
 
 
 def timeline_panel(training: Training) -> Panel:
-    """What each stage of a pipeline does when."""
+    """The actions of each pipeline stage over time."""
     assert training.step is not None
     series: list[Series] = []
     for kind, word in SPANS.items():

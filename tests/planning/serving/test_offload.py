@@ -22,7 +22,7 @@ from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import HostMemory, Offload, OffloadRequest, count, parse_offload
+from txcalc.planning.serving.offload import HostMemory, Offload, OffloadRequest, layer_count, parse_offload
 
 CARD = hardware.load("rtx-4090")
 HOST = HostMemory(64 * 10**9, 80 * 10**9)
@@ -53,7 +53,7 @@ def test_llama_cpp_s_own_buffers() -> None:
 @pytest.mark.parametrize("stages", [1, 2])
 def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     """Card and RAM hold all weights once, but for a tied head's second copy of the table; and all of the cache."""
-    layers, found = count(load(name)), []
+    layers, found = layer_count(load(name)), []
     for offload in (
         Offload(HOST),
         Offload(HOST, 5),
@@ -106,7 +106,7 @@ def test_what_has_no_ram_apart() -> None:
     code, _, err = run("deploy", "llama-3.1-8b", "--gpu", "gb10", "--ram", "64GB")
     assert (code, "shares its memory with the host" in err) == (2, True)
     with pytest.raises(InputError, match="cannot lie in RAM"):
-        count(load("t5-small"))
+        layer_count(load("t5-small"))
     assert parse_offload(None, None, None, None) is None
 
 

@@ -31,7 +31,7 @@ MOST_SEQUENCES = 10**9
 
 
 class Gpu(NamedTuple):
-    """The memory of each accelerator of a stage, in bytes; `available`: what is not reserved of what a process sees."""
+    """The memory of each accelerator of a stage, in bytes; `available`: visible memory less the reserve."""
 
     rank: RankBytes
     available: int
@@ -41,26 +41,26 @@ class Gpu(NamedTuple):
 
     @property
     def overhead(self) -> int:
-        """Bytes that the engine takes beside the reserve."""
+        """Bytes that the engine takes besides the reserve."""
         return sum(self.rank.overheads.values())
 
     @property
     def peak(self) -> int:
-        """Peak activations."""
+        """Bytes of activations at their peak."""
         return max(self.activations.values())
 
     @property
     def free(self) -> int:
-        """Free bytes; below 0, missing ones."""
+        """Free bytes; negative: bytes that are missing."""
         return self.available - self.overhead - self.weights - self.cache - self.peak
 
     @property
     def pool(self) -> int:
-        """Bytes available for the cache; below 0, missing ones even without a cache."""
+        """Bytes available for the cache; negative: bytes that are missing even without a cache."""
         return self.free + self.cache
 
     def cache_tokens(self, context: int) -> int | None:
-        """Tokens that the pool holds, in sequences at a context; None: a token takes no memory."""
+        """Tokens that the pool holds, in sequences of a context; None: a token takes no memory."""
         pages = self.rank.pages_bytes(context)
         return max(0, self.pool) * context // pages if pages else None
 
@@ -99,8 +99,8 @@ class Planner:
             yield known[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
-        """The draft's layout: the model's own prediction layer like its other layers; another model over the tp ranks
-        if possible, else on one GPU."""
+        """The draft's layout: the model's own prediction layer is split like its other layers; a draft model over the
+        tp ranks if possible, else it is on one GPU."""
         assert self.draft is not None and self._draft is not None
         split = layout.uncut if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
@@ -161,7 +161,7 @@ class Planner:
         return min(self.gpus(layout, context, concurrency), key=lambda gpu: gpu.free)
 
     def ram_free(self, layout: Layout, context: int, concurrency: int) -> int | None:
-        """Free bytes of RAM; below 0, missing ones; None: no RAM was given."""
+        """Free bytes of RAM; negative: missing bytes; None: no RAM was given."""
         offload = self.engine.offload
         if offload is None or offload.host is None:
             return None
@@ -188,16 +188,15 @@ class Planner:
         return (MOST_SEQUENCES if most is None else most) * layout.dp
 
     def max_context(self, layout: Layout, concurrency: int, near: int = 1) -> int | None:
-        """The longest context of `concurrency` sequences; `near` is a first guess. 0: none fits; None: memory does
-        not limit it."""
+        """The longest context of `concurrency` sequences; `near`: a first guess. 0: none fits; None: no limit."""
         return bisect_max(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
 
     def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
         """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
 
-        Together they hold at least the whole model's weights and every sequence's pages, which gives a lower bound;
-        from there every number is tried, without layouts in which a replica has no sequence: fewer accelerators do the
-        same, except with experts.
+        Together they hold at least all weights and every sequence's pages: a lower bound, from which every number is
+        tried. Layouts with a replica that has no sequence are left out, except with experts: fewer accelerators do the
+        same.
         """
         (whole,) = self.ranks(Layout())
         needed = whole.weights_bytes + whole.cache_bytes(context, concurrency)
@@ -273,7 +272,7 @@ class LayoutCapacity(NamedTuple):
         return "RAM" if self.ram is not None and self.ram < 0 <= self.fullest.free else self.fullest.limit
 
 
-# The ranking of layouts: a pipeline only if nothing else fits, since its stages add to every token's time.
+# A pipeline only if nothing else fits, since its stages add to every token's time.
 RULE = (
     "first those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; "
     "most free memory"
@@ -293,10 +292,10 @@ class FewestGpus(Struct, frozen=True):
 
 
 class Unsuited(NamedTuple):
-    """A replica that misses a limit with as few users as are worth one: the closest to the limits.
+    """The replica that comes closest to the limits, and misses one even with two users.
 
-    one_user    its steady state with one user (the latencies that the limits bound)
-    two_users   its steady state with two users; None: one is too many already
+    one_user    the latencies that the limits bound, with one user
+    two_users   the same with two users; None: one user misses a limit
     """
 
     layout: Layout
@@ -305,12 +304,12 @@ class Unsuited(NamedTuple):
 
 
 class Plan(Struct, frozen=True, eq=False):
-    """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
-    the `fixed` degrees.
+    """The layouts of the requested number of accelerators (or of the fewest that suffice), best first; all have the
+    `fixed` degrees.
 
-    min_gpus   the fewest that hold the load in memory
-    fewest     the fewest that serve it within the limits; None: none do
-    unsuited   why no number of these accelerators does
+    min_gpus   the fewest whose memory holds the load
+    fewest     the fewest that serve it within the limits; None: no number does
+    unsuited   why no number does
     """
 
     planner: Planner
@@ -382,7 +381,7 @@ def plan_of(
     least: int | None,
     rule: str = RULE,
 ) -> Plan:
-    """The plan whose best layout is the first of those found."""
+    """The plan of layouts, best first."""
     best = capacities[0].layout
     longest = planner.max_context(best, concurrency, context)
     notes = tuple(notes_of_layout(planner, best, context))

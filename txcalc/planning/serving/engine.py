@@ -1,4 +1,4 @@
-"""An engine's settings: formats of weights and cache, chunks, pages, and the memory reserved for it and the driver."""
+"""An engine's settings: formats of weights and cache, chunks, pages, and the reserve of engine and driver."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import data, is_gguf, is_mlx, unsupported
-from txcalc.planning.serving.offload import Offload, divides
+from txcalc.planning.serving.offload import Offload, is_single_decoder
 from txcalc.units import bits_of, cache_bits_of, parse_bytes
 
 BLOCK = 16  # tokens of a page of the cache
@@ -36,15 +36,14 @@ class Reserve(NamedTuple):
 
     @classmethod
     def none(cls) -> Reserve:
-        """Nothing is reserved."""
         return cls(Fraction(0), 0, "none")
 
     def of(self, memory: int) -> int:
-        """Bytes of a memory that are reserved."""
+        """Reserved bytes of a memory."""
         return int(ceil_div(self.share.numerator * memory, self.share.denominator)) + self.bytes
 
     def available(self, accelerator: Accelerator) -> int:
-        """Bytes that a process sees of an accelerator and that are not reserved."""
+        """Visible bytes of an accelerator less the reserve."""
         return accelerator.visible - self.of(accelerator.visible)
 
     def __str__(self) -> str:
@@ -66,16 +65,16 @@ def parse_reserve(text: str) -> Reserve:
 
 
 class EngineConfig(Struct, frozen=True, dict=True):
-    """How an engine keeps weights and caches.
+    """How an engine stores weights and caches.
 
-    weights       format of the weights of the model that is served
+    weights       format of the served model's weights
     weights_name  the format's name as the user gave it; a draft model uses it too
     memory        the engine's memory on the accelerator; None: no engine is named, and only the reserve counts
     kv            dtype of the cache
     block         tokens of a page of the cache
     chunk         most tokens of a prefill step, all sequences together
-    kernels       the engine whose measured kernels are used; "": kernels that engines have in common
-    prefix        tokens that all sequences begin with: their whole pages are stored once
+    kernels       the engine whose measured kernels apply; "": kernels that engines have in common
+    prefix        tokens with which all sequences begin: their whole pages are stored once
     offload       the part of the model in RAM; None: nothing
     interval      decode steps between two polls for new requests
     gathers       copies that share experts poll when all have a request, at the latest after `interval` steps
@@ -105,30 +104,29 @@ class EngineConfig(Struct, frozen=True, dict=True):
 
     @property
     def streams(self) -> bool:
-        """Whether shared experts are computed beside the routed ones while decoding."""
+        """Whether shared experts run concurrently with the routed ones in decode."""
         return not self.memory or self.memory.profile.rules.streams
 
     def of(self, model: Model) -> EngineConfig:
-        """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""
+        """The settings for a draft model: its weights in the requested format, no profile, no adapters."""
         return replace(self, weights=weights_of(model, self.weights_name), memory=None, offload=None, adapters=0)
 
     def adapted(self, entry: Entry) -> int:
-        """Elements of one adapter beside all of an entry's weights: two factors of every linear layer of a block but
-        routed experts and routers, each as much as the rank's share of the layer has of its inputs and outputs."""
-        if not self.adapters or entry.routed or entry.kind == "router" or entry.layer is None:
+        """Elements of one adapter on an entry, all its copies: two factors for every linear layer of a block except
+        routed experts and routers, of the inputs and outputs in the rank's shard."""
+        matrix = entry.leaf.matrix
+        if not self.adapters or entry.routed or entry.kind == "router" or entry.layer is None or matrix is None:
             return 0
-        if entry.leaf.matrix is None:
-            return 0
-        return self.rank * sum(entry.leaf.matrix) * entry.times
+        return self.rank * sum(matrix) * entry.times
 
     @property
     def towers(self) -> str:
-        """How it lays out the towers of a multimodal model: split over tp, whole on each GPU, or on the first alone."""
+        """Where the towers of a multimodal model are: `split` over tp, `whole` on each GPU, or on the `first`."""
         return str(data()["towers"][self.memory.profile.engine]["layout"]) if self.memory else "whole"
 
     @property
     def window_room(self) -> tuple[int, int]:
-        """Tokens paged beside a window, in prefill and later."""
+        """Tokens paged besides a window, in prefill and later."""
         paged = self.memory.profile.rules.windows if self.memory else "window"
         later = MAX_TOKENS if self.windows_whole else self.chunk if paged == "chunk" else 1
         return max(self.chunk, later), later
@@ -139,19 +137,19 @@ class EngineConfig(Struct, frozen=True, dict=True):
         return self.prefix // self.block * self.block
 
     def stored(self, entry: Entry) -> int:
-        """Bytes of a leaf's weights as the engine keeps them."""
+        """Bytes of a leaf's weights as the engine stores them."""
         size = self.weights.bytes_of(entry)
         return self.memory.padded(entry, self.weights, size) if self.memory else size
 
     def kernel(self, form: Format, dtype: str) -> str:
-        """The class of a format's kernels of products that multiply in a dtype: servers have some for MXFP4 alone."""
+        """The kernel class of a format's products in a dtype: some engines have kernels for MXFP4 only."""
         kernel = form.kernel(dtype)
         shared = self.marlin or (self.memory is not None and self.memory.profile.rules.shared_kernels)
         return "w4" if kernel == "mxfp4" and shared else kernel
 
     def peak(self, accelerator: Accelerator, dtype: str, narrow: bool) -> int:
-        """FLOPs per second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
-        are `narrow`, of which a card does twice as many: its shares are of the former."""
+        """FLOPs per second of products in a dtype. Some of llama.cpp's accumulate in fp16, or in integers for `narrow`
+        weights, at twice a card's rate; its measured shares refer to that rate."""
         halves = self.memory.profile.numbers.get("half_sums", ()) if self.memory else ()
         times = accelerator.half_sums if accelerator.vendor in halves and (narrow or dtype == "fp16") else 1
         return peak(accelerator, dtype) * times
@@ -165,18 +163,18 @@ class EngineConfig(Struct, frozen=True, dict=True):
         return cache_bits_of(self.kv)
 
     def bits_cached(self, leaf: Leaf) -> int:
-        """Recurrent states and the columns of convolutions are not quantised with keys and values."""
+        """Bits per cached element; recurrent states and convolution windows are not quantised."""
         wide = self.wide_states and isinstance(leaf, Recurrence)
         return max(32 if wide else 16, self.cache_bits) if leaf.cache_kind == "state" else self.cache_bits
 
 
 def step_faults(block: int, chunk: int) -> list[Fault | str]:
-    """What is wrong with the tokens of a page and of a step."""
+    """The faults of the tokens of a page and of a step."""
     return out_of_range(("block", block, 1 << 16), ("chunk", chunk, MAX_TOKENS))
 
 
 def out_of_range(*numbers: tuple[str, int, int]) -> list[Fault | str]:
-    """Numbers that are not from 1 to the largest that each may be."""
+    """The faults of numbers (name, value, maximum) that are not from 1 to the maximum."""
     return [
         Fault(name, value, f"a whole number from 1 to {most:,}")
         for name, value, most in numbers
@@ -198,7 +196,7 @@ def engine(
     interval: int = 1,
     gathers: bool = False,
 ) -> EngineConfig:
-    """A checked engine for a model; `adapters`: how many, and their rank."""
+    """A checked engine for a model; `adapters`: their number and rank."""
     faults = step_faults(block, chunk) + out_of_range(("gather" if gathers else "poll", interval, 1000))
     if type(prefix) is not int or not 0 <= prefix <= MAX_TOKENS:
         faults.append(Fault("shared prefix", prefix, f"a whole number from 0 to {MAX_TOKENS:,}"))
@@ -226,7 +224,7 @@ def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve
         raise InputError("engine", [lacking])
     rules, limits = memory.profile.rules, {leaf.max_keys for leaf in model.root.leaves() if leaf.attended}
     # llama.cpp keeps the embedding table in RAM, unless the memory is unified
-    tables_in_ram = rules.offloads and not memory.accelerator.unified and divides(model)
+    tables_in_ram = rules.offloads and not memory.accelerator.unified and is_single_decoder(model)
     return replace(
         plain,
         chunk=memory.most_tokens,
@@ -248,10 +246,10 @@ def on_accelerator(
     named: bool,
     preferred: bool,
 ) -> EngineConfig:
-    """The settings of the engine on an accelerator whose `memory` it is; None: of none.
+    """The settings with the engine of a `memory`; None: without an engine.
 
-    If it is not `named`, it is llama.cpp, for what only .gguf files hold and, if it is `preferred`, for all that it
-    has; MLX formats are mlx-lm's, which reserves nothing; else no engine counts. Errors: `InputError`.
+    An engine that is not `named` is llama.cpp. It counts for formats of .gguf files and, if `preferred`, for all
+    formats that it has; MLX formats run on mlx-lm, which reserves nothing; else no engine counts. Errors: `InputError`.
     """
     if memory is None:
         return plain
@@ -268,7 +266,7 @@ def on_accelerator(
 
 
 def reserve_of(memory: EngineMemory | None) -> Reserve:
-    """What an engine reserves of the memory that it sees, unless told."""
+    """The default reserve of an engine."""
     if memory is None:
         return Reserve()
     profile = memory.profile
@@ -277,5 +275,5 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
 
 
 def multiplies(accelerator: Accelerator, dtype: str) -> bool:
-    """Whether an accelerator multiplies in a dtype; in one of 16 bits or more that it may lack, it has to."""
+    """Whether an accelerator multiplies in a dtype; dtypes of 16 bits and more count as supported."""
     return dtype in accelerator.peaks or not accelerator.peaks or bits_of(dtype) >= 16

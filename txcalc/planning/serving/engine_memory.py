@@ -1,10 +1,9 @@
-"""What an engine keeps of an accelerator beside weights and cache: by engine and version, from `presets/engines.toml`.
+"""An engine's memory besides weights and cache: by engine and version, from `presets/engines.toml`.
 
-vLLM fills `gpu_memory_utilization` of what CUDA reports; of that it takes the weights, the peak of a profile run (a
-step of as many tokens as one may have, then a sampler over every sequence's logits), what lies outside torch and, in
-later versions, CUDA graphs: the rest is the cache. SGLang keeps a fixed part for activations and graphs, TensorRT-LLM a
-tenth of what is free, llama.cpp buffers of one batch. These are *modelled*: formulas of the engines' own code,
-constants of what their logs print.
+vLLM fills `gpu_memory_utilization` of the memory that CUDA reports: with weights, the peak of a profile run (a step of
+the most tokens, then a sampler over every sequence's logits), memory outside torch and, in later versions, CUDA graphs;
+the rest is the cache. SGLang keeps a fixed part for activations and graphs, TensorRT-LLM a tenth of the free memory,
+llama.cpp buffers of one batch. These are *modelled*: formulas from the engines' code, constants from their logs.
 """
 
 from __future__ import annotations
@@ -38,8 +37,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
     """An engine on an accelerator.
 
     context     tokens that a sequence may have (max_model_len)
-    sequences   those at once, whose logits its profile run holds (max_num_seqs); None: the engine's own default
-    tokens      of the step that it profiles (max_num_batched_tokens); None: the engine's own default
+    sequences   at once, whose logits its profile run holds (max_num_seqs); None: the engine's default
+    tokens      of the step that it profiles (max_num_batched_tokens); None: the engine's default
     """
 
     profile: EngineProfile
@@ -50,7 +49,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @cached_property
     def large(self) -> bool:
-        """Whether the card is one of those that the engine gives larger batches."""
+        """Whether the engine's defaults have larger batches on this card."""
         table = data()["large"]
         return self.accelerator.visible >= parse_bytes(table["least"], "least") and (
             self.accelerator.name not in table["without"]
@@ -58,7 +57,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @property
     def hopper(self) -> bool:
-        """Whether the card is one of those with FlashAttention 3 and Triton's kernels for MXFP4."""
+        """Whether the card has FlashAttention 3 and Triton's kernels for MXFP4."""
         return self.accelerator.name in data()["generations"]["hopper"]
 
     @property
@@ -68,8 +67,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @property
     def widened(self) -> int:
-        """Tokens of a step from which weights are converted to 16 bits for cuBLAS; 0: kernels multiply them as
-        stored."""
+        """Tokens of a step from which weights are converted to 16 bits for cuBLAS; 0: never."""
         return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
 
     def attention_kernels(self, grouped: bool) -> int:
@@ -79,8 +77,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @property
     def score_flops(self) -> int:
-        """FLOPs that a score of a decode step costs at least, where a group of threads is started for each key and
-        query head; 0: none is."""
+        """The least FLOPs of a decode step's score, if a thread group starts for each key and query head; else 0."""
         return int(self.profile.numbers.get("score_flops", {}).get(self.accelerator.vendor, 0))
 
     @property
@@ -90,7 +87,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @property
     def at_once(self) -> int | None:
-        """Sequences that a copy runs at once; None: set by the user (llama.cpp's --parallel)."""
+        """Sequences that a replica runs at once; None: the user sets it (llama.cpp's --parallel)."""
         return self.sequences or self.profile.of_card("sequences", self.large) or None
 
     @property
@@ -109,10 +106,10 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return max(context, 2048) if context <= longest else int(self.profile.numbers["chunk"])
 
     def activations(self, root: Any, vocab: int, ledger: Iterable[Entry], form: Format) -> dict[str, int]:
-        """Bytes of the engine's own peak, stage by stage of its profile run; the largest counts. `ledger`: a rank's."""
+        """Peak bytes of each stage of the engine's profile run; the largest counts. `ledger`: a rank's."""
         tokens, stack, rules = self.most_tokens, root.stacks[-1], self.profile.rules
         if rules.fixed:
-            return {"step": 0}  # within the part that it keeps
+            return {"step": 0}  # within the fixed part
         if rules.batch_logits:
             peaks = {"batch": tokens * 4 * (vocab + stack.d_model)}
             if self.score_bytes:
@@ -126,9 +123,9 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return {"step": step, "sampler": logits + hidden + workspace if vocab else 0}
 
     def workspace(self, ledger: Iterable[Entry], form: Format) -> int:
-        """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: two buffers
-        in 16 bits for every chosen expert's rows, one for what goes into the activation and one for what comes out of
-        it, each as wide as the stream at least (`TritonExperts.workspace_shapes`)."""
+        """Bytes that Triton's kernels of experts (for weights of 8 bits and more) allocate permanently: two buffers in
+        16 bits for every chosen expert's rows, the input and the output of the activation, each at least as wide as the
+        stream (`TritonExperts.workspace_shapes`)."""
         most = Fraction(0)
         products = [(entry, matrix) for entry in ledger if entry.routed and (matrix := entry.leaf.matrix)]
         first = Counter(entry.steps[:-1] for entry, _ in products if entry.duty != "writes")  # gate and up, or up alone
@@ -141,8 +138,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return ceil(2 * self.most_tokens * most)
 
     def check(self, form: Format, model: Model, ledger: Iterable[Entry], layout: Layout) -> None:
-        """Errors: `InputError` for a rank's matrix that ends within a group of its format or, where tp splits it so,
-        within a tile, which the engine does not load."""
+        """Errors: `InputError` for a rank's matrix that ends within a group of its format or that tp splits within a
+        tile, which the engine does not load."""
         if not self.profile.rules.divides:
             return
         whole = {}  # without a tied head's, which a later stage has of its own
@@ -158,8 +155,8 @@ class EngineMemory(Struct, frozen=True, dict=True):
                         raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
 
     def overheads(self, model: Model, layout: Layout, taken: int, graphs: int) -> dict[str, int]:
-        """Bytes that the engine takes besides weights, cache and activations, by name. `taken`: bytes of a rank's
-        weights and activations; `graphs`: of its CUDA graphs, counted here only by versions that budget them."""
+        """The engine's bytes besides weights, cache and activations, by name. `taken`: bytes of a rank's weights and
+        activations; `graphs`: of its CUDA graphs, which only some versions budget here."""
         numbers = self.profile.numbers
         staged = self._staged(layout)
         split = max(layout.tp, layout.expert_group, 1 if staged else layout.pp) > 1
@@ -188,7 +185,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return layout.pp > 1 == layout.tp == layout.expert_group and "outside_torch_stages" in self.profile.numbers
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
-        """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
+        """Bytes of a leaf's weights as the engine stores them: vLLM pads MXFP4 experts to its kernels' sizes."""
         if not self.profile.rules.pads_mxfp4 or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), data()["mxfp4"]
@@ -205,7 +202,6 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return size + padding
 
     def notes(self, model: Model, outside: int, layout: Layout) -> Iterator[str]:
-        """What the engine's numbers are, and what lies outside of them."""
         if not model.decodes:
             yield f"{self.profile.label} memory is known for decoders alone: none is counted for {model.name}"
             return
@@ -222,9 +218,9 @@ class EngineMemory(Struct, frozen=True, dict=True):
     def graphs(self, model: Model, ledger: Iterable[Entry], stack: Stack) -> int:
         """Bytes of a rank's CUDA graphs: nodes of every captured batch size, and the buffers that all of them share.
 
-        Nodes    of a product its own and that of what lies before it, fused to one; of an attention its own and the
-                 cache's. Graphs of pieces end before an attention, whole ones hold it
-        Buffers  a step of the largest batch; what FlashAttention 3 sums up for each of as many parts of the keys
+        Nodes    two for a product: its own and the fused operations before it; two for an attention: its own and the
+                 cache's. Graphs of pieces end before an attention, whole ones contain it
+        Buffers  a step of the largest batch; FlashAttention 3's partial sums over `parts` of the keys
         """
         rule, table = self.profile.numbers.get("captured"), data()["graphs"]
         if rule is None:
@@ -253,7 +249,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
 
     @property
     def share(self) -> Fraction:
-        """Share of the visible memory that the engine does not use unless told."""
+        """Default share of the visible memory that the engine does not use."""
         return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
 
 
@@ -263,7 +259,7 @@ def captured_sizes(largest: int, fine: int) -> int:
 
 
 def rotary_table(model: Model) -> int:
-    """Bytes of the cosines and sines that vLLM keeps for every position up to the model's context, in 16 bits."""
+    """Bytes of vLLM's cosines and sines for every position up to the model's context, in 16 bits."""
     angles_of_leaves = (leaf.angles for leaf in model.root.leaves())
     sizes = {(angles[0], str(angles[1])) for angles in angles_of_leaves if angles}
     return sum(2 * int(dims) * (model.context or 0) for dims, _ in sizes)
@@ -278,8 +274,7 @@ def step_elements(stack: Stack) -> int:
 
 
 def _cut(form: Format, shape: tuple[int, ...], whole: tuple[int, ...]) -> str:
-    """Which lines of a rank's matrix end within a quantisation group or are split within a tile: rows, columns, or
-    none."""
+    """Whether rows or columns of a rank's matrix end within a quantisation group or are split within a tile; "": no."""
     if not isinstance(form.block, tuple):
         return "rows" if form.block and shape[-1] % form.block else ""
     ends = zip(("columns", "rows"), shape, whole, form.block, strict=True)

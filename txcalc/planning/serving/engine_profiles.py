@@ -33,7 +33,7 @@ class EngineRules(NamedTuple):
     windows           tokens that it pages for layers with windows: the `window`; `all`; or the window and a `chunk` in
                       models that also have other layers, and all in models that do not
     groups            its cache has groups of equally many layers with one window, the last one padded
-    streams           shared experts run beside the routed ones in decode, on a second stream
+    streams           shared experts run concurrently with the routed ones in decode, on a second stream
     """
 
     title: str
@@ -131,7 +131,7 @@ def data() -> Mapping[str, Any]:
 
 
 class EngineLatency(NamedTuple):
-    """An engine's own share of latencies, in seconds.
+    """An engine's part of latencies, in seconds.
 
     own_s       of TTFT, and `steps` decode steps where others decode
     step_s      of a decode step, and `sequence_s` of it for each sequence: scheduling, sampling, handing tokens on
@@ -147,7 +147,7 @@ class EngineLatency(NamedTuple):
 
 
 def latency(name: str) -> EngineLatency:
-    """The latency constants of an engine; vLLM's where none is named or its own are not known."""
+    """The latency constants of an engine; if they are not known, vLLM's."""
     known = data()["latency"]
     return EngineLatency(**known.get(name, known["vllm"]))
 

@@ -1,5 +1,4 @@
-"""The command that serves a plan with an engine: parallelism, lengths, concurrency, memory, drafts and adapters as
-planned.
+"""The command that serves a plan with an engine: its parallelism, lengths, concurrency, memory, drafts and adapters.
 
 Flags are those of the engines' own parsers and documentation; tests/data/serving/flags.toml lists them, with sources.
 vLLM: engine arguments and features/spec_decode (docs.vllm.ai). SGLang: server arguments and
@@ -49,8 +48,8 @@ NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's work
 
 
 def command(plan: Plan, engine: str, pools: Pools | None = None, request: Request | None = None) -> str:
-    """Shell lines: comments on what no flag covers, then the command, one flag per line; for `pools`, the commands of
-    both. `request`: whose draft proposes tokens, and whose lengths are said.
+    """Shell lines: comments on what no flag covers, then the command, one flag per line; of `pools`, both commands.
+    `request`: its speculation and its lengths.
 
     Errors: `UnknownName` for an unknown engine; `InputError` for a plan that does not fit, of another engine, or that
     the engine's flags cannot express.
@@ -76,8 +75,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
     if (longest := _longest(request)) and longest == plan.context:
         comments.append(f"# requests of more than {longest:,} tokens are refused: plan for a range (--prompt 2k±1k)")
     if (most := plan.planner.model.context) and plan.context > most and not style.gguf:
-        text = f"# the server refuses more than the model's {most:,} tokens, unless its config scales positions (YaRN)"
-        comments.append(text)
+        scaled = "unless its config scales positions (YaRN)"
+        comments.append(f"# the server refuses more than the model's {most:,} tokens, {scaled}")
     if chosen.engine == "vllm" and config.weights.name == "mxfp4" and plan.planner.accelerator.kernels == "blackwell":
         comments.append("export VLLM_USE_FLASHINFER_MOE_MXFP4_MXFP8=1  # experts multiply in MXFP8, as planned")
     weights = style.weights(plan)
@@ -88,9 +87,8 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, request: Reques
         raise InputError("--emit", [f"{engine} alone does not disaggregate prefill and decode (--emit dynamo)"])
     start, flags = style.write(plan, weights, guess)
     if style.gguf:
-        requests = "1 request" if (number := slots(plan, engine)) == 1 else f"{number} requests"
-        length = f"{plan.context:,} tokens each"
-        comments.append(f"# {requests} at once, {length} (change with --concurrency, --context)")
+        requests = f"{number_of('request', slots(plan, engine))} at once, {plan.context:,} tokens each"
+        comments.append(f"# {requests} (change with --concurrency, --context)")
     if style.one_copy and layout.dp > 1 and layout.sharing == 1:
         gpus = number_of("GPU", layout.replica.gpus)
         comments.append(f"# {layout.dp} of these, each on {gpus}, behind a load balancer")
@@ -125,7 +123,7 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
 
 
 def _vllm_weights(plan: Plan) -> CommandWeights:
-    """vLLM quantises layer by layer: as of the version whose flags are known here."""
+    """vLLM quantises layer by layer in the version whose flags are known here."""
     memory = plan.planner.engine.memory
     return weights_of_plan(plan, online=True, streams=not (memory and memory.profile.user_version))
 
@@ -136,7 +134,7 @@ _trtllm_weights = partial(weights_of_plan, online=False, streams=False)
 
 
 def _longest(request: Request | None) -> int:
-    """Tokens of every request where prompts and answers have one length each that was given; 0: they differ."""
+    """Tokens of every request, if a prompt was given and lengths do not vary; else 0."""
     if not request or not request.prompt_given:
         return 0
     prompts, answers = request.traffic.prompts, request.traffic.answers
@@ -146,15 +144,15 @@ def _longest(request: Request | None) -> int:
 class CommandStyle(NamedTuple):
     """How the command of an engine is written.
 
-    adapters        what the user has to do about adapters
+    adapters        a comment: how to name adapters
     write           start and flags; None: several commands (dynamo)
-    version         whose flags they are; a commit where no release was read
-    weights         the checkpoint, and what is done with it while it is loaded
+    version         the release or the commit whose flags these are
+    weights         the checkpoint, and how it is converted while it is loaded
     gguf            it serves .gguf files
-    runs            the engine that runs the plan, where it is another's front end
+    runs            the engine that runs the plan, if this is a front end
     without_towers  it has a flag that leaves out a model's towers
-    gathers         which wait it has a flag for: True --gather, False --poll, None neither
-    one_copy        a command starts one copy of the model, unless copies share experts
+    gathers         it has a flag for --gather (True), for --poll (False), for neither (None)
+    one_copy        a command starts one replica, unless replicas share experts
     """
 
     adapters: str
@@ -228,8 +226,8 @@ def _refuse(plan: Plan, engine: str) -> InputError:
 
 
 def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
-    """The engine's word for the dtype of the cache; nothing where it is that of the activations. Errors: `InputError`
-    where the engine has none."""
+    """The engine's name of the cache's dtype; none if it is that of the activations. Errors: `InputError` if the engine
+    does not have it."""
     engine = plan.planner.engine
     if engine.cache_bits == engine.activation_bits:
         return []
@@ -240,12 +238,10 @@ def _cache(plan: Plan, words: Mapping[str, str], name: str) -> list[str]:
 
 
 def _above_one(*degrees: tuple[str, int]) -> Flags:
-    """The flags of the degrees of a layout that are not 1."""
     return [(flag, degree) for flag, degree in degrees if degree > 1]
 
 
 def _share(part: int, *remaining_parts: int) -> str:
-    """A part of the sum."""
     return f"{part / (part + sum(remaining_parts)):.3g}"
 
 
@@ -255,7 +251,7 @@ def _vllm(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None
 
 
 def _loaded(weights: CommandWeights) -> Flags:
-    """What vLLM and SGLang do with the weights while they load them."""
+    """How vLLM and SGLang convert weights while they load them."""
     flags = (("--dtype", weights.dtype), ("--quantization", weights.quantization))
     return [(flag, value) for flag, value in flags if value]
 
@@ -263,7 +259,7 @@ def _loaded(weights: CommandWeights) -> Flags:
 def _vllm_flags(
     plan: Plan, weights: CommandWeights, layout: Layout, sequences: int, guess: SpeculativeDecoding | None
 ) -> Flags:
-    """Those of a layout whose copies each run `sequences` at most."""
+    """The flags of a layout whose replicas run at most `sequences` each."""
     engine = plan.planner.engine
     if layout.ep not in (1, layout.tp * layout.dp):
         raise _refuse(plan, "vLLM")
@@ -378,7 +374,7 @@ def _options(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | N
             lines.append(f"  speculative_model: {where}")
         if method == "MTP":
             lines.append(f"  num_nextn_predict_layers: {guess.tokens}")
-        if method in ("DraftTarget", "NGram"):  # which run beside the scheduler that overlaps steps
+        if method in ("DraftTarget", "NGram"):  # they do not work with the scheduler that overlaps steps
             lines.append("disable_overlap_scheduler: true")
     if engine.adapters:
         lines += ["lora_config:", f"  lora_target_modules: [{', '.join(ADAPTED)}]", f"  max_lora_rank: {engine.rank}"]

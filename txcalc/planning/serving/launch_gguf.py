@@ -13,7 +13,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.launch_weights import CommandWeights, name_of, to_fill_in
-from txcalc.planning.serving.offload import count, divides
+from txcalc.planning.serving.offload import is_single_decoder, layer_count
 from txcalc.planning.serving.points import SpeculativeDecoding
 
 Flags = list[tuple[str, object]]
@@ -24,14 +24,13 @@ CACHES_OF_OLLAMA = ("q8_0", "q4_0")
 
 
 def running(plan: Plan, layout: Layout) -> int:
-    """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
-    for."""
+    """Concurrent sequences of a replica: its share of the total, at most as many as its memory was planned for."""
     memory, share = plan.planner.engine.memory, ceil_div(plan.concurrency, layout.dp)
     return min(share, memory.at_once or share) if memory else share
 
 
 def gguf_file(plan: Plan) -> CommandWeights:
-    """The plan's .gguf file for a shell: the one that was read, or one to fill in."""
+    """The plan's .gguf file for a shell: the file that was read, or a variable to set."""
     if path := _read(plan):
         return CommandWeights(shlex.quote(path))
     text = f"the {_type(plan)} .gguf file of {name_of(plan.planner.model)}"
@@ -39,7 +38,7 @@ def gguf_file(plan: Plan) -> CommandWeights:
 
 
 def gguf_path(plan: Plan) -> CommandWeights:
-    """The same for a Modelfile."""
+    """The plan's .gguf file for a Modelfile."""
     if path := _read(plan):
         return CommandWeights(path)
     model, kind = name_of(plan.planner.model), _type(plan)
@@ -49,7 +48,7 @@ def gguf_path(plan: Plan) -> CommandWeights:
 
 
 def _read(plan: Plan) -> str:
-    """The .gguf file that the model was read from, where the plan has its weights; "": none."""
+    """The .gguf file that the model was read from, if the plan uses its weights; else ""."""
     model = plan.planner.model
     file = model.checkpoint.stored if model.checkpoint else None
     known = file and file.form == "gguf" and not file.partial
@@ -87,7 +86,7 @@ def llama_server(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding
 
 
 def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
-    """The lines of a Modelfile, with what the server itself has to be started with as comments."""
+    """The lines of a Modelfile; comments show how to start the server."""
     engine, model = plan.planner.engine, plan.planner.model
     number = slots(plan, "Ollama")
     lacking = {
@@ -113,7 +112,7 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
 
 
 def slots(plan: Plan, name: str) -> int:
-    """Sequences at once of a copy. Errors: `InputError` for a layout that llama.cpp does not have."""
+    """Concurrent sequences of a replica. Errors: `InputError` for a layout that llama.cpp does not have."""
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
         mend = "--tp 1" if plan.planner.engine.memory else "--engine llama.cpp"
@@ -125,15 +124,15 @@ def slots(plan: Plan, name: str) -> int:
 
 
 def _gpu_layers(plan: Plan) -> list[int]:
-    """Layers on the GPU as llama.cpp counts them, the head being one; nothing where they are not counted."""
+    """Layers on the GPU as llama.cpp counts them, the head included; none for models that it does not split."""
     model, offload = plan.planner.model, plan.planner.engine.offload
-    if not divides(model):
+    if not is_single_decoder(model):
         return []
-    return [0 if offload and offload.head else count(model) + 1 - (offload.layers if offload else 0)]
+    return [0 if offload and offload.head else layer_count(model) + 1 - (offload.layers if offload else 0)]
 
 
 def _cache(plan: Plan, known: tuple[str, ...], name: str) -> str:
-    """The dtype of a narrow cache; "": it has 16 bits. Errors: `InputError` for one that there is not."""
+    """The dtype of a narrow cache; "": 16 bits. Errors: `InputError` if the engine does not have it."""
     engine = plan.planner.engine
     if engine.cache_bits == 16:
         return ""
@@ -143,8 +142,7 @@ def _cache(plan: Plan, known: tuple[str, ...], name: str) -> str:
 
 
 def _draft(plan: Plan, guess: SpeculativeDecoding) -> Flags:
-    """Speculative decoding by a model of its own, or by the model's own layer. Errors: `InputError` for other
-    drafts."""
+    """Flags of a draft model, or of the model's own prediction layer. Errors: `InputError` for other drafts."""
     draft, model = plan.planner.draft, plan.planner.model
     if draft is None or draft.description.drafting != "in-turn" or draft.description.last.features:
         name = draft.name if draft else "n-grams"

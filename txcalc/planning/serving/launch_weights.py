@@ -1,8 +1,8 @@
-"""The weights that an engine's command names: the checkpoint as published, one quantised while it is loaded, or one
-that the user has to fill in.
+"""The weights that an engine's command names: the checkpoint as published, converted while it is loaded, or a variable
+that the user has to set.
 
-A checkpoint to fill in is written as `"${CHECKPOINT:?which one}"`: while the variable is not set, a shell prints which
-one and does not run the command.
+A variable is written as `"${CHECKPOINT:?which one}"`: unless it is set, a shell prints which checkpoint it needs and
+does not run the command.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ KINDS = {
 
 
 class CommandWeights(NamedTuple):
-    """Weights in a command: the checkpoint as the shell reads it, and what is done with it while it is loaded: the
-    dtype, or the quantisation, it gets there ("": as it is); `comment`: what the user has to do."""
+    """Weights in a command: the checkpoint as a shell reads it, the dtype or quantisation to which it is converted on
+    loading ("": none), and a comment on what the user has to do."""
 
     checkpoint: str
     dtype: str = ""
@@ -46,7 +46,7 @@ class CommandWeights(NamedTuple):
 
 def weights_of_plan(plan: Plan, online: bool, streams: bool) -> CommandWeights:
     """The weights of a plan for an engine that loads checkpoints of the hub. `online`: it quantises to FP8 while it
-    loads; `streams`: layer by layer, without room for all weights as published."""
+    loads; `streams`: it does so layer by layer, without memory for all weights as published."""
     model, engine = plan.planner.model, plan.planner.engine
     published = published_format(model)
     repository = repository_of(model)
@@ -71,26 +71,25 @@ def published_format(model: Model) -> Format | None:
 
 
 def kind_of(name: str, form: Format) -> str:
-    """The kind of a checkpoint, with its article: by the quantiser that was asked for, or by its format."""
+    """The kind of a checkpoint, with its article: the requested quantiser, or the format."""
     method = name.strip().upper()
     return {"AWQ": "an AWQ", "GPTQ": "a GPTQ"}.get(method) or KINDS.get(form.name, f"a {form.name}")
 
 
 def repository_of(model: Model) -> str:
-    """The repository of a model's weights on the hub, quoted for a shell; "" where its description names none, or was
-    changed since."""
+    """The hub repository of a model's weights, quoted for a shell; "" if its description names none or was changed."""
     source = str(model.description.source)
     match = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
     return shlex.quote(match[1] or match[2]) if match and not model.changed else ""
 
 
 def to_fill_in(variable: str, text: str) -> str:
-    """A word that a shell refuses to expand while the variable is not set, with the text as its message."""
+    """A variable; unless it is set, a shell prints the text and refuses to run the command."""
     return f'"${{{variable}:?{_plain(text)}}}"'
 
 
 def name_of(model: Model) -> str:
-    """The model's repository, or its own name, in letters that a shell leaves alone."""
+    """The model's repository or name, without characters that a shell interprets."""
     return _plain(repository_of(model) or model.name + (" (as changed)" if model.changed else ""))
 
 

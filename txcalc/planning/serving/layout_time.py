@@ -1,4 +1,4 @@
-"""The time of a prompt alone and of a bare decode step on one layout: the stages of `rank_time` put together."""
+"""The time of an unloaded prompt and of a decode step on one layout: `rank_time` over all pipeline stages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LayoutTime:
         self.model, self.layout, self.engine = model, layout, engine
         self.ranks = [RankTime(stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
         self.caching = model.decodes
-        # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
+        # A prompt is the encoder's tokens (and no prefix is cached), or the tokens that the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids
         self.sharing = layout.sharing
         self._known: dict[tuple[Workload, bool, float], list[Cost]] = {}
@@ -39,7 +39,7 @@ class LayoutTime:
         return float(Fraction(together, fullest * self.sharing))
 
     def _stages(self, work: Workload, busy: float, head: bool = True) -> list[Cost]:
-        """The cost of every stage, equal ones again; of many workloads the latest are kept."""
+        """The cost of every stage, equal stages included."""
         key = work, head, busy
         if key not in self._known:
             if len(self._known) == KEPT:
@@ -58,17 +58,14 @@ class LayoutTime:
         """Time of a decode step of `sequences` sequences of one replica; `busy` is the mean load of the replicas
         that share its experts, relative to this one.
 
-        A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
-        for the slowest stage to have done every group.
+        A pipeline of pp stages works on up to pp groups of them at a time: a group waits until it has passed all
+        stages, or until the slowest stage has done every group.
         """
         groups = min(self.layout.pp, sequences)
         stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy)
-        return BoundedTime(
-            max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
-            max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
-            total(stages).floor_bound,
-            total(stages).bound,
-        )
+        floors, seconds, whole = [c.floor for c in stages], [c.achievable for c in stages], total(stages)
+        floor, achievable = (max(sum(times), groups * max(times)) for times in (floors, seconds))
+        return BoundedTime(floor, achievable, whole.floor_bound, whole.bound)
 
     @property
     def libraries(self) -> dict[str, LibrarySource]:
@@ -82,7 +79,7 @@ class LayoutTime:
         return self._parts(self.decode(ceil_div(sequences, groups), context), busy)
 
     def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
-        """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
+        """The workload of the i-th chunk, and the number of chunks; prompts of one batch are one chunk."""
         if self.encodes or not self.caching:
             source, tokens = (prompt, 1) if self.encodes else (None, prompt)
             whole = self.model.workload(batch, tokens, source=source, logits="last")
@@ -97,10 +94,10 @@ class LayoutTime:
         return work, ceil_div(prompt - cached, size)
 
     def prefill(self, prompt: int, cached: int = 0) -> BoundedTime:
-        """Time to the first token of a prompt alone, of which `cached` tokens are not computed again.
+        """Time to the first token of a single prompt, of which `cached` tokens are not computed again.
 
-        Chunks follow each other through the stages: the slowest stage has to do all of them, and the last one has to
-        pass the others. The floor computes the prompt at once.
+        Chunks follow each other through the stages: the slowest stage computes all of them, and the last chunk passes
+        the other stages. The floor computes the prompt at once.
         """
         work, number = self._chunks(prompt, cached, 1)
         busy = self.busy(1)
@@ -117,8 +114,8 @@ class LayoutTime:
         )
 
     def _waits(self, prompt: int, cached: int, busy: float) -> float:
-        """What stages wait for each other beside the slowest: once, for the last chunk; or for the last of as many as
-        the engine has in flight."""
+        """Seconds in stages other than the slowest: of the last chunk and, with at most `in_flight` chunks in the
+        pipeline, of one in so many before it."""
         work, number = self._chunks(prompt, cached, 1)
         flight = self.engine.memory.in_flight if self.engine.memory else 0
 
@@ -130,7 +127,7 @@ class LayoutTime:
         return earlier + wait(number - 1).memory
 
     def _slowest(self, prompt: int, cached: int, batch: int, busy: float) -> Cost:
-        """What the slowest stage takes for every chunk: the pace of a full pipeline."""
+        """The cost of all chunks in the slowest stage, which sets the pace of a full pipeline."""
         work, number = self._chunks(prompt, cached, batch)
 
         def chunk(i: int) -> Cost:
@@ -139,8 +136,8 @@ class LayoutTime:
         return series(chunk, number - 1).plus(chunk(number - 1))
 
     def prefill_rate(self, prompt: int, cached: int = 0, busy: float = 1.0) -> float:
-        """Prompt tokens per second of one copy of the model that does nothing else: as many prompts at a time as a
-        chunk holds, the copies that share its experts being as `busy`."""
+        """Prompt tokens per second of one replica that only prefills, with as many prompts at a time as a chunk holds;
+        `busy`: the relative load of replicas that share its experts."""
         batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
         return batch * prompt / self._slowest(prompt, cached, batch, busy).achievable
 

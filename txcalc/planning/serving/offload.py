@@ -25,7 +25,7 @@ from txcalc.model import Model
 from txcalc.units import parse_bytes, parse_rate
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator
-SLOT = 25 * 10**9  # bytes per second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
+SLOT = 25 * 10**9  # default bytes per second to an accelerator: copies over PCIe 4.0 x16
 
 
 class HostMemory(Struct, frozen=True):
@@ -103,7 +103,7 @@ class OffloadRequest(NamedTuple):
     def of(self, model: Model, fits: Callable[[Offload], bool]) -> Offload:
         """The tensors in RAM; `fits`: whether the rest fits on the accelerator. Errors: `InputError` for a model
         without such layers."""
-        layers, sparse = count(model), any(layer.experts for layer in model.description.layers)
+        layers, sparse = layer_count(model), any(layer.experts for layer in model.description.layers)
         if self.gpu_layers is None and self.cpu_moe is None:
             return least(self.host, layers, sparse, fits)
         if self.cpu_moe is not None and not sparse:
@@ -145,14 +145,14 @@ def parse_offload(
     return OffloadRequest(HostMemory(memory, bandwidth, peak, rate), gpu_layers, experts)
 
 
-def count(model: Model) -> int:
+def layer_count(model: Model) -> int:
     """The number of layers that can be in RAM. Errors: `InputError` for other models."""
-    if not divides(model):
+    if not is_single_decoder(model):
         raise InputError(model.name, ["its layers cannot lie in RAM: llama.cpp splits a single stack that decodes"])
     return model.n_layers
 
 
-def divides(model: Model) -> bool:
+def is_single_decoder(model: Model) -> bool:
     """Whether a model is a single stack of layers that decodes."""
     return model.root.cuttable and model.decodes and not model.has_encoder_apart
 

@@ -340,13 +340,13 @@ class Timer:
         return Steady(ttft, tpot, e2e, 1 / e2e, demand.prompt / e2e, (e2e - ttft) / e2e)
 
     def single_times(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
-        """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
+        """An unloaded prompt, and a decode step of one sequence of its length; None: the model does not decode."""
         times = self.layout_time(layout)
         step = self.token_time(layout, 1, times.busy(1), self.request.prompt) if times.caching else None
         return self.prefill(layout)[0], step
 
     def prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
-        """A prompt alone, and prompt tokens per second of one replica."""
+        """An unloaded prompt, and prompt tokens per second of one replica."""
         replica = self._copy(layout)
         if replica not in self._prefills:
             times = self.layout_time(replica)

@@ -1,7 +1,7 @@
 """Queueing formulas for one replica: mean latencies from its request rate and its mean decode batch.
 
 `steady_state` solves for these two. In an open loop requests arrive at a given rate; in a closed loop each client sends
-its next request as soon as it has its answer.
+its next request when it has its answer.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Loop:
     """Means of one replica under load, by its request rate and its mean decode batch (`decoding`).
 
     clients      of a closed loop; None: an open loop
-    other_share  share of the load that one request sees from the others: (n − 1)/n in a closed loop
+    other_share  share of the load that is due to other clients: (n − 1)/n in a closed loop
     """
 
     def __init__(self, demand: Demand, clients: float | None) -> None:
@@ -35,7 +35,7 @@ class Loop:
         self.tpot, self.polled_prompts = cache(self._tpot), cache(self._polled_prompts)
 
     def _tpot(self, decoding: float) -> float:
-        """Seconds per output token: a decode step, and the prefill that is computed meanwhile."""
+        """Seconds per output token: a decode step and the prefill that interrupts it."""
         demand = self.demand
         step, each = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
         tpot = step + each * demand.prompt
@@ -57,8 +57,8 @@ class Loop:
         return demand.prompt if demand.sharing == 1 else demand.solo + (demand.prompt - demand.solo) * overlap
 
     def stall(self, overlap: float) -> float:
-        """Seconds of decode lost per prompt of this replica: its own prefill, and that of the replicas that it waits
-        for."""
+        """Seconds that decode waits per prompt of this replica: its own prefill, and that of replicas that share its
+        experts."""
         return self.prompt_time(overlap) * self.demand.sharing / (1 + (self.demand.sharing - 1) * overlap)
 
     def _polled_prompts(self, decoding: float) -> float:
@@ -73,8 +73,8 @@ class Loop:
     def clustering(self, decoding: float) -> float:
         """Density of a closed loop's arrivals, relative to evenly spaced ones (1), as a mean over `ROUNDS` rounds.
 
-        All clients start together. The steps of their prompts move them apart, and so do answers of unequal lengths: by
-        the square root of the round (a random walk), until they are spread over the whole time of an answer.
+        All clients start together. The steps of their prompts spread them, and so do unequal answers, by the square
+        root of the round (a random walk), until they are spread over the whole time of an answer.
         """
         if self.clients is None:
             return 1.0
@@ -91,7 +91,7 @@ class Loop:
         return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
 
     def poll_step(self, decoding: float) -> float:
-        """Seconds of a decode step between two polls, with the prefill computed meanwhile."""
+        """Seconds of a decode step between two polls, with the prefill that interrupts it."""
         demand = self.demand
         if not decoding or demand.answer == 1:
             return 0.0
@@ -107,9 +107,9 @@ class Loop:
         (`most`), or prompts arrive faster than they are computed.
 
         A birth-death chain of the batch size n. A sequence is in the batch for its decode steps, for the prefill that
-        interrupts them, whatever n is, and for the prompts that arrived while its own was computed. Each arrival stalls
-        all that decode, so fewer end for a while: a birth counts 1/(1 − ρ). The chain moves in strides as wide as
-        births and deaths vary.
+        interrupts them, and for the prompts that arrived while its own was computed. Each arrival stalls all that
+        decode, so fewer end meanwhile: a birth counts 1/(1 − ρ). A stride of the chain is as wide as births and deaths
+        vary.
         """
         demand = self.demand
         steps, mean = (demand.answer - 1) / demand.tokens, root(lambda n: self.rate(n) - rate, 0.0, most)
@@ -150,9 +150,9 @@ class Loop:
     def prefill_wait(self, rate: float, step: float, queue: float) -> float:
         """Seconds from a random arrival to the end of the prompt's last step, without the prompt's own time.
 
-        A step takes all prompts that arrived during the one before (gated service), so a request waits for the residual
-        step and for all prompts of its own. If they do not fit in one step, `queue` is the wait in line, and the last
-        step of a prompt also computes others.
+        A step computes all prompts that arrived during the one before (gated service), so a request waits for the
+        residual step and for all prompts of its own step. If they do not fit in one step, `queue` is the wait in line,
+        and the last step of a prompt also computes others.
         """
         demand = self.demand
         share, service = rate * demand.prompt, demand.prompt + demand.chunks * step
@@ -187,15 +187,14 @@ class Loop:
         return root(above, 0.0, 1 - CLOSE)
 
     def polled_ahead(self, decoding: float) -> float:
-        """Prompts found by the same poll that are computed before a request's own, on average."""
+        """Mean prompts of the same poll that are computed before a request's own."""
         demand = self.demand
         if demand.answer == 1 or (demand.interval == 1 and (self.clients is None or demand.chunks >= 1)):
             return 0.0
         return self.ahead_in_batch(1 + self.other_share * self.polled_prompts(decoding))
 
     def ahead_in_batch(self, prompts: float) -> float:
-        """How many of `prompts` that arrive together one of them waits for on average; prompts of the same step end
-        together."""
+        """Of `prompts` that arrive together: how many one waits for on average. Prompts of one step end together."""
         per_step = max(1.0, 1 / self.demand.chunks) if self.demand.chunks else inf
         return (prompts + min(per_step, prompts)) / 2 - 1
 
@@ -205,8 +204,8 @@ class Loop:
         Returns  prompts ahead that do not fit in the next step; seconds left of the running step; steps of the prompt
                  itself
         Source   each client arrives once per round, so arrivals are those of periodic sources: P(queue > x) =
-                 exp(−2x(x/n + 1 − ρ)); n is fewer than the clients while answers of nearly equal lengths keep them in
-                 step
+                 exp(−2x(x/n + 1 − ρ)); n is below the number of clients while answers of nearly equal lengths end
+                 together
         """
         demand = self.demand
         assert self.clients is not None
@@ -226,8 +225,8 @@ class Loop:
         return ahead, left, 1.0
 
     def wait(self, decoding: float) -> tuple[float, float]:
-        """Wait of a closed loop's request until the last step of its prompt ends: seconds, without the prompt's own
-        time, and decode steps that pass meanwhile."""
+        """Wait of a closed loop's request until the last step of its prompt ends: seconds without the prompt's own
+        time, and decode steps."""
         demand, other_share = self.demand, self.other_share
         assert self.clients is not None
         shared, interval = min(1.0, other_share * decoding), self.poll_interval(decoding)
@@ -257,7 +256,7 @@ class Loop:
 
     @property
     def overhead(self) -> float:
-        """Seconds of TTFT that take none of the replica's time: transfers between pipeline stages, and the engine's."""
+        """Seconds of TTFT that do not occupy the replica: transfers between pipeline stages, and the engine's."""
         return self.demand.overhead + self.demand.unloaded - (self.demand.solo or self.demand.prompt)
 
     def prompt_time_at(self, decoding: float) -> float:
@@ -269,8 +268,8 @@ class Loop:
     def clients_for(self, decoding: float) -> float:
         """Clients of a closed loop with this mean decode batch.
 
-        Counted in steps: an answer takes the same number of steps whatever prompts are computed meanwhile, and a queue
-        forms where steps are full of prompt chunks.
+        Counted in steps: an answer takes a fixed number of steps, and a queue forms when steps are full of prompt
+        chunks.
         """
         idle = self.other_share * self.overhead / self.tpot(decoding) / self.demand.tokens
         return decoding + self.prompts_per_step(decoding) * (self.wait(decoding)[1] + idle)
@@ -279,8 +278,8 @@ class Loop:
         """Means of a closed loop with this mean decode batch.
 
         A round takes the steps of an answer and of its wait, and the prompts of all clients. TTFT and decode time are
-        found separately and miss the round's time by a little: the difference is divided by least squares, relative to
-        each, and neither falls below its time without load.
+        computed separately, and their sum is a little off the round's time: least squares, relative to each, divide the
+        difference, and neither falls below its time without load.
         """
         demand, other_share, clients = self.demand, self.other_share, self.clients
         assert clients is not None
@@ -331,8 +330,7 @@ def _periodic(n: float, slack: float, varied: float) -> float:
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """The zero of an increasing function between two ends, from below, by regula falsi (Illinois); `high` if there is
-    none."""
+    """The zero of an increasing function, from below, by regula falsi (Illinois); `high` if there is none."""
     above = function(high)
     if above <= 0:
         return high

@@ -29,7 +29,7 @@ class Held(NamedTuple):
 
 
 class Caches(Struct, frozen=True):
-    """One sequence's cache in bytes: what later tokens need, in whole pages, and without sliding windows."""
+    """One sequence's cache in bytes: as later tokens read it, in whole pages, and if windows dropped nothing."""
 
     algorithmic: int
     pages: int
@@ -45,7 +45,7 @@ class SequencePages(NamedTuple):
 
 
 class RankBytes:
-    """Memory of one accelerator of a stage: what is independent of the load, and what each sequence adds.
+    """Memory of one accelerator of a stage: the bytes that do not depend on the load, and those of each sequence.
 
     draft         the memory of a draft model on this accelerator; None: no draft
     ram_weights   weights of the stage in host RAM
@@ -124,15 +124,14 @@ class RankBytes:
         return sum(self._known(context)[:2])
 
     def cache_bytes(self, context: int, sequences: int) -> int:
-        """Bytes of the cache pages of `sequences` sequences. A prefix counts once. So do the pages that windows drop
-        after a chunk of prefill: the prompts of a step have no more tokens than a chunk together."""
+        """Bytes of the cache pages of `sequences` sequences. A shared prefix counts once, and so do pages that windows
+        drop after a chunk of prefill: a step computes at most one chunk of prompt tokens."""
         pages, longest = self._known(context), self._known(MAX_TOKENS)
         shared = max(0, sequences - 1) * pages.shared
         return sequences * pages.kept - shared + min(sequences * pages.prefilling, longest.prefilling)
 
     def _known(self, context: int) -> SequencePages:
-        """A prefix saves the difference to a sequence without it: nothing of a state, and nothing that a sliding window
-        has dropped."""
+        """A prefix saves the pages that a sequence without it lacks: nothing of a state or dropped by a window."""
         if context not in self._pages:
             prefix, room = self.engine.shared, self.engine.window_room
             every, kept = (self._pages_sum(context, tokens) for tokens in room)
@@ -146,7 +145,7 @@ class RankBytes:
         return sum(size for _, size in self.pages(context, room))
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
-        """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""
+        """Whether weights, cache and activations fit. Activations come last, as they take time to compute."""
         left = usable - sum(self.overheads.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 

@@ -82,8 +82,7 @@ class _Leaf(NamedTuple):
 
 
 class _Load(NamedTuple):
-    """The work of one sequence in a leaf, all layers. All but weights, what unpacks them and launches is multiplied by
-    the batch.
+    """The work of one sequence in a leaf, all layers. The batch multiplies all but weights, unpacking and launches.
 
     least, compute   seconds of arithmetic, at the peak and on its curve
     cache, moved     bytes of the cache; of the cache and activations
@@ -156,8 +155,8 @@ class RankTime:
         self._loads: dict[Workload, list[_Load]] = {}
 
     def cost(self, work: Workload, head: bool = True, busy: float = 1.0) -> Cost:
-        """Seconds of one pass. `head`: with logits; `busy`: mean sequences per replica that shares experts, over those
-        of this one."""
+        """Seconds of one pass. `head`: with logits; `busy`: mean sequences per replica that shares experts, relative to
+        this one."""
         return total([*self._operations(work, head, busy), *self._adapters(work), *self._transfers(work, head)])
 
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
@@ -182,7 +181,7 @@ class RankTime:
         return loads if head else [load for load in loads if load.kind != "head"]
 
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[Cost]:
-        """The cost of every leaf: this is the hot loop."""
+        """The cost of every leaf (the hot loop)."""
         sequences, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self.loads_of(work, head)
         fullest, overlapped = self._fullest(), work.decoding and self.engine.streams
@@ -222,8 +221,7 @@ class RankTime:
             )
 
     def _in_ram(self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float) -> Cost:
-        """The cost of a leaf in RAM: few tokens are computed by the host, many by the accelerator after the weights are
-        copied there.
+        """The cost of a leaf in RAM: the host computes few tokens; for many, the weights are copied to the accelerator.
 
         Errors: `InputError` for attention of many tokens on a host whose peak is not known.
         """
@@ -327,8 +325,8 @@ class RankTime:
         return float((entry.leaf.additions or 1) * (entry.times if entry.routed else entry.runs))
 
     def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
-        """The dtype, kernel class and peak FLOPs per second with which this accelerator multiplies weights of a format
-        whose own dtype of products is `asked` (None: unquantised)."""
+        """The dtype, kernel class and peak FLOPs per second of products with weights whose format multiplies in `asked`
+        (None: unquantised)."""
         form, dtype = self.engine.weights, asked or self.wide
         kernel = self.engine.kernel(form, asked) if asked else self.wide
         if not multiplies(self.accelerator, dtype):
@@ -386,8 +384,7 @@ class RankTime:
 
     def _attention(self, core: CoreWork, runs: float) -> tuple[Curve, float, float]:
         """The curve of an attention core, seconds of its launches, and the FLOPs per second that the curve's share
-        refers to: a score costs a softmax, however narrow the heads are, and where its kernel starts a group of threads
-        for it, that."""
+        refers to: a score costs at least a softmax, and a group of threads where the kernel starts one for it."""
         curve = self.kernels.curve("attention", core.name)
         memory = self.engine.memory if core.decodes else None
         many = memory.attention_kernels(core.grouped) if memory else 0
@@ -396,7 +393,7 @@ class RankTime:
         return curve, start, self.core / max(1.0, least / core.score)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
-        """The costs of all that this rank sends in a pass."""
+        """The cost of every collective of this rank in a pass."""
         batch = float(work.batch)
         for sent in self.work.sends(work._replace(batch=1)):
             if head or sent.within != "head":

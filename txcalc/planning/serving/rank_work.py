@@ -1,7 +1,7 @@
-"""FLOPs, bytes and kernel launches of every leaf of a rank in one forward pass, on whatever accelerator.
+"""FLOPs, bytes and kernel launches of every leaf of a rank in one forward pass, on any accelerator.
 
-`rank_time` turns them into seconds. They depend on the stage, the layout and the formats, so that all accelerators
-that a model is planned on share them (`RankWork.of`).
+`rank_time` turns them into seconds. They depend on stage, layout and formats only, so all accelerators share them
+(`RankWork.of`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MOST_QUERIES = 64  # queries per sequence of a decode kernel: a token and a draf
 
 
 class LeafWork(NamedTuple):
-    """What a leaf of a rank costs independently of the workload.
+    """The costs of a rank's leaf that do not depend on the workload.
 
     weights   bytes of one copy; of an embedding table, of one row
     chance    probability that a token is routed to a given expert; 0: the leaf is no expert
@@ -99,8 +99,8 @@ class LeafLoad(NamedTuple):
 
 
 class SentWork(NamedTuple):
-    """A collective's bytes per sequence: of the whole message, and sent by this rank. It runs `runs` times, `within`
-    parts of a kind."""
+    """A collective's bytes per sequence: of the whole message, and sent by this rank. It runs `runs` times, in parts of
+    the kind `within`."""
 
     within: str
     kind: str
@@ -118,7 +118,7 @@ class RankWork:
         self.element = engine.activation_bits / 8
         self.experts = 0.0  # of a layer, on this rank
         self.leaves: list[LeafWork] = []
-        # Which formats the weights have does not matter to these.
+        # These do not depend on the format of the weights.
         self._loads: dict[Workload, list[LeafLoad]] = stage.passes.setdefault((layout, self.element, engine.kv), {})
         self._sent: dict[Workload, list[SentWork]] = {}
 
@@ -148,7 +148,7 @@ class RankWork:
         form, ep, sharing = self.engine.weights, self.layout.ep, self.layout.sharing
         expert_share, offload = Fraction(self.layout.tp, self.layout.expert_group), self.engine.offload
         for entry in entries:
-            entry = entry.owner  # its weights are read here too, wherever they are held
+            entry = entry.owner  # shared weights are read here too
             leaf, tensors = entry.leaf, entry.leaf.tensors
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
             if leaf.row is not None:

@@ -58,7 +58,7 @@ MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 class RidgeBatch(Struct, frozen=True):
     """Sequences per replica from which a decode step is compute-bound by the datasheet; None: never.
 
-    weights      reads of weights alone, against the arithmetic of all but the attention core: whatever the context
+    weights      reads of weights only, against the arithmetic of all but the attention core: for any context
     with_cache   all reads and arithmetic at the full context
     """
 

@@ -12,20 +12,20 @@ wait     M/G/1 (Pollaczek and Khinchine; GI/M/1 for bursts, with Kingman's varia
          includes the decode of its steps; the residual time of the running step is a server's vacation; a step computes
          all prompts that arrived during the one before, as far as they fit (`Loop.prefill_wait`)
 
-There is no closed form where the cache is full, or prompts arrive faster than they are computed, for more than `FULL`
-of the time: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of
-the simulation's and TPOT 0.95 to 1.06 (`tests/planning/serving/test_simulation.py`). In bursts (`--burstiness` 0.03
-to 0.3) they were 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
+There is no closed form if, for more than `FULL` of the time, the cache is full or prompts arrive faster than they are
+computed: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of the
+simulation's and TPOT 0.95 to 1.06 (`tests/planning/serving/test_simulation.py`). In bursts (`--burstiness` 0.03 to 0.3)
+they were 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
 
-Closed loop: N clients. It is counted in steps, because an answer takes the same number of steps however long prefill
-makes them: a client is back after that number (machine repair with a fixed time between failures). A queue forms
-where steps are full of prompt chunks, not where prefill takes most of the time.
+Closed loop: N clients. Time is counted in steps, because an answer takes a fixed number of steps, however long prefill
+makes them (machine repair with a fixed time between failures). A queue forms when steps are full of prompt chunks, not
+when prefill takes most of the time.
 
 D        N = D + prompts per step · steps of a wait (`Loop.clients_for`)
 wait     prompts of the same step, the residual step, and a queue of periodic sources (`Loop.closed_queue`). All clients
          start at once, as in benchmarks, with `ROUNDS` requests each; the steps of their prompts and unequal answers
-         move them apart (`Loop.clustering`). While they are `together`, half of all prompts come before one's own. An
-         engine that polls once in several steps adds half of these, and the prompts that arrived meanwhile
+         spread them (`Loop.clustering`). While they are `together`, a request waits for half of all prompts. An engine
+         that polls once in several steps adds half of these, and the prompts that arrived meanwhile
 
 Of 500 random closed loops, nine tenths had a TTFT 0.77 to 1.10 of the simulation's, a TPOT 0.995 to 1.08 and an
 end-to-end latency 0.98 to 1.02. The worst had a TTFT of 0.54 and a TPOT of 1.57: few users with short answers meet more
@@ -45,7 +45,7 @@ from typing import NamedTuple
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, overload
 from txcalc.planning.serving.queueing import Loop, root
 
-MANY = 1e6  # sequences: a rate that this decode batch does not reach, none does
+MANY = 1e6  # sequences: no decode batch reaches a rate that this one does not
 FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 random models, cards and lengths)
 
 
@@ -103,9 +103,9 @@ def disaggregated(
     clients  of a closed loop; None: an open loop of `rate` requests per second
     most     sequences that decode at once; the others wait
 
-    TPOT is a bare decode step, for no prefill interrupts it. TTFT is the wait for prefill, the prompt alone, the
-    engine's overhead, the transfer, and the steps until the first token: the residual step, those that the engine takes
-    for a new request, and the request's own. Rates and decode batch are of all replicas.
+    TPOT is a decode step: no prefill interrupts it. TTFT is the wait for prefill, the unloaded prompt, the engine's
+    overhead, the transfer, and the steps until the first token: the residual step, those that the engine takes for a
+    new request, and the request's own. Rates and decode batch are of all replicas.
     """
     prefills, decoders = copies
     each = None if clients is None else clients / prefills

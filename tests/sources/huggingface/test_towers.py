@@ -126,8 +126,8 @@ def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
     ("config", "message"),
     [
         (changed(num_experts=8), "vision_config.num_experts is 8, a key that is not understood"),
-        (changed(model_type="eva"), "vision_config.model_type is 'eva', a tower that is not read"),
-        (changed(model_type=[]), "vision_config.model_type is [], a tower that is not read"),
+        (changed(model_type="eva"), "vision_config.model_type is 'eva', a tower that is not supported"),
+        (changed(model_type=[]), "vision_config.model_type is [], a tower that is not supported"),
         (changed(hidden_size="wide"), "vision_config.hidden_size is 'wide', expected a whole number"),
         (changed(num_attention_heads=7), "vision_config.num_attention_heads is 7, expected a divisor of the width"),
         (changed(patch_size=90), "vision_config.patch_size is 90, expected at most image_size = 60"),
@@ -173,7 +173,7 @@ def test_a_tower_by_itself_is_that_of_its_whole(name: str, behind: int) -> None:
 
 
 def test_a_tower_by_itself_whose_last_layer_would_have_no_rows_is_refused() -> None:
-    with pytest.raises(InputError, match="what follows its layers: expected a whole number from 1"):
+    with pytest.raises(InputError, match="the steps after its layers: expected a whole number from 1"):
         read({"model_type": "ovis2_vision", "vocab_size": 5})
 
 

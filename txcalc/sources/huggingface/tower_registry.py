@@ -1,6 +1,6 @@
 """The towers of a multimodal config, and the projectors between them and the language model.
 
-An unknown key of a tower or projector makes the figures of the whole unknown; those of the language model stand.
+An unknown key of a tower or projector makes the totals unknown, but not the figures of the language model.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from txcalc.sources.huggingface.tower_types import Projection, Tower
 from txcalc.sources.huggingface.transformers_metadata import part_of, table
 from txcalc.sources.spec import MAX_SIZE
 
-# Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
+# Sizes of the language model that older configs repeat outside text_config; `multimodal` compares them.
 REPEATED_SIZES = frozenset(
     {"hidden_size", "vocab_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"}
 )
@@ -34,11 +34,11 @@ REPEATED_SIZES = frozenset(
 class TowerPlan(NamedTuple):
     """One tower of a model type.
 
-    tower         reads its config (of several kinds of towers, the one of a config without a model type)
-    projector     reads the projector behind it
-    alternatives  further kinds of towers, by model type
-    key           the tower's table in the config; "" if its sizes stand in the outer table
-    of            its modality (vision, audio, …), one word for each of several alike
+    tower         reads its config (with alternatives, that of a config without a model type)
+    projector     reads its projector
+    alternatives  readers of other towers, by model type
+    key           the tower's table in the config; "" if its sizes are in the outer table
+    of            its modality (vision, audio, …), one word for each of several equal towers
     ignore        keys of the outer table that change no size
     absent        the meaning of an absent table: "none" no tower, "usual" its class's defaults, "" a fault
     """
@@ -53,11 +53,11 @@ class TowerPlan(NamedTuple):
 
 
 def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
-    """The keys of a description for the towers beside the language model `raw`, and a note of their parameters."""
+    """The keys of a description for the towers of the language model `raw`, with a note of their parameters."""
     answer: Raw = {"multimodal": True}
     plans = TOWER_PLANS.get(c.model_type, ())
     if not plans:
-        c.note(f"params.whole is not known: the tower and projector are not read ({c.model_type})")
+        c.note(f"params.whole is not known: the tower and projector of {c.model_type} are not supported")
         return answer
     outer = Config(c.data, c.model_type)
     outer.ignore(
@@ -69,8 +69,8 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     )
     outer.ignore(*(plan.key for plan in plans))
     try:
-        there = [plan for plan in plans if plan.absent != "none" or outer.data.get(plan.key) is not None]
-        readings = [(plan, *_read(outer, plan, raw)) for plan in there]
+        present = [plan for plan in plans if plan.absent != "none" or outer.data.get(plan.key) is not None]
+        readings = [(plan, *_read(outer, plan, raw)) for plan in present]
         outer.report_unread_keys()
         outer.finish(c.model_type)
         parts = [_described(*reading) for reading in readings]
@@ -81,7 +81,7 @@ def describe_towers(c: Config, text: Config, raw: Raw) -> Raw:
     c.assumptions += outer.assumptions
     c.note(f"beside the language model: {', '.join(words for _, words, _ in parts)} parameters")
     for why in (why for *_, why in parts if why):
-        c.note(f"no FLOPs are known of {why}")
+        c.note(f"FLOPs are not known of {why}")
     towers = {name: table for described, *_ in parts for name, table in described.get("towers", {}).items()}
     counted = sum(described.get("beside", 0) for described, *_ in parts)
     return answer | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
@@ -98,7 +98,7 @@ def _described(plan: TowerPlan, tower: Tower, projection: Projection) -> tuple[R
     words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")
     positions, unused = stack.root.fixed, tower.dropped + projection.dropped
     remaining = (positions or MAX_SIZE) - unused
-    if why := tower.why or ("" if remaining >= projector.reads else f"{remaining:,} positions make no token"):
+    if why := tower.why or ("" if remaining >= projector.reads else f"{remaining:,} positions are less than a token"):
         return {"beside": stacks + between}, words, f"its {towers}: {why}"
     dropped = 0 if projection.why else unused + (remaining % projector.reads if positions else 0)
     described = {name: tower.raw | {"projector": {"steps": [], "dropped": dropped}} for name in names}
@@ -130,14 +130,14 @@ _LEARNED_ACTIVATIONS = ("prelu", "xielu")
 
 
 def _refuse_learned_activations(c: Config) -> None:
-    """A fault for an activation that has weights: those of a tower or projector are not looked at otherwise."""
+    """A fault for an activation with weights, which readers of towers and projectors do not count."""
     for key, value in c.data.items():
         if isinstance(value, str) and value in _LEARNED_ACTIVATIONS:
             c.fault(key, value, "an activation without weights")
 
 
 def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
-    """The tower and the projector. Errors: `InputError` where a table or a tower is not read."""
+    """The tower and the projector. Errors: `InputError` for a missing table or an unsupported tower."""
     _refuse_learned_activations(outer)
     outer.ignore(*plan.ignore.split())
     if not plan.key:
@@ -147,11 +147,11 @@ def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
     if plan.absent == "usual" and data in (ABSENT, None):
         data = {}
     if not isinstance(data, Mapping):
-        raise InputError(outer.model_type, [f"{plan.key} is {quote(data)}, expected an object, the tower's own config"])
-    usual = next((name for name, read in plan.alternatives.items() if read is plan.tower), outer.model_type)
-    name = data.get("model_type", usual) if plan.alternatives else usual
+        raise InputError(outer.model_type, [f"{plan.key} is {quote(data)}, expected an object, the tower's config"])
+    default = next((name for name, read in plan.alternatives.items() if read is plan.tower), outer.model_type)
+    name = data.get("model_type", default) if plan.alternatives else default
     if plan.alternatives and (not isinstance(name, str) or name not in plan.alternatives):
-        raise InputError(outer.model_type, [f"{plan.key}.model_type is {quote(name)}, a tower that is not read"])
+        raise InputError(outer.model_type, [f"{plan.key}.model_type is {quote(name)}, a tower that is not supported"])
     v = Config(data, name, f"{plan.key}.", outer)
     _refuse_learned_activations(v)
     v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
@@ -160,7 +160,7 @@ def _read(outer: Config, plan: TowerPlan, raw: Raw) -> tuple[Tower, Projection]:
 
 
 def standalone_tower(c: Config) -> Raw:
-    """A tower's own type: the tower with what its class holds behind the layers, without the model that reads it."""
+    """A tower as a model: its layers and the steps that its class has after them, without a language model."""
     c.require_single_stack()
     _refuse_learned_activations(c)
     if table := c.table("rope_parameters"):
@@ -176,13 +176,13 @@ def standalone_tower(c: Config) -> Raw:
     dropped, steps = tower.dropped, [*tower.steps]
     if steps and not c.faults:
         stack = tower_model(tower.raw)
-        projector = _build_projector(stack, steps, c.model_type, "what follows its layers")
+        projector = _build_projector(stack, steps, c.model_type, "the steps after its layers")
         dropped += ((stack.root.fixed or 0) - dropped) % projector.reads
     return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 
 
 def _function(name: str, module: str) -> Any:
-    """By its name, in this module, or in the one that is named before it."""
+    """A function of this module, or, as MODULE.NAME, of another."""
     *place, function = name.split(".")
     return getattr(import_module(f"txcalc.sources.huggingface.{'.'.join(place) or module}"), function)
 
@@ -191,26 +191,21 @@ def _plan(
     tower: str, projector: str | list[Raw], alternatives: str = "", key: str = "vision_config", of: str = "vision",
     ignore: str = "", sizes: Sequence[object] = (), absent: str = "", drops_first: bool = False, **options: object,
 ) -> TowerPlan:  # fmt: skip
-    """A row of `tower_registry.json`: the name of the tower's function, that of the projector's or its steps
-    (`by_row`), the model types that the tower's config may have instead, and arguments of the tower's function: default
-    sizes that are not its own, and more."""
+    """A row of `tower_registry.json`: the functions of the tower and of the projector (or its steps, for `by_row`),
+    model types of alternative towers, and arguments of the tower's function (`sizes`: default sizes)."""
     read_tower = _function(tower, "towers")
     read_row = (lambda v: read_tower(v, *sizes, **options)) if sizes or options else read_tower
-    instead = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in alternatives.split()}
+    others = {name: _function(ALTERNATIVE_TOWERS[name], "towers") for name in alternatives.split()}
     read_projector = (
         _function(projector, "projectors")
         if isinstance(projector, str)
         else partial(by_row, steps=projector, drops_first=drops_first)
     )
-    return TowerPlan(read_row, read_projector, instead, key, of, ignore, absent)
+    return TowerPlan(read_row, read_projector, others, key, of, ignore, absent)
 
 
-# Readers of towers that stand in the place of others.
-ALTERNATIVE_TOWERS = {
-    "clip_vision_model": "clip",
-    "siglip_vision_model": "siglip",
-    "pixtral": "pixtral",
-}
+# The functions of alternative towers.
+ALTERNATIVE_TOWERS = {"clip_vision_model": "clip", "siglip_vision_model": "siglip", "pixtral": "pixtral"}
 TOWER_PLANS = {
     name: tuple(_plan(**row) for row in rows)
     for names, rows in table("tower_registry.json").items()

@@ -1,4 +1,4 @@
-"""What a tower and a projector are described as, and what several of them read of a config."""
+"""Types of towers and projectors, and the keys that several of them read."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Steps = tuple[Raw, ...]
 
 
 class Tower(NamedTuple):
-    """A tower: the width of what it hands on, the description of its stack, and the steps of a projector that are its
-    own. `why`: what keeps its FLOPs from being known; then its parameters alone are. `first` positions stand for all of
-    a picture, and `dropped` ones for nothing.
+    """A tower: its output width, the description of its stack, and steps that belong to the tower.
+
+    `why`: the reason why only its parameters are known, not its FLOPs. `first` is its number of class tokens, `dropped`
+    that of padding positions.
     """
 
     width: int
@@ -29,7 +30,7 @@ class Tower(NamedTuple):
 
 
 class Projection(NamedTuple):
-    """A projector: its steps, how many positions of the tower it drops, and why no FLOPs are known, as a tower's."""
+    """A projector: its steps, the number of positions that it drops, and why its FLOPs are unknown, if they are."""
 
     steps: Steps
     dropped: int = 0
@@ -37,7 +38,7 @@ class Projection(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """Of a tower's layers."""
+    """Sizes of a tower's layers."""
 
     width: int
     d_ff: int
@@ -46,7 +47,7 @@ class Sizes(NamedTuple):
 
 
 def whisper_sizes(v: Config, *defaults: object) -> Sizes:
-    """By Whisper's names, or the usual ones."""
+    """The sizes of a tower, by Whisper's or CLIP's key names; `defaults` are the class's."""
     size = Sizes(
         v.size("d_model", "hidden_size", default=defaults[0]),
         v.size("encoder_ffn_dim", "intermediate_size", default=defaults[1]),
@@ -58,23 +59,23 @@ def whisper_sizes(v: Config, *defaults: object) -> Sizes:
 
 
 def leaf_tower(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> Raw:
-    """A stack whose layers are these leaves."""
+    """The description of a tower whose layers are these leaves."""
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "around": [*around], "head": {"form": "none"}}
     return leaf_stack(raw, {"layer": layer}, [])
 
 
 def count_params(leaves: list[Raw]) -> int:
-    """Parameters of leaves that nothing runs here."""
+    """The number of parameters of leaves."""
     return build(leaf_tower(1, leaves), "leaves").params
 
 
 def resampler_step(leaves: list[Raw], reads: int, makes: int, to: int, **keys: int) -> Raw:
-    """Of every `reads` positions `makes`, as wide as `to`."""
+    """A step that makes `makes` positions of width `to` from every `reads` positions."""
     return {"resample": leaves, "reads": reads, "makes": makes, "to": to, **keys}
 
 
 def strided_convolution(grid: int, widths: Sequence[int], bias: bool) -> Raw:
-    """Convolutions of 3 × 3 with a stride of 2 over a picture of grid × grid positions, from width to width."""
+    """3 × 3 convolutions with stride 2 over grid × grid positions; `widths` are those before and after each."""
     reads, leaves = grid**2, list[Raw]()
     for i, (c_in, c_out) in enumerate(pairwise(widths)):
         grid = -(-grid // 2)
@@ -83,7 +84,7 @@ def strided_convolution(grid: int, widths: Sequence[int], bias: bool) -> Raw:
 
 
 def gated_steps(width: int, to: int, bias: bool = True) -> Steps:
-    """Steps of a gated feed-forward, whose gate and up are one matrix."""
+    """Steps of a gated feed-forward with one matrix for gate and up."""
     return {"linear": 2 * width, "bias": bias}, {"activation": "silu", "gated": True}, {"linear": to, "bias": bias}
 
 
@@ -91,7 +92,7 @@ def gated_steps(width: int, to: int, bias: bool = True) -> Steps:
 
 
 def side_of(v: Config, key: str, default: int) -> int:
-    """A side in pixels, given once or for both directions."""
+    """A side in pixels, one number or two equal ones."""
     value = v.data.get(key)
     if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
         v.ignore(key)
@@ -100,16 +101,16 @@ def side_of(v: Config, key: str, default: int) -> int:
 
 
 def mlp_width(v: Config, width: int, default: float) -> int:
-    """A feed-forward's width, by how many times the layers' it is."""
-    wide = int(width * v.real("mlp_ratio", default=default))
-    if not 1 <= wide <= MAX_SIZE:
+    """The feed-forward's width by `mlp_ratio`."""
+    d_ff = int(width * v.real("mlp_ratio", default=default))
+    if not 1 <= d_ff <= MAX_SIZE:
         v.fault("mlp_ratio", v.data.get("mlp_ratio"), "a ratio that gives a width above 0")
         return width
-    return wide
+    return d_ff
 
 
 def patch_area(v: Config, key: str) -> int:
-    """The area of a window of two sides, by default 2 × 2."""
+    """The product of two sides in patches, by default 2 × 2."""
     sides = v.data.get(key, [2, 2])
     v.ignore(key)
     if not isinstance(sides, list) or len(sides) != 2 or not all(type(n) is int and 0 < n < 100 for n in sides):
@@ -119,7 +120,7 @@ def patch_area(v: Config, key: str) -> int:
 
 
 def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
-    """Patches along a side, pixels of a patch's side, channels."""
+    """Patches per side, pixels per side of a patch, channels."""
     side, pixels = side_of(v, "image_size", image), side_of(v, "patch_size", patch)
     if pixels > side:
         v.fault("patch_size", pixels, f"at most image_size = {side}")
@@ -127,7 +128,7 @@ def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
 
 
 def global_layers(v: Config, n: int) -> set[int]:
-    """SAM's layers that attend to all of a picture."""
+    """SAM's layers with global attention."""
     indexes = v.data.get("global_attn_indexes", [2, 5, 8, 11])
     v.ignore("global_attn_indexes")
     if not isinstance(indexes, list) or not all(type(i) is int and 0 <= i < n for i in indexes):

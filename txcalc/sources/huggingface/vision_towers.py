@@ -1,4 +1,4 @@
-"""Vision towers that are listed leaf by leaf, wholly or in part; for Janus also its image codec."""
+"""Vision towers listed leaf by leaf, wholly or in part; for Janus also its image codec."""
 
 from __future__ import annotations
 
@@ -39,24 +39,24 @@ from txcalc.sources.spec import MAX_LAYERS, count, flag, size
 
 
 def fuyu(v: Config) -> Tower:
-    """No tower: a picture's patches are handed on as they are."""
+    """No tower: the projector reads the image's patches."""
     d = v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2
     return Tower(d, leaf_tower(d, []))
 
 
 def gemma4_unified(v: Config) -> Tower:
-    """Norms around a matrix on a picture's pooled patches, and a table of positions for both directions."""
+    """A matrix between two norms on an image's pooled patches, and learned positions for both directions."""
     side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
     d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
     v.require_value(side, "model_patch_size", why="patch_size · pooling_kernel_size")
     patches = [norm_leaf("patches", 3 * side**2), leaf("patches", "linear", 3 * side**2, d), norm_leaf("embedded", d)]
     patches += [leaf("positions", "table", 2 * rows, d, bias=True), norm_leaf("positions", d)]
-    wide: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
-    return Tower(d, leaf_tower(d, [item | {"kind": "embedding"} for item in patches]), (wide,))
+    output: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
+    return Tower(d, leaf_tower(d, [item | {"kind": "embedding"} for item in patches]), (output,))
 
 
-def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
-    """SAM's encoder, with feed-forwards of width `wide`; patches along a side, and the channels that it makes."""
+def sam(v: Config, d_ff: int) -> tuple[Raw, int, int]:
+    """SAM's encoder with feed-forwards of width `d_ff`, its patches along a side, and its output channels."""
     raw: Raw = {"kind": "encoder", "d_model": v.size("hidden_size", default=768)}
     raw["n_layers"] = n = v.size("num_hidden_layers", default=12)
     d, heads = raw["d_model"], v.size("num_attention_heads", default=12)
@@ -64,17 +64,18 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     side, patch, channels = grid_of(v, 1024, 16)
     grid, width = max(1, side), max(1, d // heads)
-    window, all_patches = v.size("window_size", default=14), global_layers(v, n)
+    window, full = v.size("window_size", default=14), global_layers(v, n)
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
     here = patch_grid((grid, grid))
 
-    def layer(across: int, form: str, *sizes: int) -> Leaves:
-        inside = patch_grid((grid, grid), across)
-        place = {"keys": [0, across, 1], **inside}
-        core = [leaf(name, "scores", heads, width, **place) for name in ("rows", "columns")] if relative else []
-        core += [leaf("distances", "held", 2 * (2 * across - 1) * width)] if relative else []
+    def layer(side: int, form: str, *sizes: int) -> Leaves:
+        """A layer with attention in squares of `side` patches."""
+        inside = patch_grid((grid, grid), side)
+        keys = {"keys": [0, side, 1], **inside}
+        core = [leaf(name, "scores", heads, width, **keys) for name in ("rows", "columns")] if relative else []
+        core += [leaf("distances", "held", 2 * (2 * side - 1) * width)] if relative else []
         core.append(leaf("core", form, heads, width, width, *sizes, bias=relative, **inside))
-        return pre_norm_leaves(d, core, wide, act, bias, inside, here)
+        return pre_norm_leaves(d, core, d_ff, act, bias, inside, here)
 
     out = v.size("output_channels", default=256)
     around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
@@ -83,13 +84,13 @@ def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
     for i, neck in enumerate((matrix("", d, out), matrix("", 9 * out, out))):
         around += [neck | {"name": f"neck{i + 1}", **here}, leaf(f"neck{i + 1}_norm", "layer_norm", out, **here)]
     kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
-    order = ["whole" if i in all_patches else "windowed" for i in range(n)]
+    order = ["whole" if i in full else "windowed" for i in range(n)]
     raw |= {"around": around, "head": {"form": "none"}}
     return leaf_stack(raw, {kind: kinds[kind] for kind in sorted({*order})}, order), grid, out
 
 
 def got_ocr2(v: Config) -> Tower:
-    """SAM's, and a neck of two convolutions."""
+    """SAM's encoder and a neck of two convolutions."""
     raw, grid, out = sam(v, v.size("mlp_dim", default=3072))
     return Tower(out, raw | {"length": grid**2}, steps=({"merge": 1, "to": out},))
 
@@ -98,8 +99,8 @@ _RATIOS = [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]
 
 
 def mllama(v: Config) -> Tower:
-    """Llama 3.2's: layers over all tiles of a picture, a norm, and layers with a gate on each branch; gated tables of
-    tiles and of positions in them. Each tile is filled up to a multiple of 8 positions."""
+    """Llama 3.2's tower: layers over all tiles of an image, a norm, and layers with a gate on each branch; gated
+    embeddings of tiles and of positions. Each tile is padded to a multiple of 8 positions."""
     n, global_layers = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
     sizes = Sizes(
         v.size("hidden_size", default=1280),
@@ -116,41 +117,41 @@ def mllama(v: Config) -> Tower:
     if ratios is not None and not isinstance(ratios, list):
         v.fault("supported_aspect_ratios", ratios, "a list of pairs")
     if tiles != 4 and ratios in (None, _RATIOS):
-        v.fault("max_num_tiles", tiles, "4, as supported_aspect_ratios has it where it says nothing else")
+        v.fault("max_num_tiles", tiles, "4, as in the default of supported_aspect_ratios")
     rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
     patches = grid**2 + 1
-    filled = -(-patches // 8) * 8
-    everywhere, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
-    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **everywhere)]
+    padded = -(-patches // 8) * 8
+    all_tiles, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
+    around = [leaf("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **all_tiles)]
     around += [leaf("class_token", "held", d), leaf("positions", "table", patches, d, bias=True)]
     around += [leaf("tile_positions", "table", rows, tiles * patches * d, bias=True, **once)]
     around += [leaf("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
     around += [leaf("gates", "held", 3 + 2 * global_layers)]
     around = [*of_kind("embedding", around), norm_leaf("first", d), norm_leaf("middle", d)]
     raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
-    raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
-    wide: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
-    return Tower(d, raw, steps=(wide,), dropped=tiles * (filled - patches))
+    raw |= {"kind": "encoder", "length": tiles * padded, "around": around}
+    output: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
+    return Tower(d, raw, steps=(output,), dropped=tiles * (padded - patches))
 
 
-# Classes that take another mode than 16x if the config has none.
+# Classes whose default mode is not 16x.
 _DOWNSAMPLE = {"minicpm_ocr": "4x"}
 
 
 def minicpmv(v: Config) -> Tower:
-    """SigLIP's for pictures of any size, whose patches are merged behind a layer in the middle, if they are."""
+    """SigLIP for images of any size; in mode 16x patches are merged after one of its layers."""
     grid, _, _ = grid_of(v, 224, 16)
     tower, whole = ragged(v, grid**2, 768, 3072, 12, 12), v.parent
     assert isinstance(whole, Config)
     raw, d, f = tower.raw, tower.width, tower.raw["feed_forward"]["d_ff"]
     heads, act = raw["attention"]["n_heads"], raw["feed_forward"]["activation"]
     merged, width = patch_area(v, "window_kernel_size"), max(1, d // heads)
-    keeps = whole.text("downsample_mode", default=_DOWNSAMPLE.get(whole.model_type, "16x")) == "4x"
+    unmerged = whole.text("downsample_mode", default=_DOWNSAMPLE.get(whole.model_type, "16x")) == "4x"
     n, here = min(raw["n_layers"], MAX_LAYERS), {"at": [1, 0, merged]}
     insert_after = whole.data.get("insert_layer_id", 6)
     whole.ignore("insert_layer_id")
     if type(insert_after) is not int:
-        whole.fault("insert_layer_id", insert_after, "the number of a layer")
+        whole.fault("insert_layer_id", insert_after, "the index of a layer")
         insert_after = 0
     merger = [norm_leaf("merger", d), *attention_leaves("merger_", d, heads, width)]
     (core,) = (item for item in merger if item["form"] == "attention")
@@ -158,11 +159,11 @@ def minicpmv(v: Config) -> Tower:
     merger += [norm_leaf("merged", merged * d, **here), leaf("merger_up", "linear", merged * d, merged * f, **here)]
     merger += [leaf("merger_activation", act, merged * f, **here)]
     merger += [leaf("merger_down", "linear", merged * f, d, **here)]
-    why = "its positions are halved in both directions, whatever window_kernel_size says" if merged != 4 else ""
+    why = "its class always merges 2 × 2 patches, and window_kernel_size differs" if merged != 4 else ""
     if not 0 <= insert_after < n:
-        why = f"insert_layer_id = {insert_after} is none of its layers, behind one of which patches are merged"
-    if keeps or why:
-        return tower._replace(raw=raw | {"idle": count_params(merger)}, why="" if keeps else why)
+        why = f"insert_layer_id = {insert_after} is not the index of a layer"
+    if unmerged or why:
+        return tower._replace(raw=raw | {"idle": count_params(merger)}, why="" if unmerged else why)
     inside = leaf("core", "attention", heads, width, width, bias=False, **here)
     leaves = pre_norm_leaves(d, [inside], f, act, True, here, here)
     after = {"parts": ["pieces"], "pieces": {"leaves": leaves}, "norm": {"without": ["pieces"]}}
@@ -174,24 +175,24 @@ def minicpmv(v: Config) -> Tower:
 
 
 def minicpmv_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Norms and two matrices on four patches side by side, once or more."""
-    d, wide, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
+    """A norm and two matrices on four merged patches, `merger_times` times."""
+    d, inner, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
     steps: Steps = ()
     for i in range(min(times, 8)):
-        last = d if i == times - 1 else tower.width
-        steps += ({"merge": 4}, {"norm": "layer"}, {"linear": wide}, GELU, {"linear": last})
+        out = d if i == times - 1 else tower.width
+        steps += ({"merge": 4}, {"norm": "layer"}, {"linear": inner}, GELU, {"linear": out})
     if times > 8:
         c.fault("merger_times", times, "at most 8")
     return Projection(steps)
 
 
 def florence2(v: Config) -> Tower:
-    """DaViT: stages of pairs of layers behind a convolution, one that attends in windows, filled up to whole ones, and
-    one in which channels attend to each other over all positions."""
+    """DaViT: each stage is a convolution and pairs of layers, one with window attention (padded to whole windows) and
+    one with channel attention."""
     widths = v.items("embed_dim", of=size, length=None, default=[128, 256, 512, 1024])
-    usual = {"depths": [1, 1, 9, 1], "patch_size": [7, 3, 3, 3], "num_heads": [4, 8, 16, 32]}
-    usual |= {"num_groups": usual["num_heads"], "patch_stride": [4, 2, 2, 2]}
-    lists = {key: v.items(key, of=size, length=None, default=given) for key, given in usual.items()}
+    defaults = {"depths": [1, 1, 9, 1], "patch_size": [7, 3, 3, 3], "num_heads": [4, 8, 16, 32]}
+    defaults |= {"num_groups": defaults["num_heads"], "patch_stride": [4, 2, 2, 2]}
+    lists = {key: v.items(key, of=size, length=None, default=default) for key, default in defaults.items()}
     lists["patch_padding"] = v.items("patch_padding", of=count, length=None, default=[3, 1, 1, 1])
     lists["patch_prenorm"] = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
     for key, given in lists.items():
@@ -200,38 +201,38 @@ def florence2(v: Config) -> Tower:
             return Tower(1, leaf_tower(1, []))
     window, side = v.size("window_size", default=12), v.size("image_size", default=None) or 768
     if "image_size" not in v:
-        v.assumptions.append(f"{v.path}image_size = {side}, as its processor makes pictures")
+        v.assumptions.append(f"{v.path}image_size = {side}, the size of its processor")
     rows = v.size("max_position_embeddings", default=50)
     v.ignore("drop_path_rate", "projection_dim", "max_temporal_embeddings")
     for key in (key for key in v.keys_read & v.data.keys() if v.data[key] is None):
-        v.fault(key, None, "a value, which transformers wants")
+        v.fault(key, None, "a value: transformers refuses null")
     bias, act = v.flag("qkv_bias", default=True), v.activation("activation_function", default="gelu")
     stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)
     for i, (d, *given) in enumerate(zip(widths, *lists.values(), strict=True)):
         depth, kernel, heads, groups, stride, padding, first = given
         before, side = patch_grid((side, side)), (side + 2 * padding - kernel) // stride + 1
         if side < 1 or d % heads or d % groups:
-            why, side = "its picture is too small, or heads or groups do not divide a stage's width", max(1, side)
+            why, side = "its image is too small, or heads or groups do not divide a stage's width", max(1, side)
         here, inside = patch_grid((side, side)), patch_grid((side, side), window)
         stage = [leaf("patches", "convolution", d_in, d, kernel**2, stride**2, kind="embedding", **here)]
         stage.append(norm_leaf("patches", d_in, **before) if first else norm_leaf("patches", d, **here))
-        width, among = max(1, d // heads), [0, max(1, d // groups), 1]
+        width, at_channels = max(1, d // heads), [0, max(1, d // groups), 1]
         windows = leaf("core", "windows", heads, width, width, window**2, bias=False, **inside)
-        channels = leaf("core", "attention", groups, side**2, side**2, bias=False, at=among)
-        for name, core, there in (("windows", windows, inside), ("channels", channels, here)):
-            layer = pre_norm_leaves(d, [core], mlp_width(v, d, 4.0), act, bias, there, here)
+        channels = leaf("core", "attention", groups, side**2, side**2, bias=False, at=at_channels)
+        for name, core, at_core in (("windows", windows, inside), ("channels", channels, here)):
+            layer = pre_norm_leaves(d, [core], mlp_width(v, d, 4.0), act, bias, at_core, here)
             layer += [leaf("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
             layer += [leaf("place_sum", "sum", d, times=2, **here)]
             stage += [x | {"name": f"{name}_{x['name']}", "times": depth * x.get("times", 1)} for x in layer]
         stages += [x | {"name": f"stage{i + 1}_{x['name']}"} for x in stage]
         d_in = d
     if side > rows:
-        why = why or f"its picture has {side:,} rows at the end, and its table of positions {rows:,}"
+        why = why or f"its image has {side:,} rows after the last stage, more than max_position_embeddings = {rows:,}"
     return Tower(d_in, leaf_tower(d_in, [], 1, stages) | {"length": side**2}, why=why)
 
 
 def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A table of rows and one of columns; a matrix and a norm of every position and of their mean."""
+    """Embeddings of rows and of columns; a matrix and a norm for every position and for their mean."""
     tables: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
     n = int(tower.raw.get("length", 1))
     mean = resampler_step([leaf("mean", "sum", tower.width, groups=n, at=[0, 1, 1])], n, n + 1, tower.width)
@@ -240,33 +241,33 @@ def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
 
 
 def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, Config]:
-    """The architecture, one of these, and the table that says what of it is otherwise, by some of these arguments."""
+    """timm's architecture, one of `known`, and the config of its arguments `changes`."""
     name = v.text("architecture", default="resnet50")
     if name not in known:
         v.fault("architecture", name, f"one of {', '.join(known)}", "no other tower of timm is supported")
         name = next(iter(known))
     v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
     args = v.table("model_args")
-    given = {key: value for key, value in args.data.items() if value is not None} if args else {}  # null is left out
+    given = {key: value for key, value in args.data.items() if value is not None} if args else {}
     (args or v).ignore(*(args.data if args else ()))
     for key in given.keys() - set(changes):
         (args or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument is supported")
     return name, Config({key: given[key] for key in changes if key in given}, v.model_type, f"{v.path}model_args.", v)
 
 
-# Perception Encoders: width, layers, heads, the feed-forward's width, sides of a patch and a picture; and whether they
-# have a class token, a norm after the layers, a scale on each branch.
+# Perception Encoders: width, layers, heads, feed-forward width, sides of a patch and of an image; and whether they have
+# a class token, a norm after the layers, a scale on each branch.
 PERCEPTION: dict[str, list[Any]] = table("perception_encoders.json")
 _CHANGES = "embed_dim depth img_size global_pool use_post_transformer_norm init_values ref_feat_shape"
 
 
 def perception(v: Config) -> Tower:
-    """CLIP's layers with rotary positions beside its table, without a pool."""
+    """CLIP's layers with rotary and learned positions, without pooling."""
     name, args = _named(v, PERCEPTION, *_CHANGES.split())
-    width, layers, heads, wide, patch, side, first, last, scaled = PERCEPTION[name]
-    d, last = args.size("embed_dim", default=width), args.flag("use_post_transformer_norm", default=last)
+    width, layers, heads, d_ff, patch, side, class_token, final, layer_scale = PERCEPTION[name]
+    d, final = args.size("embed_dim", default=width), args.flag("use_post_transformer_norm", default=final)
     if "embed_dim" not in args:
-        args.fault("embed_dim", ABSENT, "the tower's width", "transformers makes its projector of this key")
+        args.fault("embed_dim", ABSENT, "the tower's width", "transformers sizes its projector by this key")
     args.multiple("embed_dim", d, 4 * heads)
     pool = args.data.get("global_pool", "map" if PERCEPTION[name][7] else "")
     if pool != "":
@@ -275,82 +276,82 @@ def perception(v: Config) -> Tower:
     if (grid := side_of(args, "img_size", side) // patch) < 1:
         args.fault("img_size", args.data.get("img_size"), f"at least {patch}, a patch's side")
         grid = 1
-    vision = {"image": patch * grid, "patch": patch, "class_token": first, "patch_bias": False}
-    sizes = Sizes(d, int(d * (wide / width)), args.size("depth", default=layers), heads)
-    norm = {"layer_scale": scaled or "init_values" in args, "final": last}
-    return Tower(d, stack(sizes, "gelu", vision=vision, embedding={"norm": True}, norm=norm), first=int(first))
+    vision = {"image": patch * grid, "patch": patch, "class_token": class_token, "patch_bias": False}
+    sizes = Sizes(d, int(d * (d_ff / width)), args.size("depth", default=layers), heads)
+    norm = {"layer_scale": layer_scale or "init_values" in args, "final": final}
+    return Tower(d, stack(sizes, "gelu", vision=vision, embedding={"norm": True}, norm=norm), first=int(class_token))
 
 
 def janus_tower(v: Config) -> Tower:
-    """SigLIP's without a head; its feed-forward is `mlp_ratio` times as wide, as in transformers' janus classes."""
+    """SigLIP without a head; `mlp_ratio` gives the feed-forward's width, as in transformers' janus classes."""
     d, heads = v.size("hidden_size", default=1024), v.size("num_attention_heads", default=16)
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     sizes = Sizes(d, mlp_width(v, d, 4.0), v.size("num_hidden_layers", default=24), heads)
-    biased = {"bias": True if v.flag("attention_bias", default=True) else ["o"]}
+    bias = {"bias": True if v.flag("attention_bias", default=True) else ["o"]}
     act = v.activation("hidden_act", default="gelu")
-    wide = v.size("projection_dim", default=2048)
-    steps: list[Raw] = [{"linear": wide}]
+    out = v.size("projection_dim", default=2048)
+    steps: list[Raw] = [{"linear": out}]
     for _ in range(v.size("depth", default=2) - 1):
-        steps += [{"activation": act}, {"linear": wide}]
-    return Tower(d, stack(sizes, act, attention=biased, vision=square(v, 384, 16, class_token=False)), tuple(steps))
+        steps += [{"activation": act}, {"linear": out}]
+    return Tower(d, stack(sizes, act, attention=bias, vision=square(v, 384, 16, class_token=False)), tuple(steps))
 
 
 def janus_codec(q: Config) -> Tower:
-    """What makes pictures and runs by itself: the codec; the table of its codes, the matrices after it, and the head
-    that says the next."""
+    """Janus' image generator: the codec, the embedding of its codes with an MLP, and the head that predicts the next
+    code."""
     codes, code = q.size("num_embeddings", default=16384), q.size("embed_dim", default=8)
-    wide = q.size("projection_dim", default=2048)
+    width = q.size("projection_dim", default=2048)
     embed_dim, extra_layers = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
-    leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, wide)]
-    leaves += [leaf("aligners", "linear", wide, wide, times=extra_layers)] * (extra_layers > 0)
-    leaves += [leaf("head_first", "linear", embed_dim, wide), leaf("head_last", "linear", wide, codes)]
-    return Tower(wide, leaf_tower(wide, [*_codec(q), *leaves]), why="it makes pictures")
+    leaves = [leaf("codes", "table", codes, code), leaf("aligner", "linear", code, width)]
+    leaves += [leaf("aligners", "linear", width, width, times=extra_layers)] * (extra_layers > 0)
+    leaves += [leaf("head_first", "linear", embed_dim, width), leaf("head_last", "linear", width, codes)]
+    return Tower(width, leaf_tower(width, [*_codec(q), *leaves]), why="it generates images")
 
 
 def _codec(q: Config) -> Leaves:
-    """A convolutional encoder and decoder with a table of codes between them."""
+    """A convolutional encoder and decoder with a codebook between them."""
     base, latent = q.size("base_channels", default=128), q.size("latent_channels", default=256)
     factors = q.items("channel_multiplier", of=size, length=None, default=[1, 1, 2, 2, 4]) or [1]
     number, code = q.size("num_res_blocks", default=2), q.size("embed_dim", default=8)
     doubled = 1 + q.flag("double_latent", default=False)
     widths = [base * factor for factor in factors]
     if base % 32:
-        q.fault("base_channels", base, "a multiple of 32, for norms have 32 groups")
+        q.fault("base_channels", base, "a multiple of 32, the number of groups of norms")
     last = widths[-1]
-    middle = [*_residual(last, last, 2), *_attends(last, 1)]
-    leaves = [*_taps(q.size("in_channels", default=3), base), *middle, norm_leaf("encoded", last)]
-    leaves += _taps(last, doubled * latent)
+    middle = [*_residual(last, last, 2), *_attention(last, 1)]
+    leaves = [*_conv(q.size("in_channels", default=3), base), *middle, norm_leaf("encoded", last)]
+    leaves += _conv(last, doubled * latent)
     for before, after in pairwise([base, *widths]):
         leaves += _level(before, after, number)
-    leaves += _attends(last, number)
+    leaves += _attention(last, number)
     for width in widths[:-1]:
-        leaves += _taps(width, width)
-    leaves += [*_taps(latent, last), *middle, norm_leaf("decoded", widths[0])]
-    leaves += _taps(widths[0], q.size("out_channels", default=3))
+        leaves += _conv(width, width)
+    leaves += [*_conv(latent, last), *middle, norm_leaf("decoded", widths[0])]
+    leaves += _conv(widths[0], q.size("out_channels", default=3))
     for before, after in pairwise([last, *reversed(widths)]):
         leaves += _level(before, after, number + 1)
-    leaves += _attends(last, number + 1)
+    leaves += _attention(last, number + 1)
     for width in widths[1:]:
-        leaves += _taps(width, width)
+        leaves += _conv(width, width)
     leaves += [leaf("vectors", "table", q.size("num_embeddings", default=16384), code)]
     leaves += [leaf("coded", "linear", latent, code), leaf("uncoded", "linear", code, latent)]
     return [item | {"name": f"codec{i + 1}_{item['name']}"} for i, item in enumerate(leaves)]
 
 
-def _taps(before: int, after: int, times: int = 1) -> Leaves:
-    """A convolution of three by three."""
+def _conv(before: int, after: int, times: int = 1) -> Leaves:
+    """A 3 × 3 convolution."""
     return [leaf("conv", "convolution", before, after, 9, 1, times=times)]
 
 
 def _residual(before: int, after: int, times: int = 1) -> Leaves:
     short = [leaf("short", "linear", before, after, times=times)] * (before != after)
-    first = [norm_leaf("first", before, times=times), *_taps(before, after, times)]
-    return [*first, norm_leaf("second", after, times=times), *_taps(after, after, times), *short]
+    first = [norm_leaf("first", before, times=times), *_conv(before, after, times)]
+    return [*first, norm_leaf("second", after, times=times), *_conv(after, after, times), *short]
 
 
 def _level(before: int, after: int, number: int) -> Leaves:
     return _residual(before, after) + (_residual(after, after, number - 1) if number > 1 else [])
 
 
-def _attends(width: int, times: int) -> Leaves:
+def _attention(width: int, times: int) -> Leaves:
     return [norm_leaf("attention", width, times=times), *attention_leaves("", width, 1, width, times=times)]

@@ -390,27 +390,10 @@ def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 # Words of stored names in the ledger's terms; they only choose between parts of one shape.
 _ALIASES = {
-    "attn": "attention",
-    "selfattention": "attention",
-    "mlp": "feed_forward",
-    "ffn": "feed_forward",
-    "query": "q",
-    "key": "k",
-    "value": "v",
-    "out": "o",
-    "wq": "q",
-    "wk": "k",
-    "wv": "v",
-    "wo": "o",
-    "w1": "gate",
-    "w2": "down",
-    "w3": "up",
-    "fc": "up",
-    "fc1": "up",
-    "fc2": "down",
-    "layernorm": "norm",
-    "ln": "norm",
-}
+    "attn": "attention", "selfattention": "attention", "mlp": "feed_forward", "ffn": "feed_forward", "query": "q",
+    "key": "k", "value": "v", "out": "o", "wq": "q", "wk": "k", "wv": "v", "wo": "o", "w1": "gate", "w2": "down",
+    "w3": "up", "fc": "up", "fc1": "up", "fc2": "down", "layernorm": "norm", "ln": "norm",
+}  # fmt: skip
 
 
 def _words(name: str) -> list[str]:

@@ -350,7 +350,7 @@ class Model(Struct, frozen=True, dict=True):
         faults = [
             Fault(name, value, f"a whole number from {least} to {MAX_TOKENS:,}{_several(value)}", _mend(value))
             for name, value in sizes.items()
-            if not _within(value, least := LEAST[name], decoding is not None)
+            if not _is_valid_length(value, least := LEAST[name], decoding is not None)
         ]
         if logits not in ("all", "last"):
             faults.append(Fault("logits", logits, "'all' or 'last'"))
@@ -526,8 +526,7 @@ def _length(value: object, unchecked: bool) -> Any:
     return value if unchecked else counted(value)
 
 
-def _within(value: Any, least: int, unchecked: bool) -> bool:
-    """Whether a length is valid."""
+def _is_valid_length(value: Any, least: int, unchecked: bool) -> bool:
     if type(value) is int:
         return least <= value <= MAX_TOKENS
     if unchecked or not is_array(value):

@@ -14,30 +14,11 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError, UnknownName
 
 # Bits of an element, as stored. Formats of weights that have scales are in `planning.formats`.
-DTYPE_BITS = {
-    "fp64": 64,
-    "fp32": 32,
-    "tf32": 32,
-    "bf16": 16,
-    "fp16": 16,
-    "fp8": 8,
-    "int8": 8,
-    "fp4": 4,
-    "int4": 4,
-}
+DTYPE_BITS = {"fp64": 64, "fp32": 32, "tf32": 32, "bf16": 16, "fp16": 16, "fp8": 8, "int8": 8, "fp4": 4, "int4": 4}
 ALIASES = {
-    "float64": "fp64",
-    "float32": "fp32",
-    "float": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "half": "fp16",
-    "f16": "fp16",
-    "f32": "fp32",
-    "float8": "fp8",
-    "fp8_e4m3": "fp8",
-    "fp8_e5m2": "fp8",
-}
+    "float64": "fp64", "float32": "fp32", "float": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16",
+    "f16": "fp16", "f32": "fp32", "float8": "fp8", "fp8_e4m3": "fp8", "fp8_e5m2": "fp8",
+}  # fmt: skip
 
 
 class CacheFormat(NamedTuple):

@@ -111,7 +111,6 @@ def symbolic(model: Model) -> Symbolic:
 
 
 def _lettered(stack: StackSpec, naming: _Naming, half: str) -> StackSpec:
-    """A stack with letters for its sizes."""
     changes: Raw = {}
     for entry in TABLE:
         section, _, key = entry.key.rpartition(".")

@@ -92,7 +92,6 @@ def _parts(stack: StackSpec) -> Smaller:
 
 
 def _alone(stack: StackSpec, layer: LayerSpec, part: str) -> StackSpec:
-    """One part of the only layer."""
     options, norm = layer.options(part), layer.norm
     norm = norm.replace(without=[part] if part in norm.without else [], after=[part] if part in norm.after else [])
     positions = (stack.positions, layer.positions) if options.ordered else (UNPLACED, UNPLACED)
@@ -196,7 +195,6 @@ def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
 
 
 def _active(value: object) -> set[str]:
-    """The activations of a description."""
     if not isinstance(value, dict):
         return set()
     inner = (_active(item) for item in value.values())

@@ -168,11 +168,9 @@ class DifferentialCore(Core):
             torch.cat([self.attend(q, k, v, run).unflatten(-1, (q1.shape[2], -1)) for v in (v1, v2)], -1)
             for q, k in ((q1, k1), (q2, k2))
         )
-        return (first - self._lambda(run) * second).flatten(2)
-
-    def _lambda(self, run: Run) -> Tensor:
         a, b, c, d = (self.get_parameter(f"lambda_{name}") for name in ("q1", "k1", "q2", "k2"))
-        return (a * b).sum().exp() - (c * d).sum().exp() + initial_lambda(run.index)
+        weight = (a * b).sum().exp() - (c * d).sum().exp() + initial_lambda(run.index)
+        return (first - weight * second).flatten(2)
 
 
 def initial_lambda(layer: int) -> float:

@@ -87,7 +87,7 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def _products_by_head(x: Tensor, projected: Tensor) -> Tensor:
-    """x (B, T, h, d) times far (R, h, d): (B, h, T, R), one product per head for all sequences."""
+    """x (B, T, h, d) times projected (R, h, d): (B, h, T, R), one product per head for all sequences."""
     rows = x.permute(2, 0, 1, 3).flatten(1, 2)
     return torch.bmm(rows, projected.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
 

@@ -203,7 +203,6 @@ class Block(nn.Module):
         return y if norm is None else norm(y)
 
     def _run_scaled(self, name: str, x: Tensor, run: Run) -> Tensor:
-        """A branch's output, scaled."""
         scale, y = self._modules.get(f"{name}_scale"), self.get_submodule(name)(x, run)
         return y if scale is None else scale(y)
 

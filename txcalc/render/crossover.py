@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from txcalc.questions.crossover import CacheCrossing, ClassicCrossing, Crossing, Crossover
-from txcalc.render.report import Report, Table, TableCell, cell, column
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column
 from txcalc.units import iec
 
 NEVER = TableCell(None, "never")
@@ -109,7 +109,7 @@ def _contexts(rows: Sequence[CacheCrossing]) -> Table:
     for row in rows:
         cache = TableCell(row.cache_bytes, iec(row.cache_bytes) if row.cache_bytes else "")
         context = cell(row.context) if row.context else NEVER
-        lines.append([cell(row.batch), context, TableCell(row.weights_bytes, iec(row.weights_bytes)), cache])
+        lines.append([cell(row.batch), context, byte_size(row.weights_bytes), cache])
     title = f"{rows[0].model}: context from which a decode step reads more cache than weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)

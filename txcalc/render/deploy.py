@@ -10,7 +10,7 @@ from typing import Any
 from txcalc.questions.deploy import Deploy, DeployComparison, Refusal
 from txcalc.questions.deployment import AcceleratorInfo
 from txcalc.render import serving
-from txcalc.render.report import Report, Table, TableCell, column, exact, percent
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, exact, percent
 from txcalc.units import iec, number_of
 
 LAYOUTS = 10  # shown
@@ -235,7 +235,7 @@ def _memory(answer: Deploy) -> Table:
     rows.append(("reserve of the usable memory", answer.gpu.reserve_bytes - system))
     rows.append(("free" if stage.free_bytes >= 0 else "lacking", stage.free_bytes))
     rows.append(("memory", memory))
-    cells = [(name, exact(size), TableCell(size, iec(size)), percent(size, memory)) for name, size in rows]
+    cells = [(name, exact(size), byte_size(size), percent(size, memory)) for name, size in rows]
     return Table("The fullest GPU", ("", "bytes", "", "share"), cells, total=True)
 
 
@@ -247,7 +247,7 @@ def _caches(answer: Deploy) -> Table:
         (column("pages", "", f"in pages of {answer.engine.block} tokens, used here"), sizes.pages),
         ("if every layer attended to all tokens", sizes.dense),
     )
-    rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]
+    rows = [(name, exact(size), byte_size(size)) for name, size in ways]
     return Table("Cache of one sequence, per GPU", ("", "bytes", ""), rows)
 
 
@@ -256,9 +256,7 @@ def _layouts(answer: Deploy) -> Table:
         (
             str(layout),
             TableCell(layout.fits, "yes" if layout.fits else "no", "green" if layout.fits else "red"),
-            TableCell(layout.weights_bytes, iec(layout.weights_bytes)),
-            TableCell(layout.cache_bytes, iec(layout.cache_bytes)),
-            TableCell(layout.headroom_bytes, iec(layout.headroom_bytes)),
+            *map(byte_size, (layout.weights_bytes, layout.cache_bytes, layout.headroom_bytes)),
             layout.max_concurrency,
         )
         for layout in answer.layouts[:LAYOUTS]

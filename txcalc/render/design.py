@@ -7,8 +7,8 @@ from typing import Any
 
 from txcalc.planning.shapes import Shape
 from txcalc.questions.design import Design
-from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
-from txcalc.units import iec, short
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, column, rounded
+from txcalc.units import short
 
 
 def report(answer: Design, form: str) -> Report:
@@ -55,11 +55,11 @@ def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool =
     columns = {name: cells for name, cells in sizes.items() if any(each.value is not None for each in cells)}
     if experts:
         columns["active"] = [rounded(shape.active) for shape in shapes]
-    columns[column("memory", "bytes")] = [TableCell(shape.bytes, iec(shape.bytes)) for shape in shapes]
+    columns[column("memory", "bytes")] = [byte_size(shape.bytes) for shape in shapes]
     cache = column("cache per token", "bytes", "cache\nper token")
-    columns[cache] = [TableCell(shape.cache_per_token, iec(shape.cache_per_token)) for shape in shapes]
+    columns[cache] = [byte_size(shape.cache_per_token) for shape in shapes]
     budget_left = column("budget left", "bytes" if in_bytes else "", "budget\nleft")
-    columns[budget_left] = [TableCell(s.spare, iec(s.spare)) if in_bytes else rounded(s.spare) for s in shapes]
+    columns[budget_left] = [(byte_size if in_bytes else rounded)(shape.spare) for shape in shapes]
     if verdicts:
         columns["fits"] = [
             TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red") for shape in shapes

@@ -256,7 +256,8 @@ def _height(panel: Panel, style: Style) -> float:
     """Height in inches, including the legend."""
     line = 1.45 * style.font / 72
     labels = [*_labels(panel), *(f"0  {mark.label}" for mark in panel.marks)]
-    legend = line * _legend_lines(labels, style) if len(labels) > 1 else 0
+    legend_lines = -(-sum(len(folded(label, style.legend)) for label in labels) // _legend_columns(labels, style))
+    legend = line * legend_lines if len(labels) > 1 else 0
     around = 4 * line + legend  # title, ticks, label
     if panel.kind == "bars":
         return around + 0.4 + max(0.25, line * len(panel.series)) * len(panel.series[0].xs)
@@ -265,12 +266,7 @@ def _height(panel: Panel, style: Style) -> float:
     return around + min(2.6, 0.5 * style.width + 0.4)
 
 
-def _legend_lines(labels: Sequence[str], style: Style) -> int:
-    return -(-sum(len(folded(label, style.legend)) for label in labels) // _columns(labels, style))
-
-
-def _columns(labels: Sequence[str], style: Style) -> int:
-    """Columns of a legend."""
+def _legend_columns(labels: Sequence[str], style: Style) -> int:
     return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shortened, labels)), default=0))))
 
 
@@ -313,7 +309,7 @@ def _legend(axes: Any, handles: Sequence[object], labels: Sequence[str], style: 
     if style:
         below = axes.transAxes + ScaledTranslation(0, -4 * style.font / 72, axes.figure.dpi_scale_trans)
         place = {"loc": "upper left", "bbox_to_anchor": (0.0, 0.0), "bbox_transform": below, "borderaxespad": 0.0}
-        place["ncols"] = _columns(names, style)
+        place["ncols"] = _legend_columns(names, style)
         names = ["\n".join(folded(name, style.legend) or [""]) for name in names]
     axes.legend(handles, names, **place)
 

@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.questions.kv import CacheRow, GenerationCost, Kv
-from txcalc.render.report import Report, Table, TableCell, exact
+from txcalc.render.report import Report, Table, TableCell, byte_size, exact
 from txcalc.units import iec, short
 
 
@@ -17,15 +17,8 @@ def report(answer: Kv, form: str) -> Report:
     if form == "table":
         tables = [_by_batch(answer.rows)]
     else:
-        headings: list[object] = [
-            "dtype",
-            "context",
-            "batch",
-            "bytes",
-            "",
-            TableCell("dense_bytes", "full attention"),
-            TableCell("of dense", "of full"),
-        ]
+        headings: list[object] = ["dtype", "context", "batch", "bytes", ""]
+        headings += [TableCell("dense_bytes", "full attention"), TableCell("of dense", "of full")]
         headings += [TableCell("cross_bytes", "cross")] if cross else []
         tables = [Table("", headings, [_line(row) for row in answer.rows], keys=3, name="cache")]
     header = [f"{answer.model.name}: {_growth(answer, cross)}", *answer.holds]
@@ -67,20 +60,16 @@ def _by_batch(rows: Sequence[CacheRow]) -> Table:
     lines: dict[tuple[str, int], list[Any]] = {}
     for row in rows:
         label = f"batch {row.batch:,}" + f", {row.dtype}" * several
-        lines.setdefault((row.dtype, row.batch), [label]).append(_size(row.bytes))
+        lines.setdefault((row.dtype, row.batch), [label]).append(byte_size(row.bytes))
     first = rows[0].dtype, rows[0].batch
     shares = [row for row in rows if (row.dtype, row.batch) == first]
     below = []
     if any(row.dense_bytes not in (None, row.bytes) for row in rows):
         below.append(["of full attention", *map(_share, shares)])
     if any(row.cross_bytes for row in rows):
-        below.append([f"encoder's, batch {first[1]:,}", *(_size(row.cross_bytes or 0) for row in shares)])
+        below.append([f"encoder's, batch {first[1]:,}", *(byte_size(row.cross_bytes or 0) for row in shares)])
     headings = ["context", *(f"{context:,}" for context in contexts)]
     return Table("", headings, [*lines.values(), *below], name="cache")
-
-
-def _size(number: int | None) -> TableCell:
-    return TableCell(number, "" if number is None else iec(number))
 
 
 def _share(row: CacheRow) -> TableCell:
@@ -93,8 +82,8 @@ def _share(row: CacheRow) -> TableCell:
 
 def _line(row: CacheRow) -> list[object]:
     cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
-    cells += [_size(row.dense_bytes), _share(row)]
-    return cells if row.cross_bytes is None else [*cells, _size(row.cross_bytes)]
+    cells += [byte_size(row.dense_bytes), _share(row)]
+    return cells if row.cross_bytes is None else [*cells, byte_size(row.cross_bytes)]
 
 
 def _generation(cost: GenerationCost, what: str) -> list[Table]:

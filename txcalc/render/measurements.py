@@ -12,7 +12,7 @@ from txcalc.evidence.figures import Figure, Rate, StepCheck
 from txcalc.hardware.curves import PYTORCH, SHARES
 from txcalc.questions.calibrate import Calibrate
 from txcalc.questions.measurements import Ceilings, Item, Measurements, Step, read
-from txcalc.render.report import Report, Table, TableCell, cell, error, exact
+from txcalc.render.report import Report, Table, TableCell, byte_size, cell, error, exact
 from txcalc.units import iec
 
 NEAR = 1.1  # times the ledger's bytes
@@ -150,7 +150,7 @@ def _memory(figure: Any) -> list[Any]:
     """Memory: the ledger's floor, the same modules in a dry run on the meta device, and the allocator's measurement."""
     gap = figure.measured - figure.predicted
     share = f"{100 * gap / figure.predicted:+.2f} %" if gap else "0"
-    sizes = [TableCell(size, iec(size)) for size in (figure.floor, figure.predicted, figure.measured)]
+    sizes = map(byte_size, (figure.floor, figure.predicted, figure.measured))
     ratio = figure.measured / figure.floor if figure.floor else None
     over = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
     return [*sizes, over, TableCell(gap, share)]

@@ -44,6 +44,11 @@ def rounded(number: object) -> TableCell:
     return TableCell(number, short(number))
 
 
+def byte_size(number: int | None) -> TableCell:
+    """Bytes with a binary prefix: 14.96 GiB; empty for None."""
+    return TableCell(number, "" if number is None else iec(number))
+
+
 def percent(part: Any, whole: Any) -> TableCell:
     """A percentage, to a tenth; empty if the whole is 0."""
     if not whole:
@@ -187,13 +192,13 @@ def as_csv(report: Report) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if len(report.tables) == 1 and not report.tables[0].crossed:
         (table,) = report.tables
-        headings = [_unit(heading) for heading in table.headings]
+        headings = [f"{_name(h)} ({cell(h).unit})" if cell(h).unit else _name(h) for h in table.headings]
         for label, row in (("id", headings), *_labelled(table)):
             cells = zip(table.headings, row, strict=True)
             writer.writerow(map(inert, [label, *(_plain(value) for name, value in cells if _name(name))]))
         return out.getvalue().rstrip("\n")
     writer.writerow(Value._fields)
-    short = [_called(table) for table in report.tables]
+    short = [table.name or re.split(r"[:;,(]", table.title)[0].strip() for table in report.tables]
     for table, name in zip(report.tables, short, strict=True):
         rows = values(table, name if short.count(name) == 1 else table.name or table.title)
         writer.writerows(map(inert, row) for row in rows)
@@ -216,11 +221,6 @@ class Value(NamedTuple):
     unit: str
     known: str
     text: str
-
-
-def _called(table: Table) -> str:
-    """A table's name: the beginning of its title."""
-    return table.name or re.split(r"[:;,(]", table.title)[0].strip()
 
 
 def _apart(names: Iterable[str]) -> Iterator[str]:
@@ -288,12 +288,6 @@ def as_markdown(report: Report) -> str:
         body = "\n".join([line(headings), line(rule), *rows])
         blocks.append(f"**{escape(table.title, quote=False)}**\n\n{body}" if table.title else body)
     return "\n\n".join(blocks)
-
-
-def _unit(heading: object) -> str:
-    """A heading with the unit of its exact values."""
-    unit = cell(heading).unit
-    return f"{_name(heading)} ({unit})" if unit else _name(heading)
 
 
 def _name(heading: object) -> str:

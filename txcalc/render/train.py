@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.planning.training.answer import MAX_GPUS, OnAccelerator, TrainingRun
 from txcalc.planning.training.memory import CATEGORIES, RESERVED
 from txcalc.questions.train import Accelerators, RankMemory, SearchSummary, Train
-from txcalc.render.report import Report, Table, TableCell, column, duration, exact, percent, rounded
+from txcalc.render.report import Report, Table, TableCell, byte_size, column, duration, exact, percent, rounded
 from txcalc.units import iec, seconds, short, si_bytes
 
 MAX_RANKS = 10
@@ -128,7 +128,6 @@ def _limit_line(answer: Train) -> str:
 
 
 def _run_line(run: TrainingRun) -> str:
-    """The whole run in a line."""
     energy = ""
     if run.energy_kwh is not None and run.co2_kg is not None:
         energy = f", {_thousands(run.energy_kwh, 'kWh', 'MWh').text}, {_thousands(run.co2_kg, 'kg', 't').text} of CO2"
@@ -141,7 +140,7 @@ def _search(search: SearchSummary, most: int | None) -> Table:
             f"{row.framework} {row.layout}",
             exact(row.micro_batch),
             row.recompute,
-            _size(row.reserved_bytes),
+            byte_size(row.reserved_bytes),
             duration(row.step_s),
             _rate(row.tokens_per_s_per_gpu),
         ]
@@ -186,8 +185,8 @@ def _ranks(ranks: Sequence[RankMemory]) -> Table:
             exact(rank.count),
             exact(rank.stage),
             " ".join(map(str, rank.in_flight)),
-            _size(rank.allocated_bytes),
-            _size(rank.reserved_bytes),
+            byte_size(rank.allocated_bytes),
+            byte_size(rank.reserved_bytes),
         ]
         for rank in sorted(ranks, key=lambda rank: -rank.allocated_bytes)[:MAX_RANKS]
     ]
@@ -268,15 +267,11 @@ def _run(run: TrainingRun, adapters: bool) -> Table:
 
 def _fits_on(accelerators: Sequence[OnAccelerator]) -> Table:
     rows = [
-        [row.gpu, _size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
+        [row.gpu, byte_size(row.usable_bytes), "yes" if row.fits else "no", _rate(row.tokens_per_s_per_gpu)]
         for row in accelerators
     ]
     headings = ("accelerator", column("allocatable", "bytes"), "fits", "tokens/s per GPU")
     return Table("The same recipe on every accelerator", headings, rows)
-
-
-def _size(size: int) -> TableCell:
-    return TableCell(size, iec(size))
 
 
 def _rate(value: float | None) -> TableCell:

@@ -116,26 +116,24 @@ def _vector_input(part: Any, batch: object, tokens: object, source: object) -> S
     return [(batch, tokens, part.width)]
 
 
-def _activation_inputs(part: parts.Activation, batch: Num, tokens: Num, source: Num) -> Shapes:
-    return [(batch, tokens, part.width)] * (2 if part.gated else 1)
-
-
 def _scan_inputs(part: Any, batch: object, tokens: object, source: object) -> Shapes:
     decays = part.n_slots if isinstance(part, linear_attention.SlotScan) else part.d_key
     return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, decays)]
 
 
-def _linear_input(part: Any, batch: object, tokens: object, source: object) -> Shapes:
-    return [(batch, tokens, part.d_in)]
-
-
 # Part → its module, and the shapes of its inputs.
 MODULES: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], InputShapes]] = {
-    parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _linear_input),
+    parts.Linear: (
+        lambda part, like: Linear(part.d_in, part.d_out, part.bias, like),
+        lambda part, b, t, s: [(b, t, part.d_in)],
+    ),
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
     parts.LayerScale: (LayerScale, _vector_input),
     parts.Shift: (Shift, _vector_input),
-    parts.Activation: (lambda part, like: Activation(part.form), _activation_inputs),
+    parts.Activation: (
+        lambda part, like: Activation(part.form),
+        lambda part, b, t, s: [(b, t, part.width)] * (2 if part.gated else 1),
+    ),
     parts.Sum: (lambda part, like: Sum(), lambda part, b, t, s: [(b, t, part.width)] * 2),
     parts.Lookup: (lambda part, like: Lookup(part.rows, part.width, like), lambda *_: []),
     parts.Unused: (Unused, lambda *_: []),

@@ -112,7 +112,7 @@ SCALES = re.compile(
     r"[._](scales?|scale_inv|scale_2|weight_scale|zero_point|qzeros|g_idx|absmax|quant_map|SCB|weight_format)$"
     r"|\.(weight|nested)[._](absmax|quant_map|shape|nested_\w+|quant_state\.\w+|g_idx)$"
 )
-WIDE = re.compile(r"^(BF16|F16|F32|F64|torch\.b?float\d+)$")  # a quantiser's scales stand beside narrower tensors
+WIDE = re.compile(r"^(BF16|F16|F32|F64|torch\.b?float\d+)$")  # only beside narrower dtypes are tensors scales
 PAIRED = re.compile(r"\.layers\.\d+\.self_attn\.[01]\.")  # two layers under one number (LongCat-Flash)
 SECOND = re.compile(r"\.layers\.\d+\.\w+\.1\.")
 MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints

@@ -28,7 +28,7 @@ class TxcalcError(Exception):
     exit_code = 2
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Unpickles unchanged in another process, whatever arguments its class takes."""
+        """Unpickles unchanged in another process, without the arguments of its class."""
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 

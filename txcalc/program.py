@@ -155,7 +155,7 @@ _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "=": lambda a, b: a == b,
     "!=": lambda a, b: a != b,
 }
-# Called in the page, where they stand beside the programs; `X` throws where b does not divide a.
+# Functions that the page defines for the programs; `X` throws where b does not divide a.
 HELPERS = (
     "const M=(a,b)=>a<b?a:b,"
     "X=(a,b)=>{if(b===0n||a%b!==0n)throw new RangeError(b+' does not divide '+a);return a/b},"

@@ -57,7 +57,7 @@ class Size(NamedTuple):
     terms: tuple[tuple[int, tuple[str, ...]], ...]
 
     def over(self, values: Table) -> Any:
-        """The size at parameters: ints, symbols, whatever adds and multiplies."""
+        """The size at parameters: ints, symbols, or anything that adds and multiplies."""
         result: Any = 0
         for number, factors in self.terms:
             product: Any = number

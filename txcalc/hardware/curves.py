@@ -3,8 +3,8 @@
     t = start_s + depth_s·depth + (t_memory^p + t_compute^p)^(1/p)
 
 t_memory and t_compute are what its traffic and its arithmetic take at the shares of the bandwidth and of the peak that
-large ones reach; p = ∞ is the larger of the two, as a perfect overlap has it, p = 1 their sum. What a kernel takes
-however small it is stands apart: a start, and a walk along the dimension that it does in turn. With positive seconds
+large ones reach; p = ∞ is the larger of the two, as with perfect overlap, p = 1 their sum. What does not shrink with
+the size is added: a start, and the time along the dimension that is processed sequentially. With positive seconds
 and shares of at most 1 no curve is below the larger of traffic at the full bandwidth and arithmetic at the peak.
 
 Source   the shape is Hockney's (1994, Parallel Computing 20, 389) with a blend of its two bounds; the parameters are
@@ -45,9 +45,9 @@ class Curve(NamedTuple):
 
     compute   share of the peak that the largest reach
     memory    share of the bandwidth that the largest reach
-    start_s   seconds of a start, whatever the size
-    depth_s   seconds for each element of the dimension that is done in turn: the inputs of a matrix product, the keys
-              of an attention
+    start_s   seconds of a start, at any size
+    depth_s   seconds for each element of the dimension that is processed sequentially: the inputs of a matrix product,
+              the keys of an attention
     blend     p of the blend; inf: the larger of memory and compute
     quantise  of products whose inputs are narrowed first: passes over them, each reading the wide and writing the
               narrow ones at the bandwidth that `memory` of all else reaches
@@ -115,7 +115,7 @@ class Link(NamedTuple):
         return min(1.0, grown)
 
     def latency(self, ranks: int) -> float:
-        """Seconds, whatever the size."""
+        """Seconds that a message of any size takes."""
         return self.start_s + self.rank_s * (ranks - 1)
 
 

@@ -53,7 +53,7 @@ class Reader:
         sizes = {key: self.size(f"memory.{key}", memory[key]) for key in memory if self.one_of(key, "memory")}
         if not sizes:
             self.faults.append(Fault("memory", ABSENT, "memory.vendor or memory.driver, such as '80GB'"))
-        # From TFLOP/s as a datasheet writes them; exact, for all that TOML makes them floats.
+        # From TFLOP/s as a datasheet writes them; exact, although TOML reads them as floats.
         known = {key: value for key, value in peaks.items() if self.one_of(key, "peak")}
         flops = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in known.items()}
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
@@ -128,7 +128,7 @@ class Reader:
         sources = {short_key(key): source for key, source in cited.items()}
         efficiency = base.overlaid(flat, {key: sources[key] for key in flat}) if flat else base
         sources = {key: source for key, source in sources.items() if key not in flat}
-        # What was measured here, of whatever engine, stands before an engine's own of another generation.
+        # What was measured here, of any engine, takes precedence over an engine's own of another generation.
         base_curves = {
             key: curve for key, curve in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves
         }

@@ -112,7 +112,7 @@ class Streams(Composite):
 class Block(Composite):
     """Branches in sequence, each with a residual addition; or parallel from one input (`parallel`).
 
-    Norms stand before a branch (pre), after it (sandwich has both) or, with `norm_after_sum`, after the addition
+    Norms are before a branch (pre), after it (sandwich has both) or, with `norm_after_sum`, after the addition
     (post-norm, as published in 2017). `shared_norm`: the one norm of parallel branches. The `joint` branches read one
     input, and `joint_norm` norms the sum of their results. `scaled`: one stored number (a buffer) multiplies the
     block's result. With `adapters` all other weights are frozen.

@@ -29,7 +29,7 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Attended, Causal, Full, Selected, Span, Window
 
-# Epsilon of the LayerNorm of index keys, whatever the other norms have (DeepSeek-V3.2).
+# Epsilon of the LayerNorm of index keys, independent of the other norms (DeepSeek-V3.2).
 INDEX_EPS = RMS_EPS
 
 
@@ -40,8 +40,8 @@ class LatentCore(HeadsCore):
     Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
     Counts   the full T×S rectangle
     Cache    r_kv + d_rope elements per token in either form
-    Traffic  expanded: q, k, v and y, for kv_b reads the latents; absorbed: q, y and the latents once, of selected keys
-             at most as many as the queries select
+    Traffic  expanded: q, k, v and y, since kv_b reads the latents; absorbed: q, y and the latents once, of
+             selected keys at most as many as the queries select
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
     """
 

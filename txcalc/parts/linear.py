@@ -29,7 +29,7 @@ class Linear(Leaf):
     d_out: Num
     bias: bool
     # Whether its input is saved for backward: "yes"; "no": an earlier leaf saves the same tensor; "eager": only if the
-    # attention probabilities are stored, for else the fused kernel has saved its own output.
+    # attention probabilities are stored; otherwise the fused kernel has saved its own output.
     keeps: str = "yes"
     tied: bool = False
     borrowed: bool = False

@@ -189,7 +189,7 @@ class LinearAttentionOptions(Mechanism, section="linear_attention"):
     activation: str = key(activation, "silu", "activation of queries, keys and values")
 
     def build(self, place: Place) -> LinearAttention:
-        # The norm's own epsilon, whatever the other norms have.
+        # The norm's own epsilon, independent of the other norms.
         return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
 
 

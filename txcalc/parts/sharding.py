@@ -243,7 +243,7 @@ class Ways:
         if rows % multiple == 0:
             return exact_div(number, self.tp)
         padded = f"is padded to {ceil_div(rows, multiple) * multiple:,}, a multiple of"
-        rule = padded if pads else "is cut as torch.chunk cuts it, for it does not divide by"
+        rule = padded if pads else "is split as by torch.chunk, since it does not divide by"
         named = "the number of classes" if classes else "V"
         self._notes[f"{named} = {rows:,} {rule} {'' if pads > 1 else 'tp = '}{multiple:,}"] = None
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)

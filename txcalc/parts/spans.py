@@ -177,8 +177,8 @@ class Chunks(Windowed):
 
 
 class Selected(Span):
-    """Query i attends to the `top_k` keys j ≤ i with the best index scores. All keys stay cached, for later queries
-    choose others. The dense product covers all keys; only the masked pairs are fewer."""
+    """Query i attends to the `top_k` keys j ≤ i with the best index scores. All keys stay cached, since later queries
+    select others. The dense product covers all keys; only the masked pairs are fewer."""
 
     masked: ClassVar[bool] = False
     top_k: Num

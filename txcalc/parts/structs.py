@@ -19,5 +19,5 @@ class FrozenMeta(ABCMeta, StructMeta):
 
 @dataclass_transform(eq_default=False, frozen_default=True, kw_only_default=True, field_specifiers=(field,))
 class FrozenStruct(Struct, metaclass=FrozenMeta, frozen=True, eq=False, dict=True):
-    """A frozen Struct that is compared by identity, for its fields may be symbols or arrays. `dict`: it keeps cached
+    """A frozen Struct that is compared by identity, since its fields may be symbols or arrays. `dict`: it keeps cached
     properties, which are not pickled."""

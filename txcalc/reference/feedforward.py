@@ -50,7 +50,7 @@ class Experts(nn.Module):
     """Mixture of experts: each token goes to its router's k best experts, and to the shared ones.
 
     Tokens are sorted by expert, and each expert runs once on its tokens; none is dropped. In the `static` mode all
-    tokens go to experts 0 … k − 1, in the `even` mode to the next k in turn, whatever their scores, through the same
+    tokens go to experts 0 … k − 1, in the `even` mode to the next k in turn, regardless of scores, through the same
     code: FLOPs do not depend on routing, nor shapes on data.
     """
 

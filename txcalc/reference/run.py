@@ -27,7 +27,7 @@ class Mode(NamedTuple):
                 False: `scaled_dot_product_attention` and `conv1d`
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
                 states come from a cumulative sum (it overflows on long inputs, and omits the delta rule's correction)
-    even        experts take tokens in turn, whatever their scores: balanced, and no shape depends on data
+    even        experts take tokens in turn, regardless of scores: balanced, and no shape depends on data
     absorbed    MLA without expanding its latents
     last        logits for the last position only
     checkpoint  blocks save only their input, and recompute in backward

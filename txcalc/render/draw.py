@@ -15,7 +15,7 @@ from txcalc.questions.pictures import Panel, Picture, PlotAxis, Series
 
 SUFFIXES = (".svg", ".png", ".pdf", ".pgf")
 COLUMN = 3.33  # inches of a column of a paper
-# Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.
+# Okabe and Ito 2008 ("Color Universal Design"): eight colours safe for the colour-blind; grey for their yellow.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#888888")
 SHAPES = "osD^vPX*"  # a colour is never the only thing that tells lines apart
 TICKS = 8

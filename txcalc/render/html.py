@@ -42,7 +42,7 @@ def _row(cells: Sequence[object], scope: str, left: Collection[int]) -> str:
     elements = []
     for i, value in enumerate(cells):
         item = cell(value)
-        # A heading in one line, whatever a terminal needs; one that repeats another in short has no value.
+        # A heading takes one line here; one that repeats another in short has no value.
         label = str(item.value) or item.text if scope == "col" else item.text
         text = "\u2003" * ((len(label) - len(label.lstrip())) // 2) + escape(label.strip()).replace("\n", "<br/>")
         text = f"<b>{text}</b>" if "bold" in item.style.split() and scope == "row" else text

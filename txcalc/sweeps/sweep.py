@@ -206,7 +206,7 @@ class Sweep:
         return [*columns, *self._split(columns)]
 
     def _followed(self, columns: list[Any]) -> list[object]:
-        """The axes' columns and, behind them, those of the sizes that follow."""
+        """The axes' columns, then those of the sizes that follow them."""
         for follower in self.followers:
             columns = [*columns, follower.take(columns)]
         return columns

@@ -122,7 +122,7 @@ class _Config(Schemes):
             self.number("bits", (width,), width)
         for key in ("load_in_4bit", "load_in_8bit"):  # keys of bitsandbytes
             if self.raw.get(key) is True and self.method != "bitsandbytes":
-                self.faults.append(Fault(key, True, f"false or none, for the method is {self.method}", mend))
+                self.faults.append(Fault(key, True, f"false or none, since the method is {self.method}", mend))
         yield (self.named(self.unquantised(self.raw)), None)
         yield from reader(self)
 

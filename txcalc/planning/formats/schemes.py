@@ -178,17 +178,17 @@ class Schemes(ConfigKeys):
         if kind not in ("int", "float"):
             fault("type", kind, "'int' or 'float'")
         elif PACKS.get(packing, kind) != kind:
-            fault("type", kind, f"{PACKS[packing]!r}, for the format is {packing!r}")
+            fault("type", kind, f"{PACKS[packing]!r}, since the format is {packing!r}")
         if strategy not in ("tensor", "channel", "group", "block", "tensor_group"):
             fault("strategy", strategy, "tensor, channel, group, block or tensor_group")
         elif strategy == "tensor_group" and not sizes:
-            fault("strategy", strategy, "another, for it is of 'float' of 4 bits")
+            fault("strategy", strategy, "another: this is only for 'float' of 4 bits")
         elif "group" in strategy and not (type(group) is int and group > 0):
-            fault("group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
+            fault("group_size", group, f"a whole number above 0, since the strategy is {strategy!r}")
         elif strategy in ("channel", "tensor") and type(group) is int and group > 0:
-            fault("group_size", group, f"none, for the strategy is {strategy!r}")
+            fault("group_size", group, f"none, since the strategy is {strategy!r}")
         if sizes and group not in sizes:
-            fault("group_size", group, f"{' or '.join(map(str, sizes))}, for the type is 'float' of {bits} bits")
+            fault("group_size", group, f"{' or '.join(map(str, sizes))}, since the type is 'float' of {bits} bits")
         return strategy, group if type(group) is int and group > 0 else 128
 
     def tile(self, where: str, block: object) -> tuple[int, int]:

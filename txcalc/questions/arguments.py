@@ -40,33 +40,33 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     Accepts earlier names of keywords, and fields of classes of options as keywords of the function.
     """
-    taken = signature(function)
+    expected = signature(function)
     option_names: tuple[str, ...] = ()
-    named = [each for each in taken.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
-    if grouping := len(named) < len(taken.parameters):  # **options: for type checkers, the fields of its options
-        taken, option_names = taken.replace(parameters=named), tuple(each.name for each in keywords(function))
+    named = [each for each in expected.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    if grouping := len(named) < len(expected.parameters):  # **options: for type checkers, the fields of its options
+        expected, option_names = expected.replace(parameters=named), tuple(each.name for each in keywords(function))
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given: dict[str, Any] = dict(kwargs)
-        if grouping or not given.keys() <= taken.parameters.keys():
+        if grouping or not given.keys() <= expected.parameters.keys():
             given = grouped(function, given)
-        bound = WrongCall.unless(function.__name__, taken, args, given, option_names)
+        bound = WrongCall.unless(function.__name__, expected, args, given, option_names)
         faults = []
         for name, value in bound.arguments.items():
-            several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
+            several = expected.parameters[name].kind is Parameter.VAR_POSITIONAL
             for item in value if several else (value,):
                 faults += _faults(name, item, hint_of(function, name))
         if faults:
             raise InputError(f"{function.__name__}", faults)
         return function(*bound.args, **bound.kwargs)
 
-    types = {name: hint_of(function, name) for name in taken.parameters}
+    types = {name: hint_of(function, name) for name in expected.parameters}
     parameters = [
         parameter.replace(annotation=Parameter.empty if types[name] is Any else types[name])
-        for name, parameter in taken.parameters.items()
+        for name, parameter in expected.parameters.items()
     ]
-    vars(call)["__signature__"] = taken.replace(parameters=parameters)
+    vars(call)["__signature__"] = expected.replace(parameters=parameters)
     return call
 
 
@@ -215,15 +215,6 @@ def lengths(values: Lengths, flag: str) -> list[int]:
 def optional_lengths(values: Lengths | None, flag: str) -> list[int]:
     """`lengths`; none if nothing is given."""
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
-
-
-def one_size(**values: object) -> None:
-    """Refuses arrays where a command takes one size. Errors: `InputError`."""
-    mend = "txcalc.sweep and model.ledger take arrays"
-    if faults := [
-        Fault(name, value, "one number", mend) for name, value in values.items() if getattr(value, "shape", ())
-    ]:
-        raise InputError("workload", faults)
 
 
 def source_list(sources: Sequence[object]) -> tuple[Any, ...]:

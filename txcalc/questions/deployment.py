@@ -1,4 +1,4 @@
-"""What `deploy` answers: the memory, layouts, speed and cost of a model on accelerators.
+"""The answer of `deploy`: the memory, layouts, speed and cost of a model on accelerators.
 
 Each figure is computed here once, from the plan and its timing (`planning.serving`). A further column of `deploy` is a
 field here, and a column in `render.deploy` or `render.serving`.
@@ -611,15 +611,12 @@ def limit_checks(serving: Serving) -> Iterator[LimitCheck]:
         if limit is not None:
             value = value if steady.timed else None
             within = steady.timed and (value is None or value <= limit)
-            yield LimitCheck(name, _statistic(percent), limit, value, floor, within)
-
-
-def _statistic(percent: float | None) -> str:
-    return "mean" if percent is None else f"p{percent:g}"
+            statistic = "mean" if percent is None else f"p{percent:g}"
+            yield LimitCheck(name, statistic, limit, value, floor, within)
 
 
 def _limit(limit: float | None, percent: float | None) -> float | dict[str, float] | None:
-    return limit if limit is None or percent is None else {_statistic(percent): limit}
+    return limit if limit is None or percent is None else {f"p{percent:g}": limit}
 
 
 def _steady(
@@ -657,6 +654,8 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
     cheapest = Deferred(lambda: point(serving, serving.cheapest) if serving.cheapest else None)
     loads = [point(serving, at) for at in serving.capacity] if with_capacity else []
     prompts = chosen.sequences * serving.prompt  # tokens that arrive where all start at once
+    memory = serving.plan.planner.engine.memory
+    at_once = memory.at_once if memory else None
     return Speed(
         floor=_latency(chosen, lambda time: (time.floor, time.floor_bound)),
         achievable=_latency(chosen, lambda time: (time.achievable, time.bound)),
@@ -680,7 +679,7 @@ def speed(serving: Serving, with_capacity: bool = False) -> Speed:
         watts_at_most=None if watts is None else watts * chosen.gpus,
         efficiency={key: KernelShare(value, kernels.sources[key]) for key, value in kernels.figures().items()},
         definitions=DEFINITIONS,
-        seats_limit=_seats_limit(serving),
+        seats_limit="max_num_seqs" if at_once and serving.cache_slots >= at_once * chosen.layout.dp else "cache",
         running=chosen.running,
         layouts_compared=sum(choice.serves for choice in serving.timed_choices),
         meets_limits=not serving.unmet,
@@ -738,13 +737,6 @@ def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, st
         return Latency(prompt, None, prompt_bound, None, None, None)
     step, step_bound = figure(at.tpot)
     return Latency(prompt, step, prompt_bound, step_bound, 1 / step, at.running / step / at.gpus)
-
-
-def _seats_limit(serving: Serving) -> str:
-    memory = serving.plan.planner.engine.memory
-    at_once = memory.at_once if memory else None
-    full = at_once is not None and serving.cache_slots >= at_once * serving.chosen.layout.dp
-    return "max_num_seqs" if full else "cache"
 
 
 def _speculation(serving: Serving) -> SpeculationInfo | None:

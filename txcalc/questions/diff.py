@@ -14,7 +14,7 @@ from txcalc.sources import load
 
 
 class CacheChange(Answer):
-    """What a difference adds to the cache of one sequence."""
+    """The change of one sequence's cache by a difference."""
 
     elements_per_token: int
     bytes_per_token: int
@@ -22,7 +22,7 @@ class CacheChange(Answer):
 
 
 class Change(Answer):
-    """What a difference adds to the first model; None where it cannot be counted alone."""
+    """The cost that a difference adds to the first model; None: it cannot be counted alone."""
 
     params: int | None
     flops: int | None
@@ -117,7 +117,7 @@ def difference(key_difference: KeyDifference, bits: int) -> Difference:
 
 
 def change(cost: CostChange | None, bits: int) -> Change:
-    """What a difference costs; `bits` per cached element."""
+    """The cost of a difference; `bits` per cached element."""
     if cost is None:
         return Change(None, None, None, None)
     mean = cost.flops_per_token

@@ -15,7 +15,7 @@ from txcalc.sources.files import write
 
 
 class Export(Answer):
-    """The text of an exported description, and what it cannot express."""
+    """The text of an exported description, and notes on what it cannot express."""
 
     text: str
     notes: tuple[str, ...]
@@ -33,7 +33,7 @@ def export(
 ) -> Export:
     """Write a model as a preset or a config.json, which reads back to the same numbers.
 
-    Errors: `InputError`, also for a file that exists (unless `force`) and for a model that no config.json can say;
+    Errors: `InputError`, also for a file that exists (unless `force`) and for a model that no config.json describes;
     `UnknownName`, `MissingExtra`.
 
     >>> import txcalc

@@ -287,7 +287,7 @@ def select(model: Model, rows: list[PartFormula], path: str, attention: str) -> 
 
 
 def layout_notes(model: Model, layout: Layout, recipe: Recipe | None) -> list[str]:
-    """What a layout's figures leave out."""
+    """Notes on what a layout's figures leave out."""
     from txcalc.planning.parallelism import Sharding
     from txcalc.planning.training.parts import rules_of
 

@@ -31,7 +31,7 @@ class CacheRow(Answer):
     dtype: str
     bytes: int
     dense_bytes: int | None  # if every attention layer cached every token; None: measured
-    cross_bytes: int | None = None  # of them the encoder's; None without an encoder of its own length
+    cross_bytes: int | None = None  # of these the encoder's; None without an encoder of its own length
 
 
 class CacheGrowth(Answer):
@@ -72,7 +72,7 @@ class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
     """The KV cache over contexts, batches and dtypes.
 
     source    encoder positions; None without an encoder of its own length, or if there are as many as tokens
-    holds     what layers cache, equal ones grouped
+    holds     the cache of each kind of layer
     known     how its figures are known, where they are measured
     """
 
@@ -159,7 +159,7 @@ def kv(
 def measured(
     source: object, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source_tokens: int | None
 ) -> Kv:
-    """The cache that transformers' own module makes."""
+    """The cache of transformers' own module, measured."""
     from txcalc.questions.show_via import memory
 
     module = memory(source, contexts, source_tokens)
@@ -204,7 +204,7 @@ def cache_rows(
 
 
 def holders(ledger: Ledger) -> tuple[str, ...]:
-    """What layers cache, equal ones grouped."""
+    """The cache of each kind of layer."""
     layers: dict[str, int] = {}
     for entry in ledger:
         if entry.cache:

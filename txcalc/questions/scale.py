@@ -50,7 +50,7 @@ class FittedRange(Answer):
 
 
 class LawPrediction(Answer):
-    """What a law predicts for the given model (`asked`) and for the optimum at the same FLOPs (`best`)."""
+    """A law's predictions for the given model (`asked`) and for the optimum at the same FLOPs (`best`)."""
 
     name: str
     title: str

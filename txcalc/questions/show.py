@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Annotated, Any
 
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.evidence import theorems
 from txcalc.evidence.known import Evidence, all_known, show_known
 from txcalc.ledger import KINDS, Ledger, kind_words, walk
@@ -21,7 +21,7 @@ from txcalc.planning.initial import InitialValues, initial_values
 from txcalc.planning.memory import StateShare, cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, Convention, ModelInfo, Result, WorkloadInfo, architecture, json_key
-from txcalc.questions.arguments import names, one_size
+from txcalc.questions.arguments import names
 from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.questions.stored import CheckpointInfo, checkpoint_info
 from txcalc.questions.training_step import TrainingStep, training_step
@@ -292,7 +292,10 @@ def show(
     """
     from txcalc.planning.formats.names import stored_narrow, weights_of
 
-    one_size(batch=batch, tokens=tokens, past=past, source=source_tokens)
+    sizes = {"batch": batch, "tokens": tokens, "past": past, "source": source_tokens}
+    mend = "txcalc.sweep and model.ledger take arrays"
+    if arrays := [Fault(name, n, "one number", mend) for name, n in sizes.items() if getattr(n, "shape", ())]:
+        raise InputError("workload", arrays)
     model = load(source)
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
     dtype = "bf16" if form and stored_narrow(dtype) else dtype  # of activations
@@ -484,9 +487,9 @@ def notes(model: Model, ledger: Ledger, known: Mapping[str, Evidence], default_t
         yield f"its description expects {model.description.params:,} parameters"
     if model.context and work.past + work.tokens > model.context and not model.fixed_length:
         yield f"{work.past + work.tokens:,} positions exceed its context of {model.context:,}"
-    if model.fixed_length:
-        yield from ["the model fixes the number of positions: --tokens is ignored"] * (not default_tokens)
-    elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
+    if model.fixed_length and not default_tokens:
+        yield "the model fixes the number of positions: --tokens is ignored"
+    if not model.fixed_length and model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         yield "the model fixes the picture's positions: --source-tokens is ignored"
     if model.has_latents and work.past and work.tokens == 1 and not work.absorbed:
         flops = model.ledger(work.batch, 1, work.past, mla="absorbed").total("flops") // work.batch

@@ -1,4 +1,4 @@
-"""What a checkpoint holds, and how it agrees with a model."""
+"""The tensors of a checkpoint, and their agreement with a model."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class CheckpointInfo(Answer):
 
 
 class ShowStored(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
-    """What a checkpoint without a config.json holds."""
+    """The tensors of a checkpoint without a config.json."""
 
     model: SourceInfo
     checkpoint: CheckpointInfo
@@ -91,7 +91,7 @@ def show_stored(checkpoint: Checkpoint) -> ShowStored:
 
 
 def checkpoint_info(checkpoint: Checkpoint, check: CheckpointCheck | None) -> CheckpointInfo:
-    """Exact sizes by type and by name, and how it agrees with the model."""
+    """Exact sizes by type and by name, and the agreement with the model."""
     return CheckpointInfo(
         format=checkpoint.form,
         files=checkpoint.files,

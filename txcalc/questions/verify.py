@@ -19,7 +19,6 @@ from txcalc.questions.arguments import names
 from txcalc.sources import load
 
 if TYPE_CHECKING:
-    from txcalc.hardware import Accelerator
     from txcalc.verification import Verdict
     from txcalc.verification.verdict import CheckedRow
 
@@ -169,6 +168,7 @@ def verify(
         training = parse_recipe(recipe, parse_layout(layout))
         return answer_of([verify_layout(model, training, ranks) for model in models])
 
+    from txcalc import hardware
     from txcalc.sweeps.processes import processes
     from txcalc.verification import DEFAULT, shortened, verify as compare
     from txcalc.verification.coverage import ZERO_COST
@@ -189,9 +189,12 @@ def verify(
     chosen = [name for name in chosen if name not in MEASURES] + (["transformers"] if against else [])
     lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
     models = [shortened(model, layers) for model in models] if layers is not None else models
+    accelerator = None  # that times are compared with: a named one, or this machine
     if "time" in measures:
+        from txcalc.verification.calibrate import calibrate
+
         tell("ceilings", 0.0)
-    accelerator = timed_accelerator(device, gpu) if "time" in measures else None
+        accelerator = hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
     # Models that are lists of leaves have no reference module: unless other oracles are requested, only transformers'
     # module is traced.
     only_transformers = bool(against) and not (wanted or real)
@@ -209,14 +212,6 @@ def verify(
             if record:
                 store({model.name: (model, proofs(model, verdicts[-1]))})
     return answer_of(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
-
-
-def timed_accelerator(device: str, gpu: str | None) -> Accelerator:
-    """The accelerator that times are compared with: a named one, or this machine, measured now."""
-    from txcalc import hardware
-    from txcalc.verification.calibrate import calibrate
-
-    return hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
 
 
 def answer_of(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Verify:

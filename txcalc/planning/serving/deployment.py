@@ -74,7 +74,7 @@ class Gpu(NamedTuple):
 class Planner:
     """A model, an engine and a kind of accelerator: what fits, with maxima and minima.
 
-    draft   a model that proposes tokens, held on the last stage
+    draft   a model that proposes tokens, on the last stage
     """
 
     def __init__(

@@ -32,7 +32,7 @@ class Cost(NamedTuple):
 
     @property
     def least(self) -> tuple[float, float, float]:
-        """Compute, memory and link, each alone."""
+        """The lower bounds of compute, memory and link."""
         return self.least_compute, self.least_weights + self.least_cache, self.least_link
 
     @property

@@ -59,7 +59,9 @@ def weights_of_plan(plan: Plan, online: bool, streams: bool) -> CommandWeights:
             return CommandWeights(repository, dtype=DTYPES[engine.weights.name])
         if engine.weights.name == "fp8" and online and (streams or _loads_wide(plan, published)):
             return CommandWeights(repository, quantization="fp8")
-    return _missing(model, kind_of(engine.weights_name, engine.weights), published)
+    quantiser = {"AWQ": "an AWQ", "GPTQ": "a GPTQ"}.get(engine.weights_name.strip().upper())
+    kind = quantiser or KINDS.get(engine.weights.name, f"a {engine.weights.name}")
+    return _missing(model, kind, published)
 
 
 def published_format(model: Model) -> Format | None:
@@ -68,12 +70,6 @@ def published_format(model: Model) -> Format | None:
         return weights_of(model, NATIVE)
     except InputError:
         return None
-
-
-def kind_of(name: str, form: Format) -> str:
-    """The kind of a checkpoint, with its article: the requested quantiser, or the format."""
-    method = name.strip().upper()
-    return {"AWQ": "an AWQ", "GPTQ": "a GPTQ"}.get(method) or KINDS.get(form.name, f"a {form.name}")
 
 
 def repository_of(model: Model) -> str:

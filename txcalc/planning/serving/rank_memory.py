@@ -178,8 +178,8 @@ class RankBytes:
 
 
 def _padded_groups(caching: list[tuple[Entry, Held]]) -> list[tuple[Entry, Held]]:
-    """Caches with the layers that vLLM adds to those with one window: its groups have equally many, as many as have the
-    rarest window, or the most frequent one if that is in less than half as many again (v1/core/kv_cache_utils.py)."""
+    """Caches with vLLM's padding: its groups of layers with one window have equally many layers, as many as the rarest
+    window has, or the most frequent one if it has less than 1.5 times as many (v1/core/kv_cache_utils.py)."""
     layers: Counter[Num | None] = Counter()
     for _, cache in caching:
         if cache.leaf.cache_kind == "tokens":

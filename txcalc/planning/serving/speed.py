@@ -146,7 +146,20 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @cached_property
     def ridge(self) -> RidgeBatch | None:
-        return _ridge(self.layout_time, self.plan.context) if self.layout_time.caching else None
+        """Compute and cache reads grow with the batch; weight reads do not (experts: ever more slowly)."""
+        if not self.layout_time.caching:
+            return None
+
+        def first_bound(caches: bool) -> int | None:
+            def reads_longer(n: int) -> bool:
+                parts = self.layout_time.decode_parts(n, self.plan.context)
+                cost = total(part for kind, part in parts.items() if caches or kind != "attention_core")
+                return cost.least_compute < cost.least_weights + caches * cost.least_cache
+
+            last = bisect_max(reads_longer, MOST_SEQUENCES)
+            return None if last is None else last + 1
+
+        return RidgeBatch(first_bound(False), first_bound(True))
 
     @property
     def cache_slots(self) -> float:
@@ -380,18 +393,3 @@ def sizes(most: int, copies: int, also: int = 0) -> list[int]:
     each = min(most // copies, MOST_BATCH)
     doubled = [1 << i for i in range(each.bit_length())]
     return [n * copies for n in sorted({*doubled, each, also}) if n]
-
-
-def _ridge(times: LayoutTime, context: int) -> RidgeBatch:
-    """Compute and cache reads grow with the batch; weight reads do not (experts: ever more slowly)."""
-
-    def from_(caches: bool) -> int | None:
-        def reads_longer(n: int) -> bool:
-            parts = times.decode_parts(n, context)
-            cost = total(part for kind, part in parts.items() if caches or kind != "attention_core")
-            return cost.least_compute < cost.least_weights + caches * cost.least_cache
-
-        last = bisect_max(reads_longer, MOST_SEQUENCES)
-        return None if last is None else last + 1
-
-    return RidgeBatch(from_(False), from_(True))

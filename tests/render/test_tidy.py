@@ -99,5 +99,6 @@ def test_rows_and_digits_are_chosen() -> None:
     run, two = Command(), ("compare", "llama-3.1-8b", "gemma-3-12b")
     assert "total & 8.030 B" in txcalc.show("llama-3.1-8b").to_latex(rows=["total", "norm"], digits=4)
     assert run(*two, "--rows", "nothing")[2].startswith("txcalc: --rows: no row named 'nothing'")
-    assert run(*two, "--digits", "0")[2].startswith("txcalc: --digits is 0, expected a whole number from 1 to 15")
+    for digits in ("0", "16"):
+        assert f"--digits is {digits}, expected a whole number from 1 to 15" in run(*two, "--digits", digits)[2]
     assert run(*two, "--digits", "2", "--json")[2].startswith("txcalc: options: --rows and --digits apply to tables")

@@ -327,6 +327,8 @@ def test_tensors_that_the_keys_do_not_explain_are_refused(tmp_path: Path) -> Non
         txcalc.load(small(tmp_path, more={"blk.0.attn_gate.weight": (64, 64)}))
     with pytest.raises(InputError, match=r"layers\.\*\.feed_forward\.gate\.weight .* is missing"):
         txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 97}))
+    with pytest.raises(InputError, match="feed_forward_length is 0, expected"):
+        txcalc.load(small(tmp_path, change={"llama.feed_forward_length": 0}))
 
 
 @pytest.mark.parametrize(

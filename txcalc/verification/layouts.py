@@ -137,8 +137,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affi
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
     foldable = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
     points = [p for n, part in models.items() for p in (_points(n, part, affine) if foldable else [_Point(n, ())])]
-    local = replace(recipe, accumulation=max(1, recipe.accumulation))
-    jobs = [RankJob(with_layer_counts(models[p.piece], p.counts), local, rank.rank) for p in points]
+    jobs = [RankJob(with_layer_counts(models[p.piece], p.counts), recipe, rank.rank) for p in points]
     (results,) = measure([jobs])
     measured = dict(zip(points, results, strict=True))
     totals = [_sum_layers(number, part, measured) for number, part in models.items()]

@@ -280,13 +280,10 @@ def test_closed_forms_as_written(update_golden: bool) -> None:
     assert gated[::2] == ["6·D", "4·D", "2·D", "8·D", "(16·L·D + V)/(2·L)"]
     prefills = lengths(load("gemma-3-27b"))
     forms: Any = crossings.closed_forms(prefills, crossovers(prefills))
-    assert forms[2].write() == "D·(3·F − 2·d_h·(h + h_kv))/(2·h·d_h)"
-    assert forms[4].write() == "D·(h + h_kv)/h"
     assert forms[5].write() == (
         "(b + √(b² + 4·a·c))/(2·a); a = L_global·h; "
         "b = 2·D·(L_global + L_local)·(h + h_kv) − L_global·h − 2·L_local·h·W; c = L_local·h·W·(W − 1)"
     )
-    assert forms[4].latex() == r"\frac{D \cdot \left(h + h_{kv}\right)}{h}"
     lines = []
     for name in ("gpt2", "t5", "zamba2", "doge", "forgetting", "chinchilla", "rnn", "apertus"):
         prefills = lengths(build(TINY[name], name))

@@ -291,45 +291,7 @@ def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     assert ANSI not in terminal.as_text(named, 80, False)
 
 
-@pytest.mark.drawn(2)
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-@pytest.mark.parametrize("suffix", [".svg", ".PNG"])
-def test_a_file_is_written_and_the_table_is_as_ever(command: str, suffix: str, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    file = tmp_path / f"a{suffix}"
-    code, out, err = run(*COMMANDS[command], "--plot", str(file))
-    plain = run(*COMMANDS[command])
-    assert (code, out) == plain[:2]
-    assert err == plain[2] + f"note: the picture is in {file}\n"
-    if suffix == ".svg":
-        ET.fromstring(file.read_bytes())
-    else:
-        assert file.read_bytes().startswith(b"\x89PNG")
-
-
 # Terminals.
-
-
-@pytest.mark.drawn(1)
-@pytest.mark.slow
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_terminal_gets_the_picture_below_the_table(command: str) -> None:
-    pytest.importorskip("plotille")
-    if command == "sweep":
-        pytest.importorskip("numpy")
-    code, plain, _ = run(*COMMANDS[command])
-    assert code == 0
-    code, out, err = run(*COMMANDS[command], "--plot", "-")
-    assert code == 0, err
-    assert out.startswith(plain)
-    picture = out.removeprefix(plain)
-    assert ANSI not in picture
-    assert len(picture.splitlines()) > 20
-    assert max(map(len, picture.splitlines())) <= 80
-    coloured = run(*COMMANDS[command], "--plot", "-", FORCE_COLOR="1")[1]
-    assert (ANSI in coloured[-len(picture) // 2 :]) is True
-    assert run(*COMMANDS[command], "--plot", "-", FORCE_COLOR="1", NO_COLOR="1")[1] == out
 
 
 def test_lines_are_told_apart_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:

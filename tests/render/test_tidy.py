@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from command import Command
-from test_screens import NO_TABLE, SCREENS, quick_first, screen
+from test_screens import NO_TABLE, SCREENS, screen
 
 import txcalc
 from txcalc.render.latex import in_one_line
@@ -53,12 +53,6 @@ def latex(command: str) -> str:
         lines = [line for line in one.splitlines() if line.endswith("\\\\")]
         assert {len(re.findall(r"(?<!\\)&", line)) + 1 for line in lines} == {number}
     return text
-
-
-@pytest.mark.drawn(quick=3)
-@pytest.mark.parametrize("command", [case for case in quick_first(COMMANDS) if not case.marks])
-def test_latex_is_plain_and_within_a_page(command: str) -> None:
-    assert latex(command)
 
 
 @pytest.mark.slow

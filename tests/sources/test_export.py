@@ -206,17 +206,6 @@ def test_an_index_that_selects_keys_comes_back(model_type: str) -> None:
     assert to_config(unnamed)[0]["model_type"] == "deepseek_v32"
 
 
-def test_layers_that_use_an_earlier_choice_of_keys_come_back() -> None:
-    """By their list, whichever of GLM's keys said so."""
-    sizes = {"hidden_size": 256, "num_hidden_layers": 8, "num_attention_heads": 4, "vocab_size": 99}
-    sizes |= {"intermediate_size": 64, "moe_intermediate_size": 32, "index_topk_freq": 4}
-    model = build(*huggingface.describe({"model_type": "glm_moe_dsa", **sizes}))
-    written, _ = to_config(model)
-    assert written["indexer_types"] == ["full", "full", "shared", "shared", "shared", "full", "shared", "shared"]
-    back = build(*huggingface.describe(written))
-    assert back.params == model.params and not any("index" in line for line in back.assumptions)
-
-
 def test_what_a_config_cannot_say_is_told() -> None:
     _, notes = to_config(txcalc.load("t5-small"))
     assert notes == ("head.scale = 0.0441942 is not in this config.json",)

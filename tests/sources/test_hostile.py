@@ -13,17 +13,57 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from paths import HF
+from test_gguf import small
+from test_safetensors import folder, llama
 from tiny import QWEN3
 
+from txcalc import load
 from txcalc.errors import InputError
 from txcalc.planning.formats.modules import Modules
 from txcalc.planning.serving.traffic import arrivals, lengths
 from txcalc.questions.measurements import read as measured
+
+TWO_KINDS = """
+d_model = 64
+n_layers = 3
+vocab_size = 100
+pattern = ["2*a", "b"]
+attention.n_heads = 4
+feed_forward.d_ff = 96
+layer.a.attention.window = 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "least"),
+    [
+        ("presets.MAX_BYTES", len(TWO_KINDS) + 29), ("presets.MAX_DOTS", 3), ("resolve.MAX_KINDS", 2),
+        ("resolve.MAX_LAYERS", 3), ("expressions.LONGEST", 3), ("expressions.MOST_SIZE", 8),
+        ("expressions.MOST_BITS", 8), ("safetensors.MAX_HEADER", 3321), ("safetensors.MAX_TENSORS", 15),
+        ("safetensors.MAX_FILES", 2), ("gguf.MAX_TENSORS", 21),
+    ],
+)  # fmt: skip
+def test_a_limit_is_the_most_that_is_read(limit: str, least: int, tmp_path: Path, monkeypatch: Any) -> None:
+    (tmp_path / "two.toml").write_text(TWO_KINDS + "layer.b.attention.window = 8\n")
+    places = {
+        "safetensors": folder(tmp_path / "s", llama(), 2),
+        "gguf": small(tmp_path),
+        "expressions": "D=8*8 L=2 F=9 h=4",
+    }
+    module, name = limit.split(".")
+    source = str(places.get(module, tmp_path / "two.toml"))
+    monkeypatch.setattr(import_module(f"txcalc.sources.{module}"), name, least)
+    load(source)
+    monkeypatch.setattr(import_module(f"txcalc.sources.{module}"), name, least - 1)
+    with pytest.raises(InputError):
+        load(source)
+
 
 SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident
 RUN = """

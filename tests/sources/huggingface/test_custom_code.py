@@ -45,16 +45,6 @@ def test_parameters_and_flops_are_those_of_the_tensors_or_of_the_class(case: dic
     assert flops == case.get("flops", {})
 
 
-def test_rwkv7_without_sizes_that_its_class_derives() -> None:
-    ranks = {f"{name}_low_rank_dim": 32 for name in ("decay", "a", "v", "gate")}
-    config = {"model_type": "rwkv7", "hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 100, "head_dim": 64}
-    said = build(*describe(config | ranks | {"intermediate_size": 512})).params
-    for nulls in ({"intermediate_size": None}, {"intermediate_size": None, "head_dim": None, "num_heads": 2}):
-        assert build(*describe(config | ranks | nulls)).params == said
-    with pytest.raises(InputError, match="num_heads is missing"):  # its class asks for one of the two
-        describe(config | ranks | {"head_dim": None})
-
-
 def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
     text = {**LLAMA, **MIXED, "model_type": "deepseek_v3", "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
     text |= {"kv_lora_rank": 12, "q_lora_rank": None, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14}
@@ -103,13 +93,6 @@ def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
     assert any(words in " ".join(found.notes) for words in said)
 
 
-def test_a_first_ling_without_its_number_of_keys_heads_is_refused() -> None:
-    """Its class has 0 then, of which it makes no model."""
-    config = {key: value for key, value in CASES["bailing_moe"]["config"].items() if key != "num_key_value_heads"}
-    with pytest.raises(InputError, match="num_key_value_heads is missing"):
-        describe(config)
-
-
 def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> None:
     config = {"model_type": "ultravox", "text_config": LLAMA | {"model_type": "llama"}}
     off = {"text_model_lora_config": {"r": 0}, "text_model_id": None}
@@ -136,23 +119,6 @@ def test_a_class_after_llavas(name: str, row: dict[str, str]) -> None:
     for change in ({"further_layers": 2}, {"architectures": ["LlavaForTestsOnly"]}):
         with pytest.raises(InputError):
             describe({**whole, **change})
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "elements"),
-    [
-        ("gla", {}, 4 * 8 * 16 + 3 * (32 + 16 + 32)),
-        ("gsa", {}, 4 * 24 * (8 + 16)),
-        ("gsa", {"use_short_conv": True, "conv_size": 3}, 4 * 24 * (8 + 16) + 3 * (32 + 32 + 64)),
-        ("hgrn2", {"use_short_conv": True, "conv_size": 3}, 4 * 16 * 16 + 3 * 3 * 64),
-        ("delta_net", {}, 4 * 16 * 8 + 4 * (64 + 64 + 32)),
-    ],
-)
-def test_states_of_linear_attention(name: str, change: dict[str, Any], elements: int) -> None:
-    """Of three layers: a state of each head, and the last inputs of short convolutions, as many as they have taps
-    (fla/modules/convolution.py)."""
-    model = build(*describe(CASES[name]["config"] | change))
-    assert [model.ledger(1, tokens).total("cache") for tokens in (7, 8)] == [3 * elements] * 2
 
 
 def test_step3() -> None:

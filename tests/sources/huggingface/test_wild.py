@@ -364,11 +364,6 @@ def test_the_config_of_an_encoder_that_is_there_twice() -> None:
         describe({**PAIRS["clip"], "text_config_dict": {"hidden_size": 32}})
 
 
-def test_pictures_of_blip_have_three_channels_whatever_is_said() -> None:
-    with pytest.raises(InputError, match=r"vision_config\.num_channels is 4, expected 3"):
-        describe({**PAIRS["blip"], "vision_config": {**PICTURES, "num_channels": 4}})
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [60, pytest.param(240, marks=pytest.mark.nightly)])
 def test_mutants_are_those_of_transformers_or_refused(number: int) -> None:

@@ -542,6 +542,6 @@ def test_accelerators_are_drawn_on_common_axes() -> None:
         at = panels["Cost per hour"].series[0]
         assert dict(zip(at.xs, at.ys, strict=True))[line.label] == each.speed.cost_per_hour
     many = EVERY.panels[0]._replace(series=[EVERY.panels[0].series[0]._replace(of=i) for i in range(21)])
-    assert [draw._colour(many.series[i], many)[0] for i in (0, 20)] == pytest.approx([0.267, 0.741], abs=1e-3)  # type: ignore[index]
+    assert [draw.colour(many.series[i], many)[0] for i in (0, 20)] == pytest.approx([0.267, 0.741], abs=1e-3)  # type: ignore[index]
     with pytest.raises(txcalc.InputError, match="0 deployments fit"):
         txcalc.deploy("llama-3.1-405b", ["l4:1", "t4:1"]).draw()

@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("fvcore")
 
 from txcalc.verification.symbolic import B, T
-from txcalc.verification.trace import _depends_on_data, trace
+from txcalc.verification.trace import depends_on_data, trace
 
 pytestmark = pytest.mark.slow
 
@@ -194,7 +194,7 @@ def test_what_no_symbol_can_pass_is_measured(file: str) -> None:
         and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
     )
     assert "--device cpu" in invoke(f"{file}:Routed")[2]
-    assert [_depends_on_data(RuntimeError(text)) for text in ("nonzero on meta", "nonzero", "meta")] == [
+    assert [depends_on_data(RuntimeError(text)) for text in ("nonzero on meta", "nonzero", "meta")] == [
         True,
         False,
         False,

@@ -270,7 +270,7 @@ def _legend_columns(labels: Sequence[str], style: Style) -> int:
     return max(1, min(3, len(labels), (style.legend + 7) // (7 + max(map(len, map(shortened, labels)), default=0))))
 
 
-def _colour(line: Series, panel: Panel) -> object:
+def colour(line: Series, panel: Panel) -> object:
     if line.of < 0:
         return ("black", "#888888")[-1 - line.of]
     most = max(other.of for other in panel.series) + 1
@@ -324,7 +324,7 @@ def _lines(axes: Any, panel: Panel) -> Legend:
         (drawn,) = axes.plot(
             [float(x) for x in line.xs],
             ys,
-            color=_colour(line, panel),
+            color=colour(line, panel),
             linestyle="" if len(line.xs) == 1 else "--" if line.dashed else "-",
             marker=SHAPES[line.of % len(SHAPES)] if line.marked else "",
             markevery=[i for i, x in enumerate(line.xs) if x in line.marked],

@@ -213,14 +213,14 @@ def run_module(source: str, net: nn.Module, specs: Sequence[Input], tensors: Seq
     except (Exception, SystemExit) as error:
         message, line = _one_line(error), user_line(error.__traceback__)
         where = f", at {line}" if line else ""
-        if _depends_on_data(error):
+        if depends_on_data(error):
             reason = f" (at {line})" if line else f" ({message})"
             raise Refuted(f"{source}: what it computes depends on data, no formula holds{reason}; {MEASURE}") from None
         takes = " and ".join(spec.name for spec in specs if spec.name) or "token ids (batch, length)"
         raise InputError(source, [f"does not run on {takes}: {message}{where}"]) from None
 
 
-def _depends_on_data(error: BaseException) -> bool:
+def depends_on_data(error: BaseException) -> bool:
     message = str(error)
     names = ("GuardOnDataDependentSymNode", "DynamicOutputShapeException", "DataDependentOutputException")
     on_meta = isinstance(error, NotImplementedError | RuntimeError) and "meta" in message and "nonzero" in message

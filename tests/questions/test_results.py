@@ -84,7 +84,7 @@ def test_rows_are_a_data_frame() -> None:
     interchange = pytest.importorskip("pyarrow.interchange")
     held = interchange.from_dataframe(txcalc.compare("llama-3.1-405b", "gpt2", context="1k"))
     assert held.column("quantity").to_pylist()[:2] == ["params", "params"] and held.num_rows == 20
-    wide = txcalc.kv("gpt2", "1M", 10**12).to_arrow()  # more bytes than 64 bits hold
+    wide = txcalc.kv("gpt2", "1M", 3 * 10**8).to_arrow()  # bytes between 2^63 and 2^64
     assert [str(wide.schema.field(name).type) for name in ("batch", "bytes")] == ["int64", "decimal128(38, 0)"]
     with pytest.raises(InputError, match="no rows"):
         txcalc.formula().to_pandas()

@@ -4,6 +4,7 @@
 # mypy: disable-error-code="union-attr, index, operator, arg-type, no-untyped-call"
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
 from typing import Any
@@ -14,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 
+from paths import GOLDEN  # noqa: E402
 from tiny import TINY, V, tiny  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
@@ -32,6 +34,7 @@ DECODERS = [name for name in TINY if TINY[name].get("kind", "decoder") in ("deco
 DECODERS.remove("vectors")
 VISION = [name for name in TINY if TINY[name].get("kind") == "vision"]
 B, T = 2, 11
+MEANS = GOLDEN / "outputs.json"
 
 
 def made(name: str, seed: int = 0) -> tuple[Model, Any, tuple[Tensor, ...]]:
@@ -114,9 +117,16 @@ def test_inputs_are_what_forward_takes(name: str) -> None:
 @pytest.mark.drawn(1000)
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
-def test_explicit_products_equal_fused_kernels(name: str) -> None:
+def test_explicit_products_equal_fused_kernels(name: str, update_golden: bool) -> None:
+    """And what both give is as before, of the same random weights."""
     _, net, inputs = made(name)
     fused = net(*inputs)
+    mean = float(logits(fused).abs().mean())
+    kept = json.loads(MEANS.read_text("utf-8"))
+    if update_golden:
+        kept[name] = float(f"{mean:.6g}")
+        MEANS.write_text(json.dumps(kept, indent=0) + "\n", "utf-8")
+    assert mean == pytest.approx(kept[name], rel=1e-4)
     with reference.mode(explicit=True):
         torch.testing.assert_close(net(*inputs), fused, **CLOSE)
 

@@ -130,7 +130,7 @@ class Reader:
         sources = {key: source for key, source in sources.items() if key not in flat}
         # What was measured here, of any engine, takes precedence over an engine's own of another generation.
         base_curves = {
-            key: curve for key, curve in efficiency.curves.items() if ".".join(key.rsplit(".", 2)[-2:]) not in curves
+            key: curve for key, curve in efficiency.curves.items() if ".".join(key.split(".")[-2:]) not in curves
         }
         return replace(
             efficiency,

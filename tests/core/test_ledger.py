@@ -27,7 +27,7 @@ from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import reached
-from txcalc.planning.memory import learning
+from txcalc.planning.memory import cache_bytes, learning, weights_bytes
 from txcalc.planning.training.answer import Terms
 from txcalc.sources import build
 
@@ -83,6 +83,8 @@ def test_dtypes_of_weights_and_cache_are_apart() -> None:
     assert model.ledger(past=1000, kv_dtype="fp8").total("bytes") == plain.total("bytes") - cached
     assert model.ledger(past=1000, kv_dtype="fp32").total("bytes") == plain.total("bytes") + 2 * cached
     assert model.ledger(past=1000, dtype="fp32", kv_dtype="fp32").total("bytes") == 2 * plain.total("bytes")
+    narrow = walk(model.root, plain.work, (8, 16, 4))
+    assert (weights_bytes(narrow), cache_bytes(narrow)) == (narrow.total("params"), narrow.total("cache") // 2)
 
 
 def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:

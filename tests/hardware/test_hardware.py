@@ -200,6 +200,8 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
     flat = {"memory": 0.5, "matmul.bf16": 0.4, "launch_s": 9e-6, "host_s": 20e-6}
     source = "measured by txcalc calibrate on a card that never was, 2026-11-22"
     made = replace(plain, calibration=plain.efficiency.overlaid(flat, dict.fromkeys(flat, source)))
+    links = plain.efficiency.overlaid({"link": 0.5}, {"link": source}).links.values()
+    assert {(link.share, link.growth, link.crowd) for link in links} == {(0.5, 0.0, 0.0)}
     fp8 = plain.efficiency.overlaid({"matmul.fp8": 0.4}, {"matmul.fp8": source}).curve("matmul", "fp8")
     own = plain.efficiency.curve("matmul", "fp8")  # whose memory and starts stay
     assert (fp8.compute, fp8.memory, fp8.start_s, fp8.depth_s) == (0.4, own.memory, own.start_s, own.depth_s)

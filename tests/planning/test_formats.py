@@ -569,6 +569,12 @@ def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, sai
     named: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
     named["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
     assert configured(load(SMALL), {"quant_method": method, **named[method]}).name == said
+    if method == "compressed-tensors":
+        weights |= {"type": "float", "group_size": group // 4}
+        assert (
+            configured(load(SMALL), {"quant_method": method, **named[method]}).name
+            == {32: "mxfp4", 16: "nvfp4"}[group // 4]
+        )
 
 
 def test_experts_published_in_mxfp4_stay_so_in_files() -> None:

@@ -18,11 +18,9 @@ from hypothesis import given, strategies as st
 
 import txcalc
 from txcalc import hardware, load
-from txcalc.ledger import kind_words
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.deploy import Deploy
 from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
-from txcalc.questions.show import picture as show_picture
 from txcalc.render import draw, terminal
 
 ANSI = "\x1b["
@@ -448,24 +446,6 @@ def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str)
     assert PlotAxis("", unit).write(value) == text
 
 
-def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
-    model = load("deepseek-v3")
-    ledger = model.ledger(tokens=2048)
-    params, flops, over = show_picture(model, ledger, "dense").panels
-    assert dict(zip(params.series[0].xs, params.series[0].ys, strict=True)) == {
-        kind_words(kind): value for kind, value in ledger.by_kind("params").items()
-    }
-    assert sum(flops.series[0].ys) == ledger.total("flops")
-    assert over.kind == "stack"
-    at = over.series[0].xs.index(2048)
-    assert sum(line.ys[at] for line in over.series) * 2048 == ledger.total("flops")
-    assert over.series[0].xs[-1] == model.context
-    masked = show_picture(model, ledger, "masked").panels[1].series[0]
-    assert sum(masked.ys) == ledger.total("flops_masked") < ledger.total("flops")
-    assert len(show_picture(load("vit-b"), load("vit-b").ledger(), "dense").panels) == 2
-    assert len(show_picture(load("t5-small"), load("t5-small").ledger(), "dense").panels) == 2
-
-
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
     answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)
@@ -521,14 +501,6 @@ def test_axes_of_ones_own_are_drawn_into_and_returned() -> None:
     assert txcalc.compare("gpt2", "gpt2-xl").plot(ax=axes, panel="cache") is axes
     assert [text.get_text() for text in axes.get_legend().get_texts()] == ["gpt2", "gpt2-xl"]
     assert axes.get_title() == "" and axes.get_xscale() == "log"
-
-
-@pytest.mark.slow
-def test_models_share_the_axes_of_a_crossover() -> None:
-    pytest.importorskip("matplotlib")
-    one, two = draw.figure(txcalc.crossover("gpt2", "gemma-3-27b", formulas=False).draw()).axes
-    assert (one.get_xlim(), one.get_ylim()) == (two.get_xlim(), two.get_ylim())
-    assert len(one.get_legend().get_texts()) == 4 + len(two.get_legend().get_texts())  # its series are named once
 
 
 def test_accelerators_are_drawn_on_common_axes() -> None:

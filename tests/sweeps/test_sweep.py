@@ -68,6 +68,7 @@ def test_grids(text: str, values: list[int]) -> None:
 def test_an_unknown_quantity_names_its_neighbour() -> None:
     with pytest.raises(UnknownName, match=r"no quantity named 'flop' \(did you mean flops"):
         Sweep(load(BLOCK), [parse_axis("T=1")], ["flop"])
+    assert Sweep(load(BLOCK), [parse_axis("T=1,2,3")], ["flops"], most=3).points == 3
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,7 @@ def test_inline_without_what_is_needed() -> None:
         "  F is missing, expected feed-forward width (F=14336)",
     ]
     assert said(txcalc.load, "D=512 L=2") == (
-        "inline description: F is missing, expected feed-forward width "
-        "(F=2048 is the classic block's, with the word plain)"
+        "inline description: F is missing, expected feed-forward width (F=2048 plain is the classic block)"
     )
     assert said(txcalc.load, "D=512 L=100001 F=8") == (
         "inline description: L is '100001', expected a whole number from 1 to 100,000"

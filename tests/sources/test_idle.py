@@ -156,7 +156,7 @@ def test_a_change_to_latent_attention_replaces_the_heads_of_keys() -> None:
     windowed, plain = load("mistral-7b", latent), load("mistral-7b", {**latent, "latent.window": 64})
     assert [len({leaf.max_keys for leaf in model.root.leaves()} - {None}) for model in (windowed, plain)] == [1, 1]
     for name, changes, why in (
-        ("llama-3.1-8b", {"h_kv": 2}, "attention.n_kv_heads is 2, which [latent] in its place has not"),
+        ("llama-3.1-8b", {"h_kv": 2}, "attention.n_kv_heads is 2, which [latent] does not have"),
         ("qwen2.5-7b", {}, "attention.bias is"),
         ("gemma-3-27b", {}, "layers of kind local have their own attention (write the model by export"),
     ):
@@ -211,7 +211,7 @@ feed_forward = {d_ff = 48}
         (
             "pattern = ['a', 'b']\nattention.window = 3\nlayer.a.attention.window = 4\nlayer.b.attention.window = 5",
             "attention.window is 3, which changes nothing here: layer.a.attention.window and layer.b.attention.window "
-            "stand in its place",
+            "override it",
         ),
         ("layer.a.norm.final = true\nnorm.final = false", "layer.a.norm.final is True, which changes nothing here"),
     ],

@@ -161,7 +161,7 @@ def test_layer_kinds_without_tables_are_no_pattern() -> None:
     named = {"pattern": ["near", "near", "far"], "layer.near.attention.window": 4}
     model = txcalc.load("D=64 L=3 h=4 F=128", named)
     assert [layer.attention and layer.attention.get("window") for layer in model.description.layers] == [4, None]
-    with pytest.raises(InputError, match=r"kv_rank is a key of a table that the model has not: latent\.kv_rank=… adds"):
+    with pytest.raises(InputError, match=r"kv_rank is a key of a table that the model lacks: latent\.kv_rank=… adds"):
         txcalc.load("gpt2", kv_rank=8)
 
 

@@ -1,4 +1,4 @@
-"""From a resolved description to the tree of parts: every table's options build what they say."""
+"""From a resolved description to the tree of parts, which the options of each table build."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _with_shared_table(encoder: Stack) -> Stack:
 
 
 def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
-    """The part of a stack, whose cross-attention reads an output of width `memory`."""
+    """The part of a stack; its cross-attention reads states of width `memory`."""
     d_model, norm, places, head = spec.d_model, spec.norm, spec.positions, spec.head
     heads = next(iter(spec.attentions), None)
     first = next(iter(spec.layer.values()))
@@ -104,7 +104,7 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
 
 
 def _reader(first: LayerSpec, norm: NormOptions, d_model: Num) -> AttentionPool:
-    """As many heads as the layers', and a feed-forward like theirs."""
+    """An attention pool with the heads and the feed-forward of the layers."""
     attention, table = first.attention, first.feed_forward
     assert attention and table
     heads, width = attention.n_heads, attention.d_head

@@ -13,9 +13,9 @@ from txcalc.sources.spec import SECTIONS
 
 
 def explicit(description: Description) -> Raw:
-    """A resolved description as one would write it: every key that is set, and none that follows from the others.
+    """A resolved description as a user would write it: all keys that are set, except those that follow from others.
 
-    Tables that are the same in all layer kinds are the stack's.
+    Tables that are equal in all layer kinds are moved to the stack.
     """
     raw: Raw = {"kind": description.kind}
     raw |= {"context": description.context} if description.context is not None else {}
@@ -35,20 +35,20 @@ def _explicit(stack: Table, order: Sequence[str]) -> Raw:
         tables = {section: table for section, table in layer.items() if section != "parts"}
         kinds[name] = {"parts": layer["parts"]}
         for section, table in tables.items():
-            if section in ("norm", "positions"):  # laid over the stack's
+            if section in ("norm", "positions"):  # merged with the stack's
                 kinds[name][section] = {key: value for key, value in table.items() if value != stack[section].get(key)}
             else:
                 kinds[name][section] = _set(section, table, {**done, **tables})
     for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
         having = [kind[section] for kind in kinds.values() if section in kind]
-        both = section in ATTENTIONS and any("attention" in kind for kind in kinds.values())
-        if section != "parts" and not both:  # a stack's own would be every layer's
+        mixed = section in ATTENTIONS and any("attention" in kind for kind in kinds.values())
+        if section != "parts" and not mixed:  # a stack's table would hold for every layer
             raw[section] = {k: v for k, v in having[0].items() if all(k in kind and kind[k] == v for kind in having)}
             for kind in having:
                 for key in raw[section]:
                     del kind[key]
     layers = {name: {key: table for key, table in kind.items() if table} for name, kind in kinds.items()}
-    if len(layers) == 1:  # its name says nothing
+    if len(layers) == 1:  # its name has no meaning
         layers = {"layer": layers.popitem()[1]}
     if len(layers) > 1:
         raw["pattern"] = folded(order)
@@ -70,7 +70,7 @@ def _set(section: str, table: Table, scope: Table) -> Raw:
                 pass
         result[key] = value
     if section == "experts" and not result["n_shared"] and result.get("d_ff_shared"):
-        del result["n_shared"]  # said aloud, it would take them out
+        del result["n_shared"]  # an explicit 0 would remove the shared experts
     return result
 
 
@@ -84,14 +84,14 @@ def kinds_in_order(stack: StackSpec) -> list[str]:
 
 
 def cycle(order: Sequence[object]) -> list[Any]:
-    """The shortest order that repeats over the layers, twice at least; all of it where none does."""
+    """The shortest cycle that repeats at least twice over the layers, or the whole order."""
     n = len(order)
     period = next((p for p in range(1, n // 2 + 1) if all(order[i] == order[i % p] for i in range(n))), n)
     return list(order[:period])
 
 
 def stretched(names: Sequence[str], number: int) -> list[str]:
-    """`number` layers of an order that repeats, or that goes on with its last."""
+    """`number` layers of an order: its cycle repeated, or its last item repeated."""
     repeated = cycle(names)
     if len(repeated) < len(names):
         return [repeated[i % len(repeated)] for i in range(number)]

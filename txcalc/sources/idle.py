@@ -137,7 +137,7 @@ def idle_keys(model: Built, spelling: Mapping[str, str]) -> list[str]:
 
 
 def pruned(raw: Table) -> Raw:
-    """A description without the keys that change nothing (a change has taken away what they said something of)."""
+    """A description without the keys that change nothing, because a change removed what they apply to."""
     description = dict(raw)
     for path, _ in idle_paths(Built(raw, resolve(raw, ""))):
         description = without(description, path)
@@ -152,21 +152,21 @@ def idle_paths(model: Built) -> Iterator[tuple[Path, object]]:
 
 
 def _is_idle(model: Built, path: Path, value: object) -> bool:
-    """Whether a key that nobody reads changes nothing; it is tried without it."""
+    """Whether a key that no part reads changes nothing: the description is compared with one without it."""
     if path not in model.use.taken:
         return True
     try:
         bare = resolve(without(model.raw, path), "")
     except InputError:
-        return path[-1] != "form"  # which its table needs
+        return path[-1] != "form"  # its table needs it
     if not alike(assemble(bare), model.root) or value in NOTHING:
         return False
     return not _same(as_tables(bare), as_tables(model.description))
 
 
 def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list[str], list[str]]:
-    """Changes that make no difference: a fault for each, and those that only say what the description says already.
-    `model` has all of them, `base` none (None: it cannot be used without them)."""
+    """Changes that make no difference: a fault for each, and the keys whose value the description has already. `model`
+    has all changes, `base` none (None: it is faulty without them)."""
     faults: list[str] = []
     same: list[str] = []
     if base is None:
@@ -179,20 +179,20 @@ def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list
         if different and _matters(base, model, changes, key):
             continue
         path = tuple(letter_path(key, base.raw).split("."))
-        # A letter is changed wherever it is set, a path there alone.
+        # A letter is changed wherever it is set, a path only there.
         paths = {path} if key == ".".join(path) else {at for at, _ in leaves(model.raw) if at[-len(path) :] == path}
         trial = model if len(changes) == 1 else _changed(base, {key: value})
         if trial and paths & model.use.taken and _same(*(as_tables(tree.description.stacks) for tree in (base, trial))):
             same.append(key)
         else:
-            field = _field(path)  # without a default it follows from others
+            field = _field(path)  # without a default, it follows from other keys
             follows = field and field.default is None and paths & model.use.counted
             faults.append(changes_nothing(key, value, ALREADY if follows else reason(model, path)))
     return faults, same
 
 
 def _matters(base: Built, model: Built, changes: Table, key: str) -> bool:
-    """Whether one of several changes makes another tree: beside the others, or alone."""
+    """Whether one of several changes makes a difference, together with the others or alone."""
     remaining = {other: value for other, value in changes.items() if other != key}
     return (
         not remaining
@@ -206,19 +206,19 @@ def _changed(base: Built, changes: Table) -> Built | None:
 
 
 def _differs(first: Built, second: Built | None) -> bool:
-    """Whether trees differ; one that cannot be is another."""
+    """Whether trees differ; None differs from any."""
     return second is None or not alike(first.root, second.root)
 
 
 def _same(first: object, second: object) -> bool:
-    """Whether values, or tables of them, say the same; nothing said is none of it."""
+    """Whether values, or tables of values, are equal; all values of `NOTHING` are equal."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         return first.keys() == second.keys() and all(_same(first[key], second[key]) for key in first)
     return bool(first == second) or (first in NOTHING and second in NOTHING)
 
 
 def changes_nothing(key: str, value: object, why: str = ALREADY) -> str:
-    """The fault of a key that leaves a model as it is."""
+    """The fault of a key that does not change the model."""
     return f"{key} is {quote(value)}, which changes nothing here" + (f": {why}" if why else "")
 
 
@@ -230,7 +230,7 @@ def without(raw: Table, path: Path) -> Raw:
 
 
 def alike(first: Any, second: Any) -> bool:
-    """Whether two trees of parts are the same, leaf by leaf and in every number that a formula reads."""
+    """Whether two trees of parts are equal in every leaf and every number that a formula reads."""
     if first is second:
         return True
     if type(first) is not type(second):
@@ -245,21 +245,21 @@ def alike(first: Any, second: Any) -> bool:
 
 @cache
 def _compared(kind: type) -> tuple[str, ...] | None:
-    """The fields of a part in which it may differ; None of what is no part."""
+    """The fields of a part that are compared; None if the class is not a part."""
     if not issubclass(kind, Struct):
         return None
     return tuple(name for name in kind.__struct_fields__ if name != DESCRIBED)
 
 
 def reason(model: Built, path: Path) -> str:
-    """Why a key changes nothing, where that can be said. Nobody sees one that others stand before in every layer."""
+    """Why a key changes nothing, if that is known. A key is not read if every layer kind overrides it."""
     raw = model.raw
     homes = [(f"{half}.", raw[half]) for half in ("encoder", "decoder") if isinstance(raw.get(half), Mapping)]
     for prefix, table in (("", raw), *homes):
         homes += [(f"{prefix}layer.{name}.", layer) for name, layer in (table.get("layer") or {}).items()]
-    nearer = [prefix + ".".join(path) for prefix, table in homes if sets(table, list(path))]
-    if path not in model.use.taken and nearer:
-        return f"{' and '.join(nearer)} stand{'s' * (len(nearer) == 1)} in its place"
+    overrides = [prefix + ".".join(path) for prefix, table in homes if sets(table, list(path))]
+    if path not in model.use.taken and overrides:
+        return f"{' and '.join(overrides)} override{'s' * (len(overrides) == 1)} it"
     field = _field(path)
     return f"it counts {field.when}" if field and field.when else ""
 
@@ -274,13 +274,12 @@ def leaves(raw: Table, above: Path = ()) -> Iterator[tuple[Path, Any]]:
 
 
 def _section(path: Path) -> tuple[str, str]:
-    """The table and the key of a path, in whichever half or layer kind it stands."""
+    """The table and the key of a path, without its stack and layer kind."""
     steps = path[1:] if path[0] in ("encoder", "decoder") else path
     steps = steps[2:] if steps[0] == "layer" else steps
     return (steps[0], steps[1]) if len(steps) == 2 else ("", steps[0])
 
 
 def _field(path: Path) -> Field | None:
-    """What is known of a key."""
     section, key = _section(path)
     return SECTIONS.get(section, {}).get(key)

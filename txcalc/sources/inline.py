@@ -1,8 +1,8 @@
 """Inline descriptions: `"D=4096 L=32 h=32 h_kv=8 F=14336 V=128256"`, letters of `symbols` and a few words.
 
 Defaults: RMSNorm, pre-norm, no biases, rotary, gated (F = 4·D needs a word), untied, final norm; h_kv = h, d_h = D/h,
-h = D/64 (said when assumed). Without V there is no embedding, no head and no final norm. A number may be an expression
-in other letters (`F=8/3*D`), which is rounded to the nearest whole number; that is said.
+h = D/64 (a note says so). Without V there is no embedding, no head and no final norm. A number may be an expression in
+other letters (`F=8/3*D`), which is rounded to the nearest whole number, with a note.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ OPPOSITES = [
     tuple(pair.split("|"))
     for pair in ["plain|gated", "rms|ln", "pre|post", "bias|nobias", "tied|untied", "final|nofinal"]
 ]
-CELLS = ("lstm", "gru", "rnn")  # a mixer in attention's place; the feed-forward is there where F is
+CELLS = ("lstm", "gru", "rnn")  # a mixer in place of attention, with a feed-forward only if F is given
 WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CELLS)
 SPELLING = {path: letter for letter, path in LETTERS.items()}
-# What people write for a letter: the fields' own names, and those of configs.
+# Other names of letters: those of the keys, and those of configs.
 FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} | {
     name: letter
     for name, letter in {**OTHER_NAMES, "sliding_window": "window", "W": "window"}.items()
     if letter in LETTERS
 }
-_SUM = re.compile(r"[*/+^%(·×]|[\w)]-")  # what an expression has, and no number
+_EXPRESSION = re.compile(r"[*/+^%(·×]|[\w)]-")  # characters of an expression, which no number has
 _PAIR = re.compile(r"(?:^|[\s,])[A-Za-z_]+=", re.ASCII)
 
 
 def looks_inline(source: str) -> bool:
-    """True for a text with a `key=value` in it."""
+    """Whether a text has a `key=value` in it."""
     return bool(_PAIR.search(source))
 
 
 def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one branch per kind of word
-    """The raw description, what errors call it, and what was assumed."""
+    """The raw description, the name that errors give it, and assumptions."""
     where = "inline description"
     faults: list[Fault | str] = []
     values: Raw = {}
     words: dict[str, bool] = {}
-    sums: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     for item in re.split(r"[\s,]+(?=[A-Za-z])", source.strip(" \t\n,")):
         key, equals, value = (piece.strip() for piece in item.partition("="))
         written, key = key, FIELDS.get(key, key) if equals else key
@@ -60,13 +60,13 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
             faults.append(_unknown(key))
         elif not equals:
             words[key] = True
-        elif key in values or key in sums:
+        elif key in values or key in expressions:
             faults.append(f"{key} is given twice")
-        elif _SUM.search(value):
-            sums[key] = value
+        elif _EXPRESSION.search(value):
+            expressions[key] = value
         else:
             values[key] = _number(key, value, faults, written if written != "W" else key)
-    rounded = _evaluated(values, sums, faults)
+    rounded = _evaluated(values, expressions, faults)
     for first, second in (*OPPOSITES, *(("nonorm", word) for word in ("rms", "ln", "pre", "post", "final"))):
         if first in words and second in words:
             faults.append(f"{first} and {second} contradict each other")
@@ -76,15 +76,15 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
     cells = [word for word in CELLS if word in words]
     for key in ("h", "h_kv", "d_h", "window", "learned", "direct"):
         if cells and (key in values or key in words):
-            faults.append(f"{key} is attention's, and {cells[0]} stands in its place")
+            faults.append(f"{key} belongs to attention, which {cells[0]} replaces")
     if len(cells) > 1:
         faults.append(f"{' and '.join(cells)} contradict each other")
     if "F" not in values and not cells:
-        classic = f"F={4 * values['D']} is the classic block's, with the word plain" if values.get("D") else "F=14336"
+        classic = f"F={4 * values['D']} plain is the classic block" if values.get("D") else "F=14336"
         faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
     if ("E" in values) != ("k" in values):
         absent, given = ("k", "E") if "E" in values else ("E", "k")
-        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}, for {given} is given"))
+        faults.append(Fault(absent, ABSENT, f"{BY_LETTER[absent].meaning}: {given} is given"))
     if values.get("E") == 0 and values.get("k") == 0:
         del values["E"], values["k"]
     if "V" not in values:
@@ -99,14 +99,14 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
     return raw, where, (*rounded, *assumptions)
 
 
-def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
-    """Expressions as numbers among the values, whatever their order, and what was rounded."""
-    if not sums:
+def _evaluated(values: Raw, expressions: Mapping[str, str], faults: list[Fault | str]) -> list[str]:
+    """Evaluate expressions in any order, add their values, and return notes on rounded ones."""
+    if not expressions:
         return []
     from txcalc.sources.expressions import WANTED, Expression, Unreadable, nearest
 
     waiting: dict[str, Expression] = {}
-    for key, text in sums.items():
+    for key, text in expressions.items():
         try:
             waiting[key] = Expression(text)
         except Unreadable as error:
@@ -129,14 +129,14 @@ def _evaluated(values: Raw, sums: Mapping[str, str], faults: list[Fault | str]) 
         if exact.denominator != 1 and values[key]:
             rounded.append(f"{key} = {expression.text} = {float(exact):,.2f}, rounded to {values[key]:,}")
     for key, expression in waiting.items():
-        lacking = next(name for name in expression.names if not values.get(FIELDS.get(name, name)))
-        faults.append(f"{key} = {expression.text} needs {lacking}, which has no value here")
+        missing = next(name for name in expression.names if not values.get(FIELDS.get(name, name)))
+        faults.append(f"{key} = {expression.text} needs {missing}, which has no value here")
         values[key] = None
     return rounded
 
 
 def _heads(values: Table) -> Any:
-    """D/d_h, or D/64: of a model that does not say."""
+    """The default number of heads: D/d_h, or D/64."""
     return max(1, values["D"] // (values.get("d_h") or 64))
 
 
@@ -156,19 +156,16 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
     if "direct" in words:
         attention |= {"direct": True, "bias": ["q", "k", "v"] if "bias" in words else []}
     vocab = values.get("V")
-    channel = {"d_ff": values.get("F"), "bias": "bias" in words}
+    ffn = {"d_ff": values.get("F"), "bias": "bias" in words}
     if words.keys() & {"gated", "plain"}:
-        channel["gated"] = "gated" in words
+        ffn["gated"] = "gated" in words
     raw: Raw = {
         "name": name,
         "kind": "decoder",
         "d_model": values["D"],
         "n_layers": values["L"],
         "attention": attention,
-        "norm": {
-            "form": "layer" if "ln" in words else "rms",
-            "place": "post" if "post" in words else "pre",
-        },
+        "norm": {"form": "layer" if "ln" in words else "rms", "place": "post" if "post" in words else "pre"},
         "positions": {"form": "learned", "rows": values["learned"]} if "learned" in values else {"form": "rotary"},
         "head": {"tied": "tied" in words},
     }
@@ -179,9 +176,9 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
     if vocab is not None:
         raw["vocab_size"] = vocab
     if "E" in values:
-        raw["experts"] = {**channel, "n_experts": values["E"], "top_k": values["k"]}
+        raw["experts"] = {**ffn, "n_experts": values["E"], "top_k": values["k"]}
     elif "F" in values:
-        raw["feed_forward"] = channel
+        raw["feed_forward"] = ffn
     if cell is not None:
         raw["rnn"] = {"form": cell, "biases": 0 if "nobias" in words else 2}
         raw["positions"] = {"form": "none"}
@@ -193,7 +190,7 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
 
 
 def _number(key: str, text: str, faults: list[Fault | str], written: str) -> int | None:
-    """A whole number; `32k` is 32 × 1,024 as everywhere. None if faulty."""
+    """A whole number; `32k` is 32 × 1,024. None if faulty."""
     check: Callable[[Any], int] = layers if key == "L" else count if key in ("E", "k") else size
     try:
         return check(parse_tokens(text, written))

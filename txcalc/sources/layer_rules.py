@@ -9,7 +9,7 @@ from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
 from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.options import Options
-from txcalc.sources.tables import SOUND, Told, apply, unequal
+from txcalc.sources.tables import SOUND, ReportFault, apply, unequal
 
 if TYPE_CHECKING:
     from txcalc.parts.attention import AttentionOptions
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from txcalc.parts.latent import LatentOptions
 
 
-def check_layer(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def check_layer(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """A layer kind, and how it stands in its stack."""
     for table in (*layer.tables.values(), layer.norm, layer.positions):
         check_table(table, fault)
@@ -34,7 +34,7 @@ def check_layer(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
         apply((_rotary,), layer, "compressed attention, whose keys are rotated", fault)
 
 
-def check_table(table: Options, fault: Told) -> None:
+def check_table(table: Options, fault: ReportFault) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
     with SOUND:
         for key, expected, fix in table.conflicts():
@@ -42,13 +42,13 @@ def check_table(table: Options, fault: Told) -> None:
             fault(f"{table.section}.{key}", ABSENT if value is None else value, expected, fix)
 
 
-def _rotated(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _rotated(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     dims, width = layer.positions.get("rotary_dims"), attention.d_head
     if layer.positions.form == "rotary" and exceeds(dims, width):
         fault("positions.rotary_dims", dims, f"at most d_head = {width}")
 
 
-def _chunked(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _chunked(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     encoder = stack.role in ("encoder", "vision") and not stack.projector
     if attention.get("chunked") and encoder:
         fault("attention.chunked", True, "false in an encoder that is no tower")
@@ -56,7 +56,7 @@ def _chunked(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fa
         fault("attention.side", side, "none but in a tower of pictures")
 
 
-def _direct(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _direct(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """Without o the heads' values, side by side, are as wide as the stream."""
     if not attention.direct:
         return
@@ -65,7 +65,7 @@ def _direct(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fau
         fault("attention.direct", True, "false where n_heads · d_head, or · d_v, is not d_model")
 
 
-def _borrowed(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _borrowed(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     lender, form = attention.kv_from, layer.positions.form
     if lender is not None and form == "relative-projection":
         fault("positions.form", form, "another form with attention.kv_from")
@@ -73,14 +73,14 @@ def _borrowed(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, f
         fault("attention.kv_from", lender, "none: only a decoder by itself lends keys and values")
 
 
-def _disentangled(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _disentangled(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """Queries and keys meet the distances in an encoder."""
     disentangled = layer.positions.form == "disentangled"
     if disentangled and (stack.role != "encoder" or not layer.attention):
         fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
 
 
-def _spread(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _spread(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     positions = layer.positions
     if positions.form != "rotary":
         return
@@ -88,7 +88,7 @@ def _spread(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
         fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
 
 
-def _unbiased(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _unbiased(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """Attention that is counted without a bias of its scores, and one beside convolutions, which turns no heads."""
     form = layer.positions.form
     for section, what in UNBIASED.items():
@@ -103,7 +103,7 @@ UNBIASED = {
 }
 
 
-def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """An index rotates its keys, and chooses among what came before."""
     if latent.d_rope is None and layer.positions.form == "rotary":
         fault("latent.d_rope", ABSENT, "the rotated part of a head, or positions.form = 'none'")
@@ -117,26 +117,26 @@ def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: Tol
         fault("latent.window", latent.window, "none in an encoder")
 
 
-def _rotary(layer: LayerSpec, what: str, fault: Told) -> None:
+def _rotary(layer: LayerSpec, what: str, fault: ReportFault) -> None:
     form = layer.positions.form
     if form != "rotary":
         fault("positions.form", form, f"'rotary' with {what}")
 
 
-def _one_form(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _one_form(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     form, whole = layer.positions.form, stack.positions.form
     if form != whole and form in ("learned", "sinusoidal", "relative", "disentangled"):
         fault("positions.form", form, f"the whole stack's form ({whole}), rotary, alibi or none")
 
 
-def _joint(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _joint(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm = layer.norm
     joint = norm.joint
     if joint and (norm.place != "sandwich" or norm.parallel != "no" or not _follow(joint, layer.parts)):
         fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
 
 
-def _one_input(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _one_input(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm, parts = layer.norm, layer.norm.parallel
     if isinstance(parts, str):
         return
@@ -146,7 +146,7 @@ def _one_input(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
         fault("norm.parallel", parts, expected)
 
 
-def _in_groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _in_groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """Each group has as many inputs as any other, and as many outputs."""
     d_model = stack.d_model
     if attention.groups is None:
@@ -160,20 +160,20 @@ def _in_groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, 
             return
 
 
-def _blocks(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _blocks(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     block = attention.get("block")
     if block and stack.role != "encoder":
         fault("attention.block", block, "none but in an encoder")
 
 
-def _kept_keys(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _kept_keys(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """A mask that chooses among the keys stands in a decoder, and adds to the scores."""
     keep, form = attention.get("keep"), layer.positions.form
     if keep and (stack.role != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none")):
         fault("attention.keep", keep, "none but in a decoder by itself, without a bias of its scores")
 
 
-def _shared_block(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _shared_block(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     """It stands before a mixer that reads it beside the stream, in a decoder that has an embedding."""
     parts, norm = layer.parts, layer.norm
     if parts[0] != "shared" or len(parts) < 2 or parts[1] not in MIXERS:
@@ -185,14 +185,14 @@ def _shared_block(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
         fault("positions.form", form, "'rotary' or 'none' in a block that layers share")
 
 
-def _scaled_streams(layer: LayerSpec, stack: StackSpec, fault: Told) -> None:
+def _scaled_streams(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm = layer.norm
     plain = norm.place == "pre" and norm.parallel == "no" and not norm.without
     if norm.residual_scale and not (plain and stack.laurel is None and stack.streams is None):
         fault("norm.residual_scale", True, "false but with a norm before every part, which follow one another")
 
 
-def _fed_in_groups(table: FeedForwardOptions, stack: StackSpec, fault: Told) -> None:
+def _fed_in_groups(table: FeedForwardOptions, stack: StackSpec, fault: ReportFault) -> None:
     if table.groups is None:
         return
     if not all(divides(groups, width) for groups in table.groups for width in (stack.d_model, table.d_ff)):

@@ -1,6 +1,6 @@
-"""Presets: TOML files in `presets/models/`, found in a wheel, an editable install and a bare checkout.
+"""Presets: TOML files in `presets/models/` of a wheel, an editable install or a checkout.
 
-A user's own come first: those in `TXCALC_PRESETS`, or else in `txcalc/presets` of the user's configuration folder.
+A user's presets come first: those in `TXCALC_PRESETS`, or in `txcalc/presets` of the user's configuration folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MAX_DOTS = 200  # in a line
 
 @cache
 def folder() -> Path:
-    """`presets/`: inside the package where it was installed, beside it in a checkout."""
+    """`presets/`: inside an installed package, next to the package in a checkout."""
     package = Path(__file__).parents[1]
     for place in (package / "presets", package.parent / "presets"):
         if (place / "models").is_dir():
@@ -31,7 +31,7 @@ def folder() -> Path:
 
 
 def user_folder() -> Path | None:
-    """The folder of the user's own presets, if there is one. Errors: `InputError` where it is named and not there."""
+    """The folder of the user's presets, if there is one. Errors: `InputError` if TXCALC_PRESETS names a missing one."""
     named = os.environ.get("TXCALC_PRESETS")
     if named:
         if not Path(named).is_dir():
@@ -43,7 +43,7 @@ def user_folder() -> Path | None:
 
 
 def _folders() -> list[Path]:
-    """Where presets of models are looked for, in order: a user's folder may be divided as txcalc's is, or not."""
+    """The folders of model presets, in order; a user's folder may have a folder `models`."""
     user = user_folder()
     return [*((user, user / "models") if user else ()), folder() / "models"]
 
@@ -59,7 +59,7 @@ def _files() -> dict[str, Path]:
 
 
 def files_in(place: Path) -> dict[str, Path]:
-    """The descriptions (.toml) in a folder by name; none where there is no folder."""
+    """The descriptions (.toml) in a folder by name; none if there is no folder."""
     return {path.stem: path for path in place.iterdir() if path.suffix == ".toml"} if place.is_dir() else {}
 
 
@@ -67,7 +67,7 @@ Preset = tuple[Table, str, tuple[str, ...], tuple[str, ...]]
 
 
 def every() -> Iterator[Preset]:
-    """Every preset as `find` has it, in alphabetical order. Errors: `InputError`."""
+    """Every preset as `find` returns it, in alphabetical order. Errors: `InputError`."""
     return (_preset(path) for _, path in sorted(_files().items()))
 
 
@@ -77,7 +77,7 @@ def _preset(path: Path) -> Preset:
 
 
 def find(name: str) -> Preset:
-    """A preset's raw description, its name, no assumptions, and a note where it is the user's own."""
+    """A preset's raw description, its name, no assumptions, and a note if it is the user's."""
     wanted = name.strip().lower()
     if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
         for place in _folders():
@@ -94,14 +94,14 @@ def find(name: str) -> Preset:
 
 
 def alike(name: str) -> str | None:
-    """The one preset whose name differs in nothing but its punctuation: gpt-2 is gpt2."""
+    """The only preset whose name differs just in punctuation: gpt-2 is gpt2."""
     letters = "".join(filter(str.isalnum, name))
     matches = [preset for preset in names() if "".join(filter(str.isalnum, preset)) == letters]
     return matches[0] if len(matches) == 1 and not set(name) & set(" \t\n") else None
 
 
 def nearest_to(name: str) -> str | None:
-    """The preset that a repository's name is most like: Meta-Llama-3.1-8B-Instruct is llama-3.1-8b's."""
+    """The preset with the name nearest to a repository's: llama-3.1-8b for Meta-Llama-3.1-8B-Instruct."""
     from difflib import get_close_matches
 
     plain = re.sub(r"^meta-|-(instruct|it|chat|base|hf|v\d.*|\d{4})$", "", name.lower())
@@ -110,12 +110,12 @@ def nearest_to(name: str) -> str | None:
 
 
 def is_users(preset: Preset) -> bool:
-    """Whether what `find` found is the user's own: no other has a note."""
+    """Whether a preset of `find` is the user's: only these have a note."""
     return bool(preset[3])
 
 
 def read(path: Path) -> tuple[Table, str]:
-    """A description in a TOML file; every way a file can fail is one line."""
+    """A description in a TOML file. Errors: `InputError` with one line."""
     where = str(path)
     if path.is_dir():
         raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
@@ -132,7 +132,7 @@ def parsed(data: bytes, where: str) -> Table:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])
     if not data.strip():
         raise InputError(where, ["is empty, expected a description (.toml)"])
-    # A dotted key takes the square of its length.
+    # Parsing a dotted key takes quadratic time.
     if data.count(b".") > MAX_DOTS and any(line.count(b".") > MAX_DOTS for line in data.splitlines()):
         raise InputError(where, ["is not valid TOML: nested too deep"])
     try:

@@ -21,7 +21,7 @@ from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
-from txcalc.sources.tables import SOUND, CheckedTable, Told
+from txcalc.sources.tables import SOUND, CheckedTable, ReportFault
 
 # What is said of keys that people try, where nothing is spelt like them.
 LATENT = "latent attention is --set latent.kv_rank=512, and d_nope, d_rope and d_v; GQA and MQA are n_kv_heads"
@@ -67,7 +67,7 @@ class Resolver:
         name = next((self.spelling[end] for end in ends if end in self.spelling), key)
         self.faults.append(Fault(name, got, expected, fix))
 
-    def within(self, homes: Homes) -> Told:
+    def within(self, homes: Homes) -> ReportFault:
         """A function that tells a fault of a key where its user wrote it."""
 
         def fault(path: str, got: object, expected: str, fix: str = "") -> None:

@@ -1,7 +1,7 @@
-"""The description of a model as a file holds it: which keys there are, what each may be, and its default.
+"""The keys of a description: their checks and defaults, and changes of a description by key.
 
 `resolve` checks a description against these tables. Numbers that are not ints (symbols, arrays) come from `algebra` and
-`sweep`, never from a user: their sizes pass unchecked.
+`sweep`, never from a user, and are not checked.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txcalc.description import MAX_LAYERS as MAX_LAYERS, Description, StackSpec,
 from txcalc.errors import InputError, UnknownName, quote
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
 
-# What a key may be is said beside the mechanisms; a description's own tables use the same words.
+# Checks of keys, re-exported for readers.
 from txcalc.parts.options import (
     ACTIVATIONS as ACTIVATIONS,
     MAX_SIZE as MAX_SIZE,
@@ -37,11 +37,11 @@ from txcalc.parts.options import (
 )
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
 
-MAX_KINDS = 1000  # of layers that differ
+MAX_KINDS = 1000  # of layers
 
 
 class Sections(Mapping[str, Mapping[str, Field]]):
-    """The tables of a description by name: the top level's keys, and the options' own, loaded when asked for."""
+    """The keys of each table of a description; "" is the top level. Options are loaded when asked for."""
 
     def __getitem__(self, name: str) -> Mapping[str, Field]:
         return options(name).table() if name else StackSpec.table()
@@ -55,15 +55,15 @@ class Sections(Mapping[str, Mapping[str, Field]]):
 
 IDENTITY = Description.table()
 SECTIONS = Sections()
-ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
+ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that every stack has
 
 
-# Keys by the names that they had, which are read and written no more.
+# Old names of keys, which are still read.
 RENAMED = {"norm.abreast": "norm.parallel"}
 
 
 def renamed(raw: Table, table: str = "") -> Raw:
-    """A description with the keys that it has by old names, but where it has them by both."""
+    """A description with old names of keys replaced, except where it has both names."""
     result: Raw = {}
     for key, value in raw.items():
         new = RENAMED.get(f"{table}.{key}", "").rpartition(".")[2]
@@ -73,51 +73,51 @@ def renamed(raw: Table, table: str = "") -> Raw:
 
 
 def letter_path(key: str, raw: Table, option: str = "--set") -> str:
-    """The dotted path of a key that may be a letter of `symbols`, a field's name or a config's, or a path already.
+    """The dotted path of a key: a letter of `symbols`, the name of a key, a config's name for it, or a path.
 
-    Errors: `InputError` of the option that names it
+    Errors: `InputError` of `option`
     """
     key = RENAMED.get(key, key)
     if key in BY_LETTER:
         if not BY_LETTER[key].key:
             raise InputError(option, [f"{key} ({BY_LETTER[key].meaning}) belongs to the workload, not to the model"])
         key = BY_LETTER[key].key
-    other = next((name for name in ATTENTIONS if isinstance(raw.get(name), Mapping)), "attention")
-    if key.startswith("attention.") and key.split(".")[1] in SECTIONS[other]:
-        return f"{other}.{key.split('.')[1]}"
+    attention = next((name for name in ATTENTIONS if isinstance(raw.get(name), Mapping)), "attention")
+    if key.startswith("attention.") and key.split(".")[1] in SECTIONS[attention]:
+        return f"{attention}.{key.split('.')[1]}"
     if key == "feed_forward.d_ff" and "feed_forward" not in raw and "experts" in raw:
         return "experts.d_ff"
     if "." in key or key in IDENTITY or key in SECTIONS[""]:
         return key
-    both = [f"{name}.{key}" for name in SECTIONS if name in raw and key in SECTIONS[name]]
-    if len(both) > 1 and key in SECTIONS[other] and key not in SECTIONS["attention"]:
-        raise InputError(option, [f"{key} is a key of several tables ({' or '.join(both)}?)"])
-    for section in dict.fromkeys((other, "attention", *filter(None, SECTIONS))):
+    paths = [f"{name}.{key}" for name in SECTIONS if name in raw and key in SECTIONS[name]]
+    if len(paths) > 1 and key in SECTIONS[attention] and key not in SECTIONS["attention"]:
+        raise InputError(option, [f"{key} is a key of several tables ({' or '.join(paths)}?)"])
+    for section in dict.fromkeys((attention, "attention", *filter(None, SECTIONS))):
         if key in SECTIONS[section] and (section in raw or section in ALWAYS):
             return f"{section}.{key}"
     if key in OTHER_NAMES:
         return letter_path(OTHER_NAMES[key], raw, option)
     if sections := [name for name in SECTIONS if name and key in SECTIONS[name]]:
-        raise InputError(option, [f"{key} is a key of a table that the model has not: {sections[0]}.{key}=… adds it"])
+        raise InputError(option, [f"{key} is a key of a table that the model lacks: {sections[0]}.{key}=… adds it"])
     if key in SECTIONS:
-        raise InputError(option, [f"{key} is a table, whose keys are set: {key}.{next(iter(SECTIONS[key]))}=…"])
+        raise InputError(option, [f"{key} is a table, set its keys: {key}.{next(iter(SECTIONS[key]))}=…"])
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
     known += sorted({name for fields in SECTIONS.values() for name in fields})
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
 
 
 def scalar(value: object) -> Any:
-    """Python's own number of one of NumPy's or PyTorch's, whose products wrap; all else as it is."""
+    """A scalar of NumPy or PyTorch, whose products overflow, as a Python number; other values unchanged."""
     return value.item() if getattr(value, "shape", None) == () and hasattr(value, "item") else value
 
 
 def changed(raw: Table, changes: Table) -> Raw:
-    """A description with keys changed: a letter or a bare name is changed wherever it is set (in every layer kind), or
-    set for all where nobody does. Keys of an attention that the model does not have (`latent.kv_rank`) replace the one
-    that it has, with its query heads, window, sinks and gate unless they say others.
+    """A description with keys changed. A letter or a bare name is changed wherever it is set (in every layer kind), or
+    set in the whole stack. A key of another attention (`latent.kv_rank`) replaces the model's attention; query heads,
+    window, sinks and gate are kept unless they are changed, too.
 
-    Errors: `InputError` for a model with leaves whose sizes are written out, which no other key reaches; for an
-    attention that has what the one in its place has not.
+    Errors: `InputError` if leaves have their sizes written out, which no other key changes; if the replaced attention
+    has a feature that the new one lacks
     """
     result = deepcopy(dict(raw))
     written = _written(result)
@@ -126,7 +126,7 @@ def changed(raw: Table, changes: Table) -> Raw:
         path = letter_path(key, result)
         paths.add(path)
         if written and path.split(".")[0] not in IDENTITY:
-            why = f"which would not reach the sizes that {written} writes out (change the model's config.json instead)"
+            why = f"which does not change the sizes written out in {written} (change the model's config.json instead)"
             raise InputError("--set", [f"{key} is {quote(value)}, {why}"])
         tables = [result]
         if path != key:
@@ -140,14 +140,14 @@ def changed(raw: Table, changes: Table) -> Raw:
     return result
 
 
-KEPT = ("n_heads", "window", "sinks", "gate")  # of an attention that another one replaces
-SIZES = ("n_kv_heads", "d_head")  # which the other one has by other names
+KEPT = ("n_heads", "window", "sinks", "gate")  # keys that a new attention keeps
+SIZES = ("n_kv_heads", "d_head")  # keys that a new attention has by other names
 
 
 def _replace_attention(result: Raw, before: Table, paths: Collection[str]) -> None:
-    """Removes the attention in whose place changes put another.
+    """Remove the attention that changes replace.
 
-    Errors: `InputError` for what the other one has not, and for kinds of layers with an attention of their own
+    Errors: `InputError` for a feature that the new one lacks, and for layer kinds with their own attention
     """
     for added in [name for name in ATTENTIONS if name in result and name not in before]:
         for name in ("attention", *ATTENTIONS):
@@ -162,50 +162,48 @@ def _replace_attention(result: Raw, before: Table, paths: Collection[str]) -> No
             for key in replaced.keys() - shared.keys():
                 path = f"{name}.{key}"
                 if path in paths or (key not in SIZES and replaced[key] != SECTIONS[name][key].default):
-                    raise InputError(
-                        "--set", [f"{path} is {quote(replaced[key])}, which [{added}] in its place has not"]
-                    )
+                    raise InputError("--set", [f"{path} is {quote(replaced[key])}, which [{added}] does not have"])
             result[added] = shared | result[added]
 
 
 def with_user_defaults(raw: Table, where: str, unchanged: Table | None = None) -> Raw:
-    """A user's description with the defaults that inline text and tables share: a decoder's `feed_forward` that does
-    not say is gated, and a decoder without a vocabulary has no final norm.
+    """A user's description with the defaults of inline text and tables: a decoder's `feed_forward` is gated, and a
+    decoder without a vocabulary has no final norm.
 
-    Errors: `InputError` for F = 4·D without a word on it: that is the classic block's size, which is not gated. Not
-    where the description as it was before changes, `unchanged`, has another F: it is gated, and remains so.
+    Errors: `InputError` for F = 4·D without `gated`: the classic block with this size is not gated. No error if the
+    description before changes (`unchanged`) has another F.
     """
     result = deepcopy(dict(raw))
     if inner := _classic_width(raw if unchanged is None else unchanged) and _classic_width(raw):
         mend = "add the word gated or plain; in a table, feed_forward.gated = true or false"
         fault = f"F = {inner:,} is 4·D: is it gated, or plain as in the classic block? ({mend})"
         raise InputError(where, [fault])
-    for feed_forward in list(_silent(result)):
+    for feed_forward in list(_without_gated(result)):
         feed_forward[0]["gated"] = True
     return _with_final_norm(result, False)
 
 
 def _classic_width(raw: Table) -> int:
-    """F of a `feed_forward` that has F = 4·D and does not say whether it is gated; 0 where there is none."""
+    """F of a `feed_forward` that has F = 4·D and no key `gated`; 0 if there is none."""
     width = raw.get("d_model")
-    for silent in _silent(raw):
-        inner = next((table["d_ff"] for table in reversed(silent) if "d_ff" in table), None)
+    for ffns in _without_gated(raw):
+        inner = next((table["d_ff"] for table in reversed(ffns) if "d_ff" in table), None)
         if type(width) is int and type(inner) is int and inner == 4 * width:
             return inner
     return 0
 
 
 def stating_defaults(raw: Table) -> Raw:
-    """A reader's description with what `with_user_defaults` would add stated: not gated, and with a final norm."""
+    """A reader's description, which is not gated and has a final norm by default, with these values stated."""
     result = deepcopy(dict(raw))
-    for feed_forward in list(_silent(result)):
+    for feed_forward in list(_without_gated(result)):
         feed_forward[0]["gated"] = False
     return _with_final_norm(result, True)
 
 
-def _silent(raw: Table) -> Iterator[list[Raw]]:
-    """The `feed_forward` tables that hold for a layer kind of a decoder, the outermost first, where none says whether
-    it is gated. Encoders and vision models are plain where nobody says."""
+def _without_gated(raw: Table) -> Iterator[list[Raw]]:
+    """For each layer kind of a decoder its `feed_forward` tables, the outermost first, if none has `gated`. Encoders
+    and vision models are not gated by default."""
     if raw.get("kind", "decoder") != "decoder":
         return
     layers = raw["layer"] if isinstance(raw.get("layer"), dict) else {}
@@ -217,7 +215,7 @@ def _silent(raw: Table) -> Iterator[list[Raw]]:
 
 
 def _with_final_norm(raw: Raw, final: bool) -> Raw:
-    """A description whose final norm is stated where it is a decoder without a vocabulary; post-norm has none."""
+    """A description with `final` stated if it is a decoder without a vocabulary; post-norm has no final norm."""
     headless = raw.get("kind", "decoder") == "decoder" and not {"vocab_size", "encoder"} & raw.keys()
     norm = raw.get("norm", {})
     if not headless or not isinstance(norm, dict):
@@ -226,7 +224,7 @@ def _with_final_norm(raw: Raw, final: bool) -> Raw:
 
 
 def _written(raw: Table) -> str:
-    """Where leaves one by one stand in a description; "": nowhere."""
+    """The key of a description that lists leaves, or ""."""
     for half in (raw, raw.get("encoder"), raw.get("decoder")):
         for table in (half, *(half.get("layer") or {}).values()) if isinstance(half, Mapping) else ():
             if keys := [key for key in ("around", "pieces") if isinstance(table, Mapping) and table.get(key)]:
@@ -235,7 +233,7 @@ def _written(raw: Table) -> str:
 
 
 def sets(table: object, keys: list[str]) -> bool:
-    """True where a table has a value under these keys."""
+    """Whether a table has a value under these keys."""
     for key in keys:
         if not isinstance(table, Mapping) or key not in table:
             return False
@@ -253,7 +251,7 @@ def _put(table: Raw, keys: list[str], value: object) -> None:
 
 
 def merge(base: Table, over: Table) -> Raw:
-    """`base` with `over` laid on it, table by table."""
+    """`base` with the values of `over`, table by table."""
     result = dict(base)
     for key, value in over.items():
         inner = result.get(key)

@@ -11,10 +11,10 @@ from txcalc.parts.forms import crosses
 from txcalc.parts.options import Options, Raw
 from txcalc.parts.projectors import ProjectorOptions, projector
 from txcalc.sources.layer_rules import check_table
-from txcalc.sources.tables import SOUND, Told, apply, unequal
+from txcalc.sources.tables import SOUND, ReportFault, apply, unequal
 
 
-def check_stack(stack: StackSpec, missing: Callable[[str], bool], fault: Told) -> None:
+def check_stack(stack: StackSpec, missing: Callable[[str], bool], fault: ReportFault) -> None:
     """A stack whose layers are checked; `missing` says whether nobody wrote a key."""
     apply((_learned,), stack, missing, fault)
     with SOUND:
@@ -25,7 +25,7 @@ def check_stack(stack: StackSpec, missing: Callable[[str], bool], fault: Told) -
     apply(STACK_RULES, stack, fault)
 
 
-def check_halves(encoder: StackSpec, decoder: StackSpec, fault: Told) -> None:
+def check_halves(encoder: StackSpec, decoder: StackSpec, fault: ReportFault) -> None:
     """One token table serves both halves where the encoder reads tokens, unless each has its own; those that are
     matched are classifiers of one width, each by itself."""
     with SOUND:
@@ -53,25 +53,25 @@ def check_halves(encoder: StackSpec, decoder: StackSpec, fault: Told) -> None:
 # Layers.
 
 
-def _learned(stack: StackSpec, missing: Callable[[str], bool], fault: Told) -> None:
+def _learned(stack: StackSpec, missing: Callable[[str], bool], fault: ReportFault) -> None:
     known = stack.positions.form != "learned" or stack.audio or (stack.vision and stack.vision.image)
     if not known and missing("positions.rows"):
         fault("positions.rows", ABSENT, "the rows of the learned table")
 
 
-def _projected_distances(stack: StackSpec, fault: Told) -> None:
+def _projected_distances(stack: StackSpec, fault: ReportFault) -> None:
     form = stack.positions.form
     if form == "relative-projection" and stack.role in ("encoder", "vision"):
         fault("positions.form", form, "another form: it projects the distances that a causal decoder sees")
 
 
-def _apart(stack: StackSpec, fault: Told) -> None:
+def _apart(stack: StackSpec, fault: ReportFault) -> None:
     separate = stack.positions.get("apart", False)
     if any(layer.positions.get("apart", False) != separate for layer in stack.layer.values()):
         fault("positions.apart", not separate, "the same in every layer")
 
 
-def _sinusoids(stack: StackSpec, fault: Told) -> None:
+def _sinusoids(stack: StackSpec, fault: ReportFault) -> None:
     rows = stack.positions.get("rows")
     if stack.positions.form == "rotary" and rows is not None:
         widths = [attention.d_head for attention in stack.attentions]
@@ -79,7 +79,7 @@ def _sinusoids(stack: StackSpec, fault: Told) -> None:
             fault("positions.rows", rows, "none: its sinusoids are those of equally wide heads")
 
 
-def _relative(stack: StackSpec, fault: Told) -> None:
+def _relative(stack: StackSpec, fault: ReportFault) -> None:
     if stack.positions.form != "relative":
         return
     heads = [attention.n_heads for attention in stack.attentions]
@@ -94,13 +94,13 @@ def _relative(stack: StackSpec, fault: Told) -> None:
         fault("positions.side", side, f"the patches of {vision.patch} on a side of {vision.image}")
 
 
-def _rows(stack: StackSpec, fault: Told) -> None:
+def _rows(stack: StackSpec, fault: ReportFault) -> None:
     form, rows = stack.positions.form, stack.positions.get("rows")
     if rows is not None and form not in ("learned", "disentangled") and stack.role not in ("encoder", "vision"):
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
 
 
-def _tied_head(stack: StackSpec, fault: Told) -> None:
+def _tied_head(stack: StackSpec, fault: ReportFault) -> None:
     head, embedding = stack.head, stack.embedding
     if not head.tied or stack.role == "encoder":
         return
@@ -112,7 +112,7 @@ def _tied_head(stack: StackSpec, fault: Told) -> None:
         fault("head.tied", True, "false with head.rank: the table has another width")
 
 
-def _extra(stack: StackSpec, fault: Told) -> None:
+def _extra(stack: StackSpec, fault: ReportFault) -> None:
     if stack.embedding.extra and (stack.vocab_size is None or stack.head.tied):
         fault("embedding.extra", stack.embedding.extra, "0 without a token table, or where the head shares it")
 
@@ -121,7 +121,7 @@ def _extra(stack: StackSpec, fault: Told) -> None:
 ADAPTED = {"attention", "feed_forward", "experts", "mamba"}
 
 
-def _lora(stack: StackSpec, fault: Told) -> None:
+def _lora(stack: StackSpec, fault: ReportFault) -> None:
     if stack.lora is None:
         return
     rank, role = stack.lora.rank, stack.role
@@ -138,7 +138,7 @@ def _lora(stack: StackSpec, fault: Told) -> None:
         fault("lora.rank", rank, f"none beside what no proof of adapters covers yet: {', '.join(dict.fromkeys(odd))}")
 
 
-def _crossing(stack: StackSpec, fault: Told) -> None:
+def _crossing(stack: StackSpec, fault: ReportFault) -> None:
     """Only the decoder beside an encoder reads the encoder's positions."""
     if stack.role == "cross-decoder":
         return
@@ -148,23 +148,23 @@ def _crossing(stack: StackSpec, fault: Told) -> None:
             fault(path, name, "pieces that read no encoder's positions: this stack has none beside it")
 
 
-def _projected(stack: StackSpec, fault: Told) -> None:
+def _projected(stack: StackSpec, fault: ReportFault) -> None:
     if stack.projected and (stack.role != "cross-decoder" or not stack.attentions):
         fault("projected", True, "false but in a decoder that attends to its encoder")
 
 
-def _matched(stack: StackSpec, fault: Told) -> None:
+def _matched(stack: StackSpec, fault: ReportFault) -> None:
     if stack.matched and stack.role != "cross-decoder":
         fault("matched", True, "false but in the decoder beside an encoder")
 
 
-def _length(stack: StackSpec, fault: Told) -> None:
+def _length(stack: StackSpec, fault: ReportFault) -> None:
     listed = all(layer.parts == ["pieces"] for layer in stack.layer.values()) or stack.projector
     if stack.length is not None and (stack.role != "encoder" or stack.vocab_size is not None or not listed):
         fault("length", stack.length, "none but in an encoder without a token table: a tower, or layers of pieces")
 
 
-def _features(stack: StackSpec, fault: Told) -> None:
+def _features(stack: StackSpec, fault: ReportFault) -> None:
     """A draft is a decoder of tokens whose layers follow one another; what reads its embedding is there for it."""
     table = stack.features
     drafting = stack.tables("draft_attention")
@@ -180,13 +180,13 @@ def _features(stack: StackSpec, fault: Told) -> None:
         fault("features.embedded", True, "false where attention reads the embedding itself")
 
 
-def _early(stack: StackSpec, fault: Told) -> None:
+def _early(stack: StackSpec, fault: ReportFault) -> None:
     embedding = stack.embedding
     if embedding.early and (embedding.rank is None or stack.head.form != "lm"):
         fault("embedding.early", True, "false without embedding.rank and head.form = 'lm'")
 
 
-def _pooled(stack: StackSpec, fault: Told) -> None:
+def _pooled(stack: StackSpec, fault: ReportFault) -> None:
     head, pool = stack.head, stack.head.get("pool", "first")
     if pool == "attention":
         first = next(iter(stack.layer.values()))
@@ -199,12 +199,12 @@ def _pooled(stack: StackSpec, fault: Told) -> None:
         fault("head.pool", pool, "'first' where there are no patches after a class token")
 
 
-def _contacts(stack: StackSpec, fault: Told) -> None:
+def _contacts(stack: StackSpec, fault: ReportFault) -> None:
     if stack.contacts and (stack.role != "encoder" or len(stack.attentions) < len(stack.layer)):
         fault("contacts", True, "false but in an encoder whose layers all have attention")
 
 
-def _slopes(stack: StackSpec, fault: Told) -> None:
+def _slopes(stack: StackSpec, fault: ReportFault) -> None:
     head = stack.head
     if head.form != "masked-lm" or head.get("activation") is not None or head.get("plain"):
         return
@@ -213,7 +213,7 @@ def _slopes(stack: StackSpec, fault: Told) -> None:
         fault("feed_forward.activation", "xielu", expected)
 
 
-def _lenders(stack: StackSpec, fault: Told) -> None:
+def _lenders(stack: StackSpec, fault: ReportFault) -> None:
     """Who reads another layer's keys and values, or borrows a shared block, stands after the layer that has them, and
     would have made equal ones."""
     same = "a layer kind of as many and as wide key/value heads, and the same window"
@@ -225,7 +225,9 @@ def _lenders(stack: StackSpec, fault: Told) -> None:
     )
 
 
-def _after_a_lender(stack: StackSpec, fault: Told, path: str, owned: str, sizes: Sequence[str], same: str) -> None:
+def _after_a_lender(
+    stack: StackSpec, fault: ReportFault, path: str, owned: str, sizes: Sequence[str], same: str
+) -> None:
     section, key = path.split(".")
     first = {name: indices[0] for name, indices in stack.groups if len(indices)}  # they ascend
     for name, layer in stack.layer.items():
@@ -242,7 +244,7 @@ def _after_a_lender(stack: StackSpec, fault: Told, path: str, owned: str, sizes:
                 fault(f"layer.{name}.{path}", wanted, same)
 
 
-def _shared_once(stack: StackSpec, fault: Told) -> None:
+def _shared_once(stack: StackSpec, fault: ReportFault) -> None:
     """A layer kind that holds a shared block is one layer."""
     for name, indices in stack.groups:
         table = stack.layer[name].tables.get("shared")
@@ -254,7 +256,7 @@ def _shared_once(stack: StackSpec, fault: Told) -> None:
             )
 
 
-def _streams(stack: StackSpec, fault: Told) -> None:
+def _streams(stack: StackSpec, fault: ReportFault) -> None:
     """Streams and learned residuals stand in decoders whose parts follow one another."""
     if stack.streams is None and stack.laurel is None:
         return
@@ -265,7 +267,7 @@ def _streams(stack: StackSpec, fault: Told) -> None:
             fault(key, stack.get(key), "none but in a decoder, with norms before its parts, which follow one another")
 
 
-def _hyper(stack: StackSpec, fault: Told) -> None:
+def _hyper(stack: StackSpec, fault: ReportFault) -> None:
     """Hyper-connections stand in decoders whose parts follow one another, in the place of other streams."""
     number = stack.hyper
     if number is None:
@@ -288,7 +290,7 @@ def _hyper(stack: StackSpec, fault: Told) -> None:
         fault("hyper", number, "two or more")
 
 
-def _number_of_streams(stack: StackSpec, fault: Told) -> None:
+def _number_of_streams(stack: StackSpec, fault: ReportFault) -> None:
     number, active = stack.streams, stack.active_stream
     if number is None:
         if active:
@@ -299,7 +301,7 @@ def _number_of_streams(stack: StackSpec, fault: Told) -> None:
         fault("active_stream", active, f"less than streams = {number}")
 
 
-def _layer_inputs(stack: StackSpec, fault: Told) -> None:
+def _layer_inputs(stack: StackSpec, fault: ReportFault) -> None:
     inputs = [layer.tables.get("layer_input") for layer in stack.layer.values()]
     if not any(inputs):
         return
@@ -312,7 +314,7 @@ def _layer_inputs(stack: StackSpec, fault: Told) -> None:
         fault("layer_input.width", [table and table.get("width") for table in inputs], "the same in every layer")
 
 
-def _patches(stack: StackSpec, fault: Told) -> None:
+def _patches(stack: StackSpec, fault: ReportFault) -> None:
     vision, tower = stack.vision, stack.projector
     if vision and vision.image is None and not tower:
         fault("vision.image", ABSENT, "side of the picture, pixels", "a tower alone reads pictures of any size")
@@ -324,7 +326,7 @@ def _patches(stack: StackSpec, fault: Told) -> None:
         _projector(stack, tower, fault)
 
 
-def _projector(stack: StackSpec, tower: ProjectorOptions, fault: Told) -> None:
+def _projector(stack: StackSpec, tower: ProjectorOptions, fault: ReportFault) -> None:
     positions, dropped = stack.fixed_positions, tower.dropped
     cells = {attention.get("cell") or 1 for attention in stack.attentions}
     try:
@@ -341,7 +343,7 @@ def _projector(stack: StackSpec, tower: ProjectorOptions, fault: Told) -> None:
             fault("attention.cell", cell, f"squares of the {merged:,} positions that are merged, and none dropped")
 
 
-STACK_RULES: tuple[Callable[[StackSpec, Told], None], ...] = (
+STACK_RULES: tuple[Callable[[StackSpec, ReportFault], None], ...] = (
     _projected_distances,
     _apart,
     _sinusoids,

@@ -1,7 +1,7 @@
 """Checks of rules over several keys of a description.
 
-A rule gets tables and `fault(path, got, expected, fix)`. Where it reads a faulty key it ends there (`SOUND`), so that
-no fault is reported that follows from another one.
+A rule gets tables and `fault(path, got, expected, fix)`. It ends when it reads a faulty key (`SOUND`), so that no fault
+is reported that only follows from another.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from txcalc.num import exceeds
 from txcalc.parts.options import Raw, Table, Unsound
 
 SOUND = suppress(Unsound)  # around one rule
-Told = Callable[..., None]
+ReportFault = Callable[..., None]
 
 
 def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
-    """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
+    """Apply rules to tables; each rule ends when it reads a faulty key."""
     remaining = iter(rules)
     while True:
         with SOUND:
@@ -28,8 +28,7 @@ def apply(rules: Iterable[Callable[..., None]], *tables: object) -> None:
 
 
 class CheckedTable(Raw):
-    """A table that is being checked, and what was `written` in it. A faulty key has no value: reading it raises
-    `Unsound`."""
+    """A table that is being checked, and the table as `written`. Reading a faulty key raises `Unsound`."""
 
     def __init__(self, written: Table, faulty: Iterable[str] = ()) -> None:
         super().__init__()

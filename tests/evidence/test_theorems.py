@@ -430,6 +430,8 @@ def test_a_theorem_of_the_package_that_says_something_else_is_refused(
     monkeypatch.setattr(store, "theorems_file", lambda: path)
     with pytest.raises(InputError, match="known how: 'certain'"):
         inherited(load("mistral-7b"), "flops")
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    assert theorems.user_file() == Path.home() / ".local" / "share" / "txcalc" / "theorems.json"
 
 
 def test_an_entry_that_was_edited_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

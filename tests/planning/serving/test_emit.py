@@ -236,7 +236,7 @@ def test_engine_and_format_agree_with_the_command() -> None:
         ((*gguf, "--emit", "sglang"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
         ((*LLAMA, "--engine", "sglang", "--emit", "dynamo"), "--engine is 'SGLang', expected vLLM, which"),
         ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),
-        (("t5-3b", "--gpu", "h100:1", "--emit", "vllm"), "serves t5-3b (encoder-decoder) (TensorRT-LLM)"),
+        (("t5-3b", "--gpu", "h100:1", "--emit", "vllm"), "runs t5-3b (encoder-decoder) (TensorRT-LLM, llama.cpp)"),
         (("gpt2", "--gpu", "h100:1", "--context", "8k", "--emit", "vllm"), "gpt2 has positions for 1,024 tokens"),
         ((*LLAMA, "--emit", "ollama"), "the plan's layout is tp=4 dp=2 (--engine llama.cpp)"),
         ((*LLAMA[:2], "h100:1", "--emit", "vllm"), "the plan does not fit (its weights)"),

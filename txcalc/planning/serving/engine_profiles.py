@@ -243,7 +243,7 @@ def unsupported(
     a card; it names engines that do. None: no fault."""
     if chosen.engine not in (engines := served_by(model)):
         fix = ", ".join(ENGINES[name].title for name in engines) or "--engine none"
-        return Fault("--engine", chosen.rules.title, f"an engine that serves {model.name} ({model.kind})", fix)
+        return Fault("--engine", chosen.rules.title, f"an engine that runs {model.name} ({model.kind})", fix)
     on = f" on {accelerator.title}" if accelerator else ""
     if not _runs(chosen.engine, "", accelerator):
         titles = [ENGINES[name].title for name in ENGINES if _runs(name, "", accelerator)]

@@ -571,10 +571,8 @@ def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, sai
     assert configured(load(SMALL), {"quant_method": method, **named[method]}).name == said
     if method == "compressed-tensors":
         weights |= {"type": "float", "group_size": group // 4}
-        assert (
-            configured(load(SMALL), {"quant_method": method, **named[method]}).name
-            == {32: "mxfp4", 16: "nvfp4"}[group // 4]
-        )
+        found = configured(load(SMALL), {"quant_method": method, **named[method]})
+        assert found.name == {128: "mxfp4", 64: "nvfp4"}[group]
 
 
 def test_experts_published_in_mxfp4_stay_so_in_files() -> None:

@@ -126,8 +126,8 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
         FILES[command].write_text(text, "utf-8")
         kept = json.loads(DIGESTS.read_text("utf-8")) | {command: digests}
         DIGESTS.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n", "utf-8")
-    assert digests == json.loads(DIGESTS.read_text("utf-8"))[command]
     assert FILES[command].read_text("utf-8") == text
+    assert digests == json.loads(DIGESTS.read_text("utf-8"))[command]
     if "--format" in command or "--plot" in command:
         return
     assert max(map(len, narrow)) <= 80

@@ -126,7 +126,6 @@ def test_descriptions(name: str) -> None:
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
-AT = "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m from 1, b from 1 where a is 0"
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 

@@ -446,6 +446,16 @@ def test_ticks_are_written_as_people_read_them(unit: str, value: Any, text: str)
     assert PlotAxis("", unit).write(value) == text
 
 
+def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
+    ledger = load("deepseek-v3").ledger(tokens=2048)
+    params, flops, over = txcalc.show("deepseek-v3", tokens=2048).draw().panels
+    assert sum(params.series[0].ys) == ledger.total("params") and sum(flops.series[0].ys) == ledger.total("flops")
+    at = over.series[0].xs.index(2048)
+    assert over.kind == "stack" and sum(line.ys[at] for line in over.series) * 2048 == ledger.total("flops")
+    masked = txcalc.show("deepseek-v3", tokens=2048, attention="masked").draw().panels[1].series[0]
+    assert sum(masked.ys) == ledger.total("flops_masked") < ledger.total("flops")
+
+
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
     answer = txcalc.sweep("gpt2", "mixtral-8x7b", over={"D": "768:3072:2x"}, quantities="params", by_kind=True)

@@ -67,8 +67,8 @@ def test_latex_of_every_command_compiles_and_no_table_is_wider_than_a_page(tmp_p
     tables = [rf"\typeout{{COMMAND {command}}}{latex(command)}\clearpage" for command in COMMANDS]
     source = tmp_path / "table.tex"
     packages = r"\usepackage[margin=1in]{geometry}\usepackage{booktabs,amsmath,amssymb}"
-    body = "\n".join(tables)
-    source.write_text(f"\\documentclass{{article}}{packages}\\begin{{document}}\n{body}\n\\end{{document}}\n")
+    document = [rf"\documentclass{{article}}{packages}\begin{{document}}", *tables, r"\end{document}"]
+    source.write_text("\n".join(document))
     halt = [] if "tectonic" in engine else ["-interaction=nonstopmode", "-halt-on-error"]
     made = subprocess.run([engine, *halt, source.name], cwd=tmp_path, capture_output=True, text=True)
     assert made.returncode == 0, made.stdout[-2000:]

@@ -113,10 +113,8 @@ def test_a_layout_is_as_torch_had_it(case: str) -> None:
 ALONE = [case for case in CASES if case[2].gpus == case[2].tp > 1]
 
 
-@pytest.mark.parametrize(("title", "source", "layout", "more"), ALONE, ids=lambda value: str(value))
-def test_a_step_sends_what_torch_s_collectives_do(
-    title: str, source: str, layout: Layout, more: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "more"), ALONE, ids=str)
+def test_a_step_sends_what_torch_s_collectives_do(title: str, source: str, layout: Layout, more: Any) -> None:
     """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
@@ -129,10 +127,8 @@ def test_a_step_sends_what_torch_s_collectives_do(
 SENT = [case for case in CASES if case[2].exchanges and case[2].tp > case[2].sp and case[2].ep == case[2].expert_group]
 
 
-@pytest.mark.parametrize(("title", "source", "layout", "more"), SENT, ids=lambda value: str(value))
-def test_a_step_of_exchanged_experts_sums_what_torch_s_does(
-    title: str, source: str, layout: Layout, more: dict[str, Any]
-) -> None:
+@pytest.mark.parametrize(("title", "source", "layout", "more"), SENT, ids=str)
+def test_a_step_of_exchanged_experts_sums_what_torch_s_does(title: str, source: str, layout: Layout, more: Any) -> None:
     """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
     model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent

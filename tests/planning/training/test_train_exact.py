@@ -336,7 +336,6 @@ def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
     return StepTimer(model, recipe, Machine.of(made, **told)).step(memory(model, recipe))
 
 
-FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0}, {"depth_s": 1.0}, {"host_s": 1.0}
 TIED, ONE = {"head.tied": True}, {"shared_layers": True}
 KINDS = {**ONE, "pattern": ["local", "local", "global", "global"], "layer.local.attention.window": 16}
 

@@ -43,6 +43,8 @@ def test_parameters_and_flops_are_those_of_the_tensors_or_of_the_class(case: dic
     assert model.params == (sum(map(prod, case["tensors"])) if "tensors" in case else case["params"])
     flops = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in case.get("flops", ())}
     assert flops == case.get("flops", {})
+    if "cache" in case:  # a state of each head, and the last inputs of short convolutions
+        assert model.ledger(1, 8).total("cache") == case["cache"]
 
 
 def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:

@@ -360,9 +360,8 @@ def _pair(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str
     """Takes two pieces of one part, not neighbours, stacked by rows (Qwen3-Next's in_proj_qkvz)."""
     free = [piece for piece in pieces if piece.left == 1 and len(piece.shape) == len(tensor.shape) == 2]
     for first, second in combinations(free, 2):
-        stacked = (first.shape[0] + second.shape[0], first.shape[1]) == tensor.shape and first.shape[1] == second.shape[
-            1
-        ]
+        (rows, columns), (more_rows, width) = first.shape, second.shape
+        stacked = columns == width and (rows + more_rows, columns) == tensor.shape
         if stacked and _part(first) == _part(second):
             for piece in (first, second):
                 _count(piece, 1, by_kind)

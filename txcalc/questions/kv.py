@@ -10,6 +10,7 @@ from txcalc.evidence.known import Evidence
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.parts.leaf import Recurrence
 from txcalc.planning.generation import Generation, generations, laws
 from txcalc.planning.memory import cross_cache, dense_cache
 from txcalc.questions import options as o
@@ -116,13 +117,12 @@ def kv(
     >>> [row.bytes for row in txcalc.kv("llama-3.1-8b", ["8k", "128k"], batch=1).rows]
     [1073741824, 17179869184]
     """
+    encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     if via:
         if without_cache:
             raise InputError("options", ["--without-cache does not work with --via transformers (drop it)"])
         tokens = optional_lengths(context, "--context") or list(MEASURED)
-        return measured(
-            source, tokens, lengths(batch, "--batch"), names(kv), maybe(source_tokens, "--source-tokens", length)
-        )
+        return measured(source, tokens, lengths(batch, "--batch"), names(kv), encoder_tokens)
     model = load(source)
     if not model.entries.total("cache"):
         raise InputError(model.name, ["has no cache"])
@@ -133,15 +133,14 @@ def kv(
         model.cache_bits(name)
     for sequences in batches:
         model.workload(batch=sequences)
-    encoder_tokens = maybe(source_tokens, "--source-tokens", length)
     ledgers = [model.ledger(tokens=tokens, source=encoder_tokens) for tokens in contexts]
     start = min(lengths([prompt], "--prompt"))
     if not without_cache and (prompt != 1 or attention != "dense"):
         raise InputError("options", ["--prompt and --attention need --without-cache"])
     sources = {ledger.work.source for ledger in ledgers} if model.has_encoder_apart else set()
     notes = model.all_notes
-    if any(entry.leaf.cache_kind == "state" for entry in model.entries):
-        notes.append(f"recurrent states are in {dtypes[0]} like the rest; engines keep some in fp32 (deploy)")
+    if any(isinstance(entry.leaf, Recurrence) for entry in model.entries):
+        notes.append(f"recurrent states are in {' or '.join(dtypes)} like the rest; engines keep some in fp32 (deploy)")
     if model.context and max(contexts) > model.context:
         notes.append(f"{max(contexts):,} tokens exceed its context of {model.context:,}")
     return Kv(

@@ -16,7 +16,7 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import with_offload
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine as engine_config, on_accelerator
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import is_personal, served_by
+from txcalc.planning.serving.engine_profiles import engines_for, is_personal
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import OffloadRequest, is_single_decoder
 from txcalc.planning.serving.rank_memory import RankBytes
@@ -46,7 +46,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
     best             whether it is the format to choose of several for the model on these accelerators
     engine           the engine whose memory this is, if one is named or is the format's default
     kind             the model's: decoder, encoder …
-    listed           a language model that an engine serves; --all and CSV include others
+    listed           a language model that an engine runs; --all and CSV include others
     known            for a measured module, how and where the figures are known
     """
 
@@ -82,7 +82,7 @@ class ModelFit(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def _listed(model: Model) -> bool:
     """Whether the table has a model without --all."""
-    return model.kind in ("decoder", "recurrent", "hybrid") and bool(served_by(model))
+    return model.kind in ("decoder", "recurrent", "hybrid") and bool(engines_for(model))
 
 
 def shortage(room: int, ram_free: int | None) -> int:

@@ -64,7 +64,7 @@ def report(answer: Fit, form: str) -> Report:
         speeds, room = ["tokens/s of one sequence"] * timed, ["free memory per GPU"] * one_format
         header.append(", ".join(["the first format that fits", *speeds, *room]))
     if grouped and (omitted := len(fitting) - len(served)):
-        header.append(f"{omitted} of them, encoders and models that no engine serves, are left out (--all)")
+        header.append(f"{omitted} of them, with an encoder or run by no engine, are left out (--all)")
     return Report([table], header, answer.notes, not answer.failed)
 
 

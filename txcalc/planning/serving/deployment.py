@@ -362,7 +362,7 @@ def choices(
         refusals = (planner.refusal(layout) for layout in planner.sharding.layouts(number, fixed))
         if refusal := next(refusals, None):
             raise refusal
-        raise InputError("layout", _reasons(planner.sharding, number, fixed))
+        raise InputError("layout", _reasons(planner, number, fixed))
     unlinked = planner.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
 
     def order(c: LayoutCapacity) -> tuple[Any, ...]:
@@ -388,18 +388,19 @@ def plan_of(
     return Plan(planner, context, concurrency, capacities, least, longest, notes, rule)
 
 
-def _reasons(sharding: Sharding, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:
+def _reasons(planner: Planner, gpus: int, fixed: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of `gpus` accelerators."""
-    given = gpus_of(fixed)
+    sharding, given = planner.sharding, gpus_of(fixed)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
     if len(fixed.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:
         return [f"tp · pp · dp = {given} is not {gpus} GPUs"]
     free = next((name for name in ("tp", "dp", "pp") if name not in fixed), None)
     free_axis = {free: gpus // given} if free else {}
-    return sharding.faults(Layout(**{**fixed, **free_axis})) or [
-        f"no layout of {gpus} GPUs that {sharding.model.name} allows"
-    ]
+    if faults := sharding.faults(Layout(**{**fixed, **free_axis})):
+        return faults
+    engine = planner.engine.memory.profile.rules.title if planner.engine.memory else sharding.model.name
+    return [f"no layout of {gpus} GPUs that {engine} allows" + " (--dp 1)" * (fixed.get("dp", 1) > 1)]
 
 
 def notes_of_layout(planner: Planner, layout: Layout, context: int) -> Iterable[str]:

@@ -230,19 +230,19 @@ def is_served(accelerator: Accelerator) -> bool:
     return any(_runs(name, "", accelerator) for name in ENGINES if name != data()["personal"]["engine"])
 
 
-def served_by(model: Model) -> list[str]:
-    """Engines that serve models of this kind and type."""
+def engines_for(model: Model) -> list[str]:
+    """Engines that run models of this kind and type."""
     names = {model.kind, model.description.model_type}
-    return [name for name in ENGINES if names.isdisjoint(data()["unserved"][name])]
+    return [name for name in ENGINES if names.isdisjoint(data()["unsupported"][name])]
 
 
 def unsupported(
     chosen: EngineProfile, model: Model, form: Format, accelerator: Accelerator | None, kv: str = "bf16"
 ) -> Fault | None:
-    """The fault if an engine does not serve a model, or its version has no kernels for a format of weights or cache on
+    """The fault if an engine does not run a model, or its version has no kernels for a format of weights or cache on
     a card; it names engines that do. None: no fault."""
-    if chosen.engine not in (engines := served_by(model)):
-        fix = ", ".join(ENGINES[name].title for name in engines) or "--engine none"
+    if chosen.engine not in (engines := engines_for(model)):
+        fix = ", ".join(ENGINES[name].title for name in engines) or "none does: --engine none plans without one"
         return Fault("--engine", chosen.rules.title, f"an engine that runs {model.name} ({model.kind})", fix)
     on = f" on {accelerator.title}" if accelerator else ""
     if not _runs(chosen.engine, "", accelerator):

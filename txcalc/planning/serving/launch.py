@@ -114,8 +114,8 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
     model = plan.planner.model
     if lacking := unsupported(chosen, model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
-    if not model.reaches(plan.context):
-        most = model.context
+    if not (model.fixed_length or model.reaches(plan.context)):
+        most = min(most for most in (model.context, model.description.last.positions.get("rows")) if most)
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])

@@ -87,8 +87,8 @@ def _engine(answer: Fit, card: Cards) -> str:
     judged = [row for row in rows if row.engine]
     if not judged:
         return ""
-    formats = ", ".join(dict.fromkeys(row.weights for row in judged))
-    return f"; memory{'' if len(judged) == len(rows) else f' of {formats}'} as in {answer.engine_label}"
+    formats = " of " + ", ".join(dict.fromkeys(row.weights for row in judged))
+    return f"; memory{'' if all(r.engine or r.refused for r in rows) else formats} as in {answer.engine_label}"
 
 
 def _room(row: ModelFit) -> TableCell:

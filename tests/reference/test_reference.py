@@ -118,7 +118,7 @@ def test_inputs_are_what_forward_takes(name: str) -> None:
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
 def test_explicit_products_equal_fused_kernels(name: str, update_golden: bool) -> None:
-    """And what both give is as before, of the same random weights."""
+    """Their mean magnitude with fixed random weights is that in `golden/outputs.json`, too."""
     _, net, inputs = made(name)
     fused = net(*inputs)
     mean = float(logits(fused).abs().mean())

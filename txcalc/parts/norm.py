@@ -63,7 +63,7 @@ class Norm(Leaf):
         return () if self.borrowed else self.all_weights
 
     def initial_value(self, weight: str) -> str:
-        """One; zero for a weight to which 1 is added."""
+        """Zero for a weight to which 1 is added; otherwise as of any leaf."""
         return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
 
     @cached_property
@@ -88,8 +88,8 @@ class Norm(Leaf):
         return 1 if self.per_group else self.groups
 
     def statistics(self, work: Workload) -> Num:
-        """One number per row of a LayerNorm with weights per group, which has no fused kernel: the deviation of the
-        centred input."""
+        """Two numbers per row of a LayerNorm, one of an RMSNorm. A LayerNorm with weights per group has no fused
+        kernel: it saves only the deviation of the centred input."""
         rows = work.positions * self.groups
         return rows if self.form == "rms" or self.per_group else 2 * rows
 

@@ -55,7 +55,7 @@ def read(source: str | Path, ignore: Sequence[str] = ()) -> Description:
     """The description of a config.json, or of the config.json in a folder; `-` reads standard input. `ignore` names
     keys to leave out (`text_config.width`).
 
-    Returns the description, the name that errors give it, assumptions, and notes. Errors: `InputError` with every fault
+    Returns the description, its name in errors, assumptions, and notes. Errors: `InputError` with every fault.
     """
     return describe(*parsed_file(source), ignore)
 

@@ -82,7 +82,7 @@ def zaya(c: Config) -> Raw:
         "head": c.lm_head(tied=True, bias=c.flag("lm_head_bias", default=False)),
     }
     c.note("every token counts with an expert; those routed to the identity expert cost less")
-    c.note("the values that the first token takes from a row of zeros, which transformers multiplies, are not counted")
+    c.note("FLOPs do not count the row of zeros that transformers multiplies in place of a token before the first")
     names = [f"{'near' if kind == SLIDING else 'far'}{'-first' if not i else ''}" for i, kind in enumerate(types)]
     tables: dict[str, Raw] = {
         name: {"parts": ["pieces", "experts"], "pieces": {"leaves": layer(kind, not i)}}
@@ -92,7 +92,7 @@ def zaya(c: Config) -> Raw:
 
 
 def muse_spark_text(c: Config) -> Raw:
-    """Gates on the output of attention and of every branch; experts of low rank between two norms."""
+    """Gates on the output of attention and of every branch; experts on a latent, between two norms."""
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
     attention = c.heads(raw, kv=16, d_head=64, whole=True)
@@ -271,10 +271,10 @@ def inkling_text(c: Config) -> Raw:
 
 def kimi_k3(c: Config, raw: Raw) -> Raw:
     """Kimi Linear with attention residuals: the input of every branch is a weighted mean, by learned queries, of the
-    residual stream and of the outputs of earlier blocks of layers; a norm after the low-rank experts."""
+    residual stream and of the outputs of earlier blocks of layers; a norm of the latent that the experts write."""
     d, n = raw["d_model"], raw["n_layers"]
     block, latent = c.size("attn_res_block_size"), c.size("routed_expert_hidden_size")
-    c.require_value(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published model has both")
+    c.require_value(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published model has this value")
     c.note("other FLOPs count the gates of its feed-forwards (situ) as silu")
 
     def mean(name: str, vectors: int) -> Leaves:

@@ -52,7 +52,7 @@ def nomic_bert_own(c: Config) -> Raw:
     period = c.count("moe_every_n_layers", default=0)
     c.ignore("moe_impl", "moe_resid_pdrop")
     c.require_value(
-        False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model has neither"
+        False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model has this value"
     )
     c.require_value(1, "ffn_div", why="only experts of the full width are supported")
     if not period:
@@ -188,7 +188,7 @@ def _with_fusion(c: Config, raw: Raw, first: int) -> Raw:
     """Add cross-attention to image states of width `encoder_width` in the layers from `first` on."""
     layers = max(0, raw["n_layers"] - first)
     idle = layers * cross_attention_params(raw["d_model"], c.size("encoder_width"))
-    return c.with_idle(raw, idle, f"the cross-attention to images of {layers:,} layers")
+    return c.with_idle(raw, idle, f"the branches of cross-attention to images in {layers:,} layers")
 
 
 def nomic_vision(c: Config) -> Raw:

@@ -164,7 +164,7 @@ def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     if crossed:
         return stack
     idle = raw["decoder"]["n_layers"] * cross_attention_params(raw["d_model"], raw["d_model"])
-    return c.with_idle(stack, idle, "the cross-attention of the decoder")
+    return c.with_idle(stack, idle, "the decoder's cross-attention branches")
 
 
 def cross_attention_params(d: int, d_source: int) -> int:
@@ -248,7 +248,7 @@ def trocr_alone(c: Config) -> Raw:
     raw = trocr(c)
     d, d_source = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
     idle = raw["n_layers"] * cross_attention_params(d, d if d_source is None else d_source)
-    return c.with_idle({"kind": "decoder", **raw}, idle, "the cross-attention of the decoder")
+    return c.with_idle({"kind": "decoder", **raw}, idle, "the decoder's cross-attention branches")
 
 
 def _mixture(sparse: list[bool], half: str) -> tuple[list[str], dict[str, Raw]]:

@@ -88,7 +88,7 @@ def row(config: dict[str, Any], values: bool | None) -> str:
 
 @pytest.mark.drawn(1000)
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["configs", "small", "towers", "custom", "hand", "halves"])
+@pytest.mark.parametrize("file", ["configs", "small", "towers", "custom", "hand", "halves", "published"])
 def test_configs_are_read_as_before(file: str, update_golden: bool) -> None:
     rows, types = [], set[str]()
     for name, config in json.loads((HF / f"{file}.json").read_text("utf-8")).items():

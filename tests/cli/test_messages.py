@@ -155,11 +155,11 @@ def test_pieces_that_read_an_encoder_stand_beside_one() -> None:
     around = [PIECE | {"name": "k", "at": "source"}]
     message = said(build, described({"around": around}), "model.toml")
     assert message == (
-        "model.toml: around is 'k', expected pieces that read no encoder's positions: this stack has none beside it"
+        "model.toml: around is 'k', expected pieces that do not read an encoder's positions: this stack has no encoder"
     )
     core = {"name": "core", "form": "crossed", "sizes": [2, 4, 4]}
     layer = {"layer": {"one": {"parts": ["pieces"], "pieces": {"leaves": [core]}}}}
-    assert "this stack has none beside it" in said(build, {"kind": "decoder", "d_model": 8, "n_layers": 1} | layer, "x")
+    assert "this stack has no encoder" in said(build, {"kind": "decoder", "d_model": 8, "n_layers": 1} | layer, "x")
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -189,7 +189,7 @@ def test_attention_of_its_own_kind_stands_beside_no_cross_attention(section: str
            "feed_forward": {"d_ff": 48}, "encoder": {"n_layers": 1}}  # fmt: skip
     layer = {"layer": {"own": {"parts": ["attention", "cross_attention", "feed_forward"]}}}
     message = said(build, raw | {"decoder": half | layer}, "model.toml")
-    assert f"no {section} beside cross-attention, which would be of another kind" in message
+    assert f"no {section}: a decoder with cross-attention has plain or latent attention" in message
 
 
 def test_the_description_that_is_changed_is_good() -> None:

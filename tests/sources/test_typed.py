@@ -156,7 +156,7 @@ def test_defaults_are_those_of_the_changed_description(source: str, changes: Any
 def test_layer_kinds_without_tables_are_no_pattern() -> None:
     """All layers got the window, and the result was proved."""
     changes = {"pattern": ["near", "near", "far"], "window": 4}
-    with pytest.raises(InputError, match=r"near and far have no tables, and are one and the same layer \(layer\.far"):
+    with pytest.raises(InputError, match=r"near and far have no tables, so they are the same layer \(layer\.far"):
         txcalc.load("D=64 L=3 h=4 F=128", changes)
     named = {"pattern": ["near", "near", "far"], "layer.near.attention.window": 4}
     model = txcalc.load("D=64 L=3 h=4 F=128", named)

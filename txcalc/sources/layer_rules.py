@@ -1,4 +1,4 @@
-"""Rules over several keys of a layer: which of them fit together. One small rule per mechanism."""
+"""Rules over several keys of a layer: which values fit together. One small rule per mechanism."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def check_layer(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """A layer kind, and how it stands in its stack."""
+    """Check the tables of a layer kind, and whether it fits its stack."""
     for table in (*layer.tables.values(), layer.norm, layer.positions):
         check_table(table, fault)
     apply(LAYER_RULES, layer, stack, fault)
@@ -27,7 +27,7 @@ def check_layer(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     if "shared" in layer.tables:
         apply((_shared_block,), layer, stack, fault)
     if layer.feed_forward:
-        apply((_fed_in_groups,), layer.feed_forward, stack, fault)
+        apply((_ffn_groups,), layer.feed_forward, stack, fault)
     if layer.latent:
         apply((_index,), layer.latent, layer, stack, fault)
     if "compressed" in layer.tables:
@@ -35,49 +35,48 @@ def check_layer(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
 
 
 def check_table(table: Options, fault: ReportFault) -> None:
-    """What the options of one table say of each other, as far as a faulty key lets them."""
+    """Report conflicts between keys of one table, up to the first faulty key."""
     with SOUND:
         for key, expected, fix in table.conflicts():
             value = table.get(key)
             fault(f"{table.section}.{key}", ABSENT if value is None else value, expected, fix)
 
 
-def _rotated(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _rotary_width(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     dims, width = layer.positions.get("rotary_dims"), attention.d_head
     if layer.positions.form == "rotary" and exceeds(dims, width):
         fault("positions.rotary_dims", dims, f"at most d_head = {width}")
 
 
-def _chunked(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _chunks(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     encoder = stack.role in ("encoder", "vision") and not stack.projector
     if attention.get("chunked") and encoder:
-        fault("attention.chunked", True, "false in an encoder that is no tower")
+        fault("attention.chunked", True, "false in an encoder that is not a tower")
     if (side := attention.get("side")) is not None and not (stack.projector and stack.vision):
-        fault("attention.side", side, "none but in a tower of pictures")
+        fault("attention.side", side, "none outside a vision tower")
 
 
-def _direct(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """Without o the heads' values, side by side, are as wide as the stream."""
+def _without_projection(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+    # Without an output projection the concatenated heads are added to the residual stream.
     if not attention.direct:
         return
     value = attention.d_head if attention.d_v is None else attention.d_v
     if unequal(attention.n_heads * value, stack.d_model):
-        fault("attention.direct", True, "false where n_heads · d_head, or · d_v, is not d_model")
+        fault("attention.direct", True, "false unless n_heads · d_v is d_model (d_v is d_head by default)")
 
 
-def _borrowed(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _shared_kv(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     lender, form = attention.kv_from, layer.positions.form
     if lender is not None and form == "relative-projection":
         fault("positions.form", form, "another form with attention.kv_from")
     if lender is not None and stack.role != "decoder":
-        fault("attention.kv_from", lender, "none: only a decoder by itself lends keys and values")
+        fault("attention.kv_from", lender, "none: layers share keys and values only in a decoder without an encoder")
 
 
 def _disentangled(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """Queries and keys meet the distances in an encoder."""
     disentangled = layer.positions.form == "disentangled"
     if disentangled and (stack.role != "encoder" or not layer.attention):
-        fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
+        fault("positions.form", "disentangled", "another form: disentangled positions need attention in an encoder")
 
 
 def _spread(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
@@ -88,15 +87,14 @@ def _spread(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
         fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
 
 
-def _unbiased(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """Attention that is counted without a bias of its scores, and one beside convolutions, which turns no heads."""
+def _score_bias(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     form = layer.positions.form
-    for section, what in UNBIASED.items():
+    for section, name in WITHOUT_SCORE_BIAS.items():
         if section in layer.tables and form in ("relative-projection", "alibi"):
-            fault("positions.form", form, f"another form: {what} adds no bias to its scores")
+            fault("positions.form", form, f"another form: {name} adds no bias to its scores")
 
 
-UNBIASED = {
+WITHOUT_SCORE_BIAS = {
     "latent": "latent attention",
     "differential_attention": "differential attention",
     "expert_attention": "attention of experts",
@@ -104,50 +102,50 @@ UNBIASED = {
 
 
 def _index(latent: LatentOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """An index rotates its keys, and chooses among what came before."""
+    """An index has rotary keys; like a window, it selects among earlier positions."""
     if latent.d_rope is None and layer.positions.form == "rotary":
-        fault("latent.d_rope", ABSENT, "the rotated part of a head, or positions.form = 'none'")
+        fault("latent.d_rope", ABSENT, "the rotary width of a head, or positions.form = 'none'")
     given = [key for key in ("index_heads", "index_width", "index_top_k") if latent.get(key) is not None]
     if given and latent.d_rope is not None:
         _rotary(layer, "an index, whose keys are rotated", fault)
     if given and stack.role in ("encoder", "vision"):
-        expected = "none in an encoder: an index chooses among what came before"
+        expected = "none in an encoder: an index selects among earlier positions"
         fault(f"latent.{given[0]}", latent.get(given[0]), expected)
     if latent.window is not None and stack.role in ("encoder", "vision"):
         fault("latent.window", latent.window, "none in an encoder")
 
 
-def _rotary(layer: LayerSpec, what: str, fault: ReportFault) -> None:
+def _rotary(layer: LayerSpec, mechanism: str, fault: ReportFault) -> None:
     form = layer.positions.form
     if form != "rotary":
-        fault("positions.form", form, f"'rotary' with {what}")
+        fault("positions.form", form, f"'rotary' with {mechanism}")
 
 
-def _one_form(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _position_form(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     form, whole = layer.positions.form, stack.positions.form
     if form != whole and form in ("learned", "sinusoidal", "relative", "disentangled"):
-        fault("positions.form", form, f"the whole stack's form ({whole}), rotary, alibi or none")
+        fault("positions.form", form, f"the stack's form ({whole}), rotary, alibi or none")
 
 
-def _joint(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _joint_norm(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm = layer.norm
     joint = norm.joint
-    if joint and (norm.place != "sandwich" or norm.parallel != "no" or not _follow(joint, layer.parts)):
-        fault("norm.joint", joint, 'several parts as they follow one another, with place = "sandwich"')
+    if joint and (norm.place != "sandwich" or norm.parallel != "no" or not _consecutive(joint, layer.parts)):
+        fault("norm.joint", joint, 'two or more consecutive parts, with place = "sandwich"')
 
 
-def _one_input(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _parallel_parts(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm, parts = layer.norm, layer.norm.parallel
     if isinstance(parts, str):
         return
     pre_norm = norm.place == "pre" and not norm.joint and not norm.after
-    if not (pre_norm and _follow(parts, layer.parts) and _read_alike(parts[1:], layer)):
-        expected = 'parts as they follow one another, attention or feed_forward behind the first, with place = "pre"'
+    if not (pre_norm and _consecutive(parts, layer.parts) and _can_share_input(parts[1:], layer)):
+        expected = 'consecutive parts, attention or feed_forward after the first, with place = "pre"'
         fault("norm.parallel", parts, expected)
 
 
-def _in_groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """Each group has as many inputs as any other, and as many outputs."""
+def _groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+    """All groups of a projection have equal widths."""
     d_model = stack.d_model
     if attention.groups is None:
         return
@@ -163,56 +161,56 @@ def _in_groups(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, 
 def _blocks(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     block = attention.get("block")
     if block and stack.role != "encoder":
-        fault("attention.block", block, "none but in an encoder")
+        fault("attention.block", block, "none outside an encoder")
 
 
-def _kept_keys(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """A mask that chooses among the keys stands in a decoder, and adds to the scores."""
+def _key_mask(attention: AttentionOptions, layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+    """A mask that selects keys needs a decoder and an additive mask of its scores."""
     keep, form = attention.get("keep"), layer.positions.form
     if keep and (stack.role != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none")):
-        fault("attention.keep", keep, "none but in a decoder by itself, without a bias of its scores")
+        fault("attention.keep", keep, "none: it needs a decoder without an encoder, and scores without a bias")
 
 
 def _shared_block(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
-    """It stands before a mixer that reads it beside the stream, in a decoder that has an embedding."""
+    """A shared block is the first part, before a mixer that reads it and the residual stream."""
     parts, norm = layer.parts, layer.norm
     if parts[0] != "shared" or len(parts) < 2 or parts[1] not in MIXERS:
         fault("parts", parts, "'shared' first, before a mixer")
     if norm.place != "pre" or norm.parallel != "no" or stack.role != "decoder":
-        fault("shared", "a part", "none but in a decoder with norms before its parts, which follow one another")
+        fault("shared", "a part", "none: it needs a pre-norm decoder without parallel parts")
     form = layer.positions.form
     if form not in ("rotary", "learned", "sinusoidal", "none"):
         fault("positions.form", form, "'rotary' or 'none' in a block that layers share")
 
 
-def _scaled_streams(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
+def _residual_scale(layer: LayerSpec, stack: StackSpec, fault: ReportFault) -> None:
     norm = layer.norm
     plain = norm.place == "pre" and norm.parallel == "no" and not norm.without
     if norm.residual_scale and not (plain and stack.laurel is None and stack.streams is None):
-        fault("norm.residual_scale", True, "false but with a norm before every part, which follow one another")
+        fault("norm.residual_scale", True, "false: it needs a norm before every part, and no parallel parts")
 
 
-def _fed_in_groups(table: FeedForwardOptions, stack: StackSpec, fault: ReportFault) -> None:
+def _ffn_groups(table: FeedForwardOptions, stack: StackSpec, fault: ReportFault) -> None:
     if table.groups is None:
         return
     if not all(divides(groups, width) for groups in table.groups for width in (stack.d_model, table.d_ff)):
         fault("feed_forward.groups", table.groups, f"divisors of {stack.d_model} and {table.d_ff}")
 
 
-ATTENTION_RULES = (_rotated, _chunked, _direct, _borrowed, _in_groups, _kept_keys, _blocks)
-LAYER_RULES = (_unbiased, _disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
+ATTENTION_RULES = (_rotary_width, _chunks, _without_projection, _shared_kv, _groups, _key_mask, _blocks)
+LAYER_RULES = (_score_bias, _disentangled, _spread, _position_form, _residual_scale, _joint_norm, _parallel_parts)
 
 
 def _odd(number: object) -> bool:
     return type(number) is int and number % 2 == 1
 
 
-def _follow(joint: list[str], parts: list[str]) -> bool:
-    """Whether two or more parts follow one another in a layer's."""
+def _consecutive(joint: list[str], parts: list[str]) -> bool:
+    """Whether two or more parts are consecutive in a layer."""
     first = parts.index(joint[0]) if joint and joint[0] in parts else 0
     return len(joint) > 1 and parts[first : first + len(joint)] == joint
 
 
-def _read_alike(parts: list[str], layer: LayerSpec) -> bool:
-    """Whether parts can read what another one before them reads and keeps."""
+def _can_share_input(parts: list[str], layer: LayerSpec) -> bool:
+    """Whether parts can share the input that an earlier part saves for the backward pass."""
     return all(part == "feed_forward" or (part == "attention" and layer.attention is not None) for part in parts)

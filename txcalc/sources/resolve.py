@@ -1,10 +1,10 @@
-"""A description checked against the tables of `spec`, and completed.
+"""Check a description against the tables of `spec`, and complete it.
 
 `resolve` is the one place where a description is checked. It reports every fault at once, in the user's own spelling,
 and returns a `Description`, in which nothing is optional any more; `assemble` turns that into parts.
 
-A faulty key has no value: reading it raises `Unsound`, which ends the rule that asked (`SOUND`). So no fault is told
-that rests on another one.
+A faulty key has no value: reading it raises `Unsound`, which ends the rule that reads it (`SOUND`). So no fault is
+reported that only follows from another.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, merge
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, ReportFault
 
-# What is said of keys that people try, where nothing is spelt like them.
+# Hints for keys that users try, and that are not close to a known key.
 LATENT = "latent attention is --set latent.kv_rank=512, and d_nope, d_rope and d_v; GQA and MQA are n_kv_heads"
 HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
-    "attention.differential": "it has a table of its own, [differential_attention]",
-    "attention.experts": "it has a table of its own, [expert_attention]",
+    "attention.differential": "its table is [differential_attention]",
+    "attention.experts": "its table is [expert_attention]",
 }
 
 # The keys of a stack that are tables, and all of them.
@@ -40,7 +40,7 @@ Homes = tuple[tuple[str, Table], ...]
 
 
 def written(homes: Homes, path: str) -> str:
-    """The whole path of a key as its user wrote it: in the innermost table that has it, or else that has its table."""
+    """The full path of a key as the user wrote it: in the innermost table that has the key, or else its table."""
     steps = path.split(".")
     for wanted in (steps, steps[:-1]):
         for prefix, table in homes:
@@ -50,25 +50,25 @@ def written(homes: Homes, path: str) -> str:
 
 
 class Resolver:
-    """Checks one description; `faults` grows, and nothing stops at the first. `used` are the tables layers have."""
+    """Checks one description and collects all `faults`. `used` are the tables that layers have."""
 
     def __init__(self, where: str, spelling: Mapping[str, str]) -> None:
         self.where, self.spelling = where, spelling
         self.names = {path.rpartition(".")[2]: name for path, name in spelling.items()}
         self.faults: list[Fault | str] = []
         self.used: set[str] = set()
-        self.all_used = True  # false where a fault hides what layers have
+        self.all_used = True  # false if a fault hides the parts of a layer
 
     def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
-        """A fault. Its key and those it compares with (`a divisor of n_heads = 8`) are spelt as their user did."""
+        """Add a fault, with its key and the keys in `expected` (`a divisor of n_heads = 8`) as spelled by the user."""
         expected = re.sub(r"[\w.]+(?= = )", lambda name: self.names.get(name[0].rpartition(".")[2], name[0]), expected)
         steps = key.split(".")
-        ends = (".".join(steps[i:]) for i in range(len(steps)))  # in whichever layer kind it stands
+        ends = (".".join(steps[i:]) for i in range(len(steps)))  # also without its layer kind
         name = next((self.spelling[end] for end in ends if end in self.spelling), key)
         self.faults.append(Fault(name, got, expected, fix))
 
     def within(self, homes: Homes) -> ReportFault:
-        """A function that tells a fault of a key where its user wrote it."""
+        """A function that reports faults by the path where the user wrote the key."""
 
         def fault(path: str, got: object, expected: str, fix: str = "") -> None:
             self.fault(written(homes, path), got, expected, fix)
@@ -84,7 +84,7 @@ class Resolver:
         extra: tuple[str, ...] = (),
         kind: type[Options] = StackSpec,
     ) -> Any:
-        """The options of one table, checked and completed; at the top level, whose name is empty, those of a `kind`."""
+        """The options of one table, checked and completed. The top level is named ""; its class is `kind`."""
         kind = options(name) if name else kind
         fields = kind.table()
         prefix = f"{name}." if name else ""
@@ -99,7 +99,7 @@ class Resolver:
             mend = HINTS.get(f"{prefix}{key}", mend)
             self.faults.append(f"{quote(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
-            self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
+            self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are unknown")
         kind = kind.chosen(raw)
         kind_fields = kind.table()
         known = fields if kind_fields is fields else {**fields, **kind_fields}
@@ -108,9 +108,9 @@ class Resolver:
                 if key in raw:
                     value = check(raw[key])
                     result[key] = adjust(value, done) if adjust else value
-                elif key not in kind_fields:  # of another form
+                elif key not in kind_fields:  # a key of another form
                     continue
-                elif result.faulty and kind.forms and "form" in result.faulty:  # nobody knows whether it has it
+                elif result.faulty and kind.forms and "form" in result.faulty:  # the form may have this key
                     result.faulty.add(key)
                 elif default is REQUIRED:
                     raise Wrong(meaning)
@@ -119,15 +119,15 @@ class Resolver:
             except Wrong as wrong:
                 self.fault(written(homes, prefix + key), raw.get(key, ABSENT), wrong.expected, wrong.fix)
                 result.faulty.add(key)
-            except Unsound:  # what it follows from is faulty, and was told
+            except Unsound:  # its default needs a faulty key
                 result.faulty.add(key)
         return kind.filled(result, result.faulty)
 
 
 def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -> Description:
-    """A checked description. All faults at once.
+    """A checked description. Errors: `InputError` with every fault.
 
-    `spelling` says what the user called the key of a path (`{"attention.n_heads": "h"}`).
+    `spelling` maps paths to the user's names of keys (`{"attention.n_heads": "h"}`).
     """
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
@@ -155,7 +155,7 @@ def resolve(raw: Table, where: str, spelling: Mapping[str, str] | None = None) -
         check_halves(**stacks, fault=resolver.fault)
     with SOUND:
         if description.predictors and "" not in stacks:
-            resolver.fault("predictors", description.predictors, "0 but in a model of one stack")
+            resolver.fault("predictors", description.predictors, "0 outside a model of one stack")
     if resolver.faults:
         raise InputError(where, resolver.faults)
     return description.replace(stacks=stacks)
@@ -165,7 +165,7 @@ STACK_TABLES = ("norm", "positions", "embedding", "head", "vision", "audio", "lo
 
 
 def _unused(resolver: Resolver, name: str) -> str:
-    """A table that no layer uses; of one that stands there by a letter, what to set instead."""
+    """The fault of a table that no layer uses; if a letter set it, with the keys to set instead."""
     used = f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))}"
     for path, given in resolver.spelling.items():
         if path.startswith(f"{name}.") and path != given:
@@ -201,7 +201,7 @@ def _stack(resolver: Resolver, raw: Table, homes: Homes, kind: object, half: str
     cycle = _cycle(resolver, stack, variants, homes)
     groups = [] if "n_layers" in stack.faulty else _groups(resolver, stack.n_layers, cycle)
     tables_here = {key: raw[key] for key in ALL if key in raw}
-    for name in PART_TABLES:  # what every kind replaces is looked at by none
+    for name in PART_TABLES:  # tables that every kind replaces are not checked elsewhere
         if variants and not isinstance(raw.get(name, {}), Mapping) and all(name in kind for kind in variants.values()):
             resolver.fault(written(homes, name), raw[name], "a table")
     layers: dict[str, LayerSpec | None] = {}
@@ -240,24 +240,24 @@ def _cycle(resolver: Resolver, stack: StackSpec, variants: Table, homes: Homes) 
             resolver.fault(path, item, f"at most {MAX_LAYERS:,} layers")
             return []
     if len(alike := [name for name in dict.fromkeys(cycle) if name not in variants]) > 1:
-        expected = f"kinds that differ: {' and '.join(alike)} have no tables, and are one and the same layer"
+        expected = f"kinds that differ: {' and '.join(alike)} have no tables, so they are the same layer"
         resolver.fault(path, stack.pattern, expected, f"layer.{alike[1]}.attention.window=4096")
         return []
     return cycle
 
 
 def _groups(resolver: Resolver, number: object, cycle: list[str]) -> list[tuple[str, tuple[int, ...]]]:
-    """Layer kinds with the indices at which they stand, by first appearance."""
+    """Layer kinds with the indices of their layers, in order of first appearance."""
     if not cycle:
         return []
     if len(cycle) == 1:
         return [(cycle[0], range(number) if type(number) is int else range(1))]  # type: ignore[list-item]
     if type(number) is not int:
         raise InputError(resolver.where, ["n_layers of a model with a layer pattern cannot be a symbol or an array"])
-    places: dict[str, list[int]] = {}
+    indices: dict[str, list[int]] = {}
     for i in range(number):
-        places.setdefault(cycle[i % len(cycle)], []).append(i)
-    return [(name, tuple(indices)) for name, indices in places.items()]
+        indices.setdefault(cycle[i % len(cycle)], []).append(i)
+    return [(name, tuple(numbers)) for name, numbers in indices.items()]
 
 
 def _layer(
@@ -269,7 +269,7 @@ def _layer(
     done: Raw,
     stack: StackSpec,
 ) -> LayerSpec | None:
-    """One layer kind: the stack's tables with its own laid over them, for the parts it has; None if these are
+    """One layer kind: the stack's tables merged with its own, for the parts it has; None if the list of parts is
     faulty."""
     path = written(outer, f"layer.{name}")
     homes = ((f"{path}.", table), *outer)
@@ -294,7 +294,7 @@ def _layer(
     elif len(set(parts)) < len(parts):
         resolver.fault(f"{path}.parts", parts, "each part once")
     if role is not None:
-        _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in table else "", f"{path}.parts", role, homes)
+        _roles(resolver, parts or [], raw, f"{path}.parts" if "parts" in table else "", f"{path}.parts", role, homes)
     tables, scope = Raw(), dict(done)
     for part in parts or ():
         section = section_of(part, raw)
@@ -313,19 +313,19 @@ def _layer(
     return layer
 
 
-def _places(resolver: Resolver, parts: list[str], raw: Table, listed: str, path: str, role: str, homes: Homes) -> None:
-    """Whether each part of a layer may stand in such a stack; `listed` is where its parts are listed, if they are."""
+def _roles(resolver: Resolver, parts: list[str], raw: Table, listed: str, path: str, role: str, homes: Homes) -> None:
+    """Check that each part may be in a stack of this role; `listed` is the path of the list of parts, or ""."""
     for part in parts:
         if part == "cross_attention" and role != "cross-decoder":
             resolver.fault(path, parts, "no cross_attention: there is no encoder to attend to")
         section, stands = section_of(part, raw), mechanism(part, raw).stands
         if section in ATTENTIONS and section not in ("attention", "latent") and role == "cross-decoder":
-            resolver.fault(path, parts, f"no {section} beside cross-attention, which would be of another kind")
+            resolver.fault(path, parts, f"no {section}: a decoder with cross-attention has plain or latent attention")
         if stands == "decoder" and role in ("encoder", "vision"):
             resolver.faults.append(
-                f"{listed or written(homes, section)}: {section} runs one way, expected only in a decoder"
+                f"{listed or written(homes, section)}: {section} is causal, expected only in a decoder"
             )
         if stands == "encoder" and role not in ("encoder", "vision"):
-            resolver.fault(path, parts, f"no {section}, which reads what comes later: it is an encoder's")
+            resolver.fault(path, parts, f"no {section}: it is bidirectional, expected only in an encoder")
         if part == "layer_input" and role != "decoder":
-            resolver.faults.append(f"{written(homes, part)}: a layer input is expected only in a decoder by itself")
+            resolver.faults.append(f"{written(homes, part)}: expected only in a decoder without an encoder")

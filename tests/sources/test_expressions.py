@@ -158,7 +158,7 @@ def test_a_line_may_have_expressions_in_any_order() -> None:
         ("F=8/3*X", "needs X"),
         ("F=8/0*D", "divides by 0"),
         ("F=F*2", "needs F"),
-        ("F=f(D)*2", "no arithm"),
+        ("F=f(D)*2", "not arithm"),
     ):
         with pytest.raises(InputError, match=fault) as found:
             load(f"D=512 L=2 {line}")

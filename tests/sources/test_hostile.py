@@ -261,7 +261,7 @@ def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], 
     with pytest.raises(InputError, match=r"is larger than 16,777,216 bytes"):
         read(Path("/dev/zero"))
     waiting, typed = os.openpty()
-    with pytest.raises(InputError, match="waits for something to be typed"):
+    with pytest.raises(InputError, match="waits for input"):
         read(Path(os.ttyname(typed)))
     for descriptor in (waiting, typed):
         os.close(descriptor)
@@ -273,7 +273,7 @@ def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], 
 def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(config())
     code, _, said = run("show", "", folder=tmp_path)
-    assert code == 2 and said == "txcalc: source: is empty, expected a model (txcalc presets lists those there are)\n"
+    assert code == 2 and said == "txcalc: source: is empty, expected a model (txcalc presets lists the presets)\n"
 
 
 @pytest.mark.slow

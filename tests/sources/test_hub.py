@@ -292,7 +292,7 @@ def test_each_failure_is_one_line(endpoint: str, tmp_path: Path) -> None:
         "hf:org/empty": "hf:org/empty: has no config.json",
         "hf:org/down": "hf:org/down: config.json cannot be fetched: the hub answered 418",
         "hf:org/not-json": "hf:org/not-json: is not valid JSON: Expecting value: line 1 column 1 (char 0)",
-        "hf:a--b/c": "hf:a--b/c: is no name of a repository, expected org/name",
+        "hf:a--b/c": "hf:a--b/c: is not a repository's name, expected org/name",
     }
     answers = ask(endpoint, tmp_path, *((source, False) for source in cases))
     assert {source: answer for source, answer in zip(cases, answers, strict=True)} == {
@@ -350,8 +350,8 @@ def test_a_hostile_endpoint_writes_nothing_and_is_left_in_time(endpoint: str, tm
     for name, answer in zip(names, answers, strict=True):
         assert answer[-1] == 2 and answer[0].startswith(f"hf:{name}: config.json "), answer
     said = dict(zip(names, (answer[0] for answer in answers), strict=True))
-    assert "etag = '\"../../../../outside\"', which is no plain name" in said["evil/etag"]
-    assert "x-repo-commit = '../../../../outside', which is no plain name" in said["evil/commit"]
+    assert "etag = '\"../../../../outside\"', which is not a plain name" in said["evil/etag"]
+    assert "x-repo-commit = '../../../../outside', which is not a plain name" in said["evil/commit"]
     assert "has 3,221,225,472 bytes, more than 16,777,216" in said["evil/huge"]
     assert "sends more than 16,777,216 bytes" in said["evil/endless"]
     for name in ("evil/hanging", "evil/dripping"):

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     Source = str | Path | Table | Model | ConfigObject | TorchModule
 
-# Keys that leave what stands beside a language model as it is: they change no size of its stack.
+# Keys that change no size of the stack, so that its towers still fit.
 SIZELESS = {*IDENTITY, "lora"} - {"kind", "predictors"}
-# Makes a model of a module without a config, by measuring it. It stands above this: the package's front door sets it.
+# Measures a module without a config. `txcalc/__init__.py` sets it, as it depends on this package.
 measured: Callable[[Any], Model] | None = None
 
 
@@ -53,16 +53,15 @@ def load(
     checkpoint (.safetensors with a config.json beside it, .gguf); `-` reads a description or a config.json from
     standard input.
 
-    Or what it is: a dict (a description as in TOML, or a config.json's content, which says its `model_type`), a config
-    object of transformers, or a module: one with such a config must have as many parameters as that describes; any
-    other is measured, and has parameters and FLOPs alone.
+    Or an object: a dict (a description as in TOML, or the content of a config.json with its `model_type`), a config
+    object of transformers, or a module. A module with such a config must have as many parameters as its description;
+    other modules are measured, and only have parameters and FLOPs.
 
     `changes` sets keys of the description, by letter or by name: `{"norm.place": "post"}`; so do keywords: `h_kv=4`. A
-    size may be an expression in others: `F="8/3*D"`.
-    The headers of a checkpoint that is named or lies in a named folder are checked against the description; with
-    `weights` those on the hub are, too. `ignore` names keys of a config.json that are left out of it
-    (`text_config.width`), each told in the notes.
-    Errors: `InputError` with every fault at once, `UnknownName` with the nearest presets, `MissingExtra`.
+    size may be an expression in other sizes: `F="8/3*D"`.
+    The headers of a checkpoint on disk are checked against the description, with `weights` also those on the hub.
+    `ignore` names keys of a config.json that are left out (`text_config.width`); the notes list them.
+    Errors: `InputError` with every fault, `UnknownName` with the nearest presets, `MissingExtra`.
 
     >>> import txcalc
     >>> txcalc.load("llama-3.1-8b", h_kv=4)
@@ -76,7 +75,7 @@ def load(
     from txcalc.sources import presets
 
     if not str(source).strip():
-        raise InputError("source", ["is empty, expected a model (txcalc presets lists those there are)"])
+        raise InputError("source", ["is empty, expected a model (txcalc presets lists the presets)"])
     if str(source) in ("-", "/dev/stdin") or str(source).startswith("/dev/fd/"):
         return _piped("-" if str(source) == "/dev/stdin" else str(source), changes, ignore)
     if isinstance(source, str) and (source.startswith("hf:") or _names_repository(source)):
@@ -90,7 +89,7 @@ def load(
     named = isinstance(source, Path) or "/" in source
     config = path.suffix == ".json" or (named and path.is_dir())
     if ignore and (path.suffix == ".gguf" or not (stored or config)):
-        raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is none"])
+        raise InputError("--ignore", [f"leaves keys out of a config.json, and {source} is not one"])
     if isinstance(source, str) and "=" in source and not _exists(path):
         from txcalc.sources import inline
 
@@ -109,7 +108,7 @@ def load(
 
 
 def _piped(source: str, changes: Table, ignore: Sequence[str]) -> Model:
-    """The model in a pipe: a config.json begins with a brace, a description in TOML does not."""
+    """The model in a pipe: a config.json starts with a brace, a description in TOML does not."""
     import sys
 
     from txcalc.sources import files, huggingface, presets
@@ -134,7 +133,7 @@ def _from_object(source: object, changes: Table, ignore: Sequence[str]) -> Model
         if objects.is_config(data):
             return build(*huggingface.describe(data, "config", ignore=ignore), changes=changes)
         if ignore:
-            raise InputError("--ignore", ["leaves keys out of a config.json, and this description is none"])
+            raise InputError("--ignore", ["leaves keys out of a config.json, and this is a description"])
         return build(data, "description", changes=changes, written=True)
     if objects.made_by(source, "transformers") and hasattr(source, "to_json_string"):
         return build(*objects.config(source, ignore), changes=changes)
@@ -151,14 +150,15 @@ def _from_object(source: object, changes: Table, ignore: Sequence[str]) -> Model
 
 
 def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -> Model:
-    """The model of a GGUF file, or of a config.json with the checkpoint beside it, if there is one."""
+    """The model of a GGUF file, or of a config.json and the checkpoint in its folder, if there is one."""
     if path.suffix == ".gguf":
         from txcalc.sources import gguf
 
         description, stored = gguf.read(path)
         unchanged = checked(build(*description), stored)
         match = unchanged.checkpoint
-        if match and not (match.agrees or (match.beyond and not match.missing)):  # a prediction layer is not described
+        # Multi-token-prediction layers are not described.
+        if match and not (match.agrees or (match.beyond and not match.missing)):
             raise InputError(str(path), [match.summary(), *match.differences()])
         return build(*description, changes=changes) if changes else unchanged
     from txcalc.sources import huggingface, safetensors
@@ -167,7 +167,7 @@ def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -
         files: tuple[Checkpoint | None, str] = safetensors.read(path), ""
         config = path.with_name("config.json")
         if not config.is_file():
-            lacks = "holds shapes, which do not say how many heads there are"
+            lacks = "holds shapes, which do not give the number of heads"
             raise InputError(str(path), [f"{lacks}: its config.json is not beside it (txcalc show lists the tensors)"])
     else:
         files, config = safetensors.checkpoint_in(path), path
@@ -177,7 +177,7 @@ def _from_checkpoint(path: Path, changes: Table | None, ignore: Sequence[str]) -
 
 
 def checked(model: Model, stored: Checkpoint | None) -> Model:
-    """The model with its checkpoint checked against it. A changed model has none."""
+    """The model with its checkpoint, compared with it. A changed model has no checkpoint."""
     if stored is None or model.changed:
         return model
     from txcalc.checkpoint import check
@@ -187,9 +187,9 @@ def checked(model: Model, stored: Checkpoint | None) -> Model:
 
 
 def lone_checkpoint(source: str | Path) -> Checkpoint | None:
-    """The checkpoint that `source` names where there is no config.json to make a model of."""
-    if not str(source).strip():
-        return None  # not the folder one is in
+    """The checkpoint that `source` names, if it has no config.json."""
+    if not str(source).strip():  # Path("") would be the current folder
+        return None
     path = Path(source)
     if path.suffix == ".safetensors" and _exists(path) and not _exists(path.with_name("config.json")):
         from txcalc.sources import safetensors
@@ -203,7 +203,7 @@ def lone_checkpoint(source: str | Path) -> Checkpoint | None:
 
 
 def _names_repository(source: str) -> bool:
-    """Whether a text is a repository's name as the hub has it, `org/name`, and no file or folder here."""
+    """Whether a text is a repository's name on the hub, `org/name`, and not an existing file or folder."""
     if not re.fullmatch(r"[A-Za-z0-9][\w-]*/[\w.-]+(@[\w./-]+)?", source, re.ASCII):
         return False
     org, _, name = source.partition("@")[0].partition("/")
@@ -229,11 +229,10 @@ def build(
     spelling: Mapping[str, str] | None = None,
     written: bool = False,
 ) -> Model:
-    """The model of a raw description; `origin` is what errors and headers call it, `spelling` what its user called the
-    keys.
+    """The model of a raw description; `origin` is its name in errors and headers, `spelling` the user's names of keys.
 
-    Errors: `InputError`, also for a change that changes nothing, and, where the user has `written` the description, for
-    a key of it that does.
+    Errors: `InputError`, also for a change without effect, and for a key without effect if the user has `written` the
+    description.
     """
     raw = renamed(raw) if isinstance(raw, Mapping) else raw
     spelling, after = spelling or {}, raw
@@ -247,9 +246,9 @@ def build(
         spelling = {**spelling, **{letter_path(key, raw): key for key in changes}}
         after = changed(raw, changes)
         if not all(letter_path(key, raw).split(".")[0] in SIZELESS for key in changes):
-            dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]  # they fit the unchanged
+            dropped = [after.pop(key, None) for key in {"beside", "towers"} - {*changes}]
             if any(dropped):
-                notes = (*notes, "its towers and projectors fit the sizes as they were, and are left out")
+                notes = (*notes, "its towers and projectors fit the unchanged sizes, and are left out")
     if written and isinstance(after, Mapping):
         after = with_user_defaults(after, origin, raw)
     description, unchanged = resolve(after, origin, spelling), list[str]()

@@ -1,8 +1,8 @@
 """Sizes written as expressions in other sizes: `F=8/3*D`, `h_kv=h/4`, `F=ceil(8/3*D, 256)`.
 
-Plain arithmetic over fractions: `+ - * / // % ^`, `min`, `max`, and `ceil`, `floor` and `round` to a whole number or
-to a multiple. A name is a letter, a key, or a dotted path. What comes out uneven is rounded to the nearest whole
-number, and that is said.
+Arithmetic over fractions: `+ - * / // % ^`, `min`, `max`, and `ceil`, `floor` and `round` to a whole number or to a
+multiple. A name is a letter, a key, or a dotted path. A result that is not whole is rounded to the nearest whole
+number, and a note says so.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     import ast
 
 LONGEST = 200  # characters
-MOST_SIZE = 10**18  # of a number as written
-MOST_BITS = 512  # of a number on the way
+MOST_SIZE = 10**18  # of a literal
+MOST_BITS = 512  # of an intermediate result
 _LENGTH = re.compile(r"(?<![\w.])\d+(?:\.\d+)?[kKMG](?!\w)", re.ASCII)
 _NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 _SIGNS = str.maketrans({"·": "*", "×": "*", "−": "-", "^": "**"})
@@ -35,13 +35,13 @@ Lookup = Callable[[str], Any]
 
 
 class Unreadable(ValueError):
-    """A text that is no expression, and why."""
+    """A text is not an expression; the message says why."""
 
 
 class Expression:
-    """One expression: `text` as written, `names` of the sizes in it.
+    """An expression: its `text` and the `names` of the sizes in it.
 
-    Errors: `Unreadable` where it is none.
+    Errors: `Unreadable`.
     """
 
     def __init__(self, text: str) -> None:
@@ -54,17 +54,17 @@ class Expression:
         try:
             self._tree: ast.expr = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise Unreadable("is no expression") from None
+            raise Unreadable("is not an expression") from None
         nodes = list(ast.walk(self._tree))
-        beneath = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
-        beneath |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
-        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in beneath]
+        inner = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        inner |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner]
         self._spelt = {id(node): ast.unparse(node) for node in named}
         self.names = tuple(dict.fromkeys(self._spelt.values()))
-        self.evaluate(lambda name: 1, strict=False)  # its form, whatever its sizes
+        self.evaluate(lambda name: 1, strict=False)  # checks the operators
 
     def evaluate(self, lookup: Lookup, strict: bool = True) -> Fraction:
-        """Its value with the sizes that `lookup` gives. Errors: `Unreadable`, for a division by 0 only if `strict`."""
+        """The value, with sizes from `lookup`. Errors: `Unreadable`, for a division by 0 only if `strict`."""
         return self._value(self._tree, lookup, strict)
 
     def _value(self, node: ast.expr, lookup: Lookup, strict: bool) -> Fraction:
@@ -102,15 +102,15 @@ class Expression:
                     raise Unreadable("rounds to a multiple of 0") from None
         known = ", ".join(FUNCTIONS)
         raise Unreadable(
-            f"has {quote(ast.unparse(node))[1:-1]} in it, which is no arithmetic (+ - * / // % ^, {known})"
+            f"has {quote(ast.unparse(node))[1:-1]} in it, which is not arithmetic (+ - * / // % ^, {known})"
         )
 
 
-read_once = lru_cache(4096)(Expression)  # for what stands in a table and is read again and again
+read_once = lru_cache(4096)(Expression)  # for expressions in tables, which are read often
 
 
 def bounded(value: Fraction) -> Fraction:
-    """The number itself. Errors: `Unreadable` if it has too many digits."""
+    """The number unchanged. Errors: `Unreadable` if it has too many digits."""
     if value.numerator.bit_length() + value.denominator.bit_length() > MOST_BITS:
         raise Unreadable("is too large")
     return value
@@ -118,13 +118,13 @@ def bounded(value: Fraction) -> Fraction:
 
 def _power(base: Fraction, exponent: Fraction) -> Fraction:
     if exponent.denominator != 1 or abs(exponent) > 16:
-        raise Unreadable("has an exponent that is no whole number up to 16")
+        raise Unreadable("has an exponent that is not a whole number up to 16")
     result: Fraction = base ** int(exponent)
     return result
 
 
 def nearest(value: Fraction, multiple: Fraction = Fraction(1)) -> Fraction:
-    """The nearest multiple; halfway up."""
+    """The nearest multiple; halves are rounded up."""
     return (value / multiple + Fraction(1, 2)).__floor__() * multiple
 
 
@@ -154,9 +154,9 @@ def size_field(path: str) -> spec.Field | None:
 
 
 def size_of(raw: Table, name: str) -> Any:
-    """The size that a description has under a letter, a key or a path, also where it follows from others.
+    """The size of a description under a letter, a key or a path, also if it is a default.
 
-    Errors: `InputError` where it has none, or several in several layers.
+    Errors: `InputError` if it has none, or if layers differ.
     """
     path = spec.letter_path(name, raw)
     if size_field(path) is None:
@@ -210,7 +210,7 @@ def read(raw: Table, changes: Table) -> dict[str, Expression]:
 
 
 def _a_word(raw: Table, text: str) -> bool:
-    """Whether a text is one word that is no size: its fault is that of a value that is no number."""
+    """Whether a text is one word that is not a size: then the error is that of a value that is not a number."""
     if not text.strip().isidentifier():
         return False
     try:
@@ -220,9 +220,9 @@ def _a_word(raw: Table, text: str) -> bool:
 
 
 def evaluated(raw: Table, changes: Table) -> tuple[Table, list[str]]:
-    """The changes with numbers for expressions, and what was rounded.
+    """The changes with expressions replaced by numbers, and a note for each.
 
-    An expression sees every plain change, and the expressions before it; its own key means the size it had.
+    An expression reads sizes after all plain changes and the expressions before it, and its own key's old size.
     """
     expressions = read(raw, changes)
     if not expressions:

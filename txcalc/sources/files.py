@@ -1,4 +1,4 @@
-"""Files that a user names: reading bounded in size and time, and writing in one step."""
+"""Files that a user names: reads are bounded in size and time, writes are atomic."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from pathlib import Path
 
 from txcalc.errors import InputError
 
-SECONDS = 10.0  # that a pipe may take
+SECONDS = 10.0  # time limit for a pipe
 
 
 def read(path: Path, limit: int) -> bytes:
-    """A file's first bytes: up to `limit`, and one more where it holds more. Errors: `InputError`."""
+    """The first `limit` bytes of a file, and one more if it is longer. Errors: `InputError`."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             status = os.fstat(file.fileno())
-            length = min(status.st_size or limit, limit) + 1  # what has no size says 0
+            length = min(status.st_size or limit, limit) + 1  # devices report a size of 0
             data = _piped(file.fileno(), limit) if stat.S_ISFIFO(status.st_mode) else file.read(length)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     if data is None:
-        raise InputError(str(path), ["cannot be read: it waits for something to be typed"])
+        raise InputError(str(path), ["cannot be read: it waits for input"])
     return data
 
 
 def regular(path: Path) -> None:
-    """Errors: `InputError` for what exists and is no regular file: a pipe has no length, and may never end."""
+    """Check that an existing path is a regular file: a pipe has no length and may never end. Errors: `InputError`."""
     if path.exists() and not path.is_file():
         raise InputError(str(path), ["cannot be read: not a regular file"])
 
 
 def writable(path: Path, force: bool) -> None:
-    """Errors: `InputError` for a file that exists already, unless forced, or a place that cannot hold one."""
+    """Check that a file can be written. Errors: `InputError`, for an existing file only without `force`."""
     if path.is_dir():
         raise InputError(str(path), ["is a folder, expected a file to write"])
     if path.is_file() and not force:
@@ -46,8 +46,8 @@ def writable(path: Path, force: bool) -> None:
 
 
 def write(path: Path, data: str | bytes, force: bool) -> None:
-    """Write a file under another name, then rename it, so that nobody sees half of it. A pipe or a terminal is written
-    directly. Errors: those of `writable`."""
+    """Write a file under a temporary name, then rename it: readers never see an incomplete file. A pipe or a terminal
+    is written directly. Errors: those of `writable`."""
     writable(path, force)
     try:
         content = data.encode("utf-8") if isinstance(data, str) else data
@@ -70,7 +70,7 @@ def write(path: Path, data: str | bytes, force: bool) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keep other processes from writing a file while this one reads and writes it."""
+    """Lock a file against other processes while this one reads and writes it."""
     try:
         import fcntl
     except ImportError:  # Windows
@@ -82,18 +82,18 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def unreadable(path: Path, error: OSError | ValueError) -> InputError:
-    """Why a file cannot be read, in a line."""
+    """The error for a file that cannot be read."""
     reason = getattr(error, "strerror", None) or str(error)
     return InputError(str(path), [f"cannot be read: {reason.lower()}"])
 
 
 def _piped(descriptor: int, limit: int) -> bytes:
-    """What a pipe's writers write; nothing if it has none."""
+    """The content of a pipe; empty if nothing writes to it."""
     data, end = b"", time.monotonic() + SECONDS
     while len(data) <= limit:
         try:
             chunk = os.read(descriptor, 1 << 20)
-        except BlockingIOError:  # it has a writer, who has not written yet
+        except BlockingIOError:  # its writer has not written yet
             if not select.select([descriptor], [], [], max(0.0, end - time.monotonic()))[0]:
                 raise OSError(0, f"its writer took over {SECONDS:.0f} s") from None
             continue

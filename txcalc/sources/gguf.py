@@ -1,7 +1,7 @@
 """The header of a GGUF file: keys and values, then names, shapes and types of tensors. No weight is ever read.
 
-The header is walked here, with every length checked first: the `gguf` package's own reader loops over counts that a
-file merely claims, and makes arrays for each of a vocabulary's 128,000 entries. Its table of quantised types is used.
+The header is parsed here, and every length is checked first: the reader of the `gguf` package trusts the counts in a
+file and makes an array for each entry of a vocabulary. Its table of quantised types is used.
 
 Source   https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -20,13 +20,13 @@ from txcalc.errors import Fault, InputError, MissingExtra, quote
 from txcalc.num import product
 from txcalc.sources import files
 
-MAX_HEADER = 1 << 26  # bytes that are walked; a vocabulary of 262,144 takes some 16 million
+MAX_HEADER = 1 << 26  # bytes; a vocabulary of 262,144 takes some 16 million
 MAX_TENSORS = 1 << 18
-MAX_LIST = 1 << 12  # a longer array is a vocabulary's: its length is kept, and none of it
+MAX_LIST = 1 << 12  # longer arrays, such as a vocabulary, are skipped
 STRING, ARRAY = 8, 9
 SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 
-Types = Mapping[int, tuple[str, int, int]]  # number: name, elements of a block, bytes of a block
+Types = Mapping[int, tuple[str, int, int]]  # type number: name, elements and bytes of a block
 
 
 class Header(NamedTuple):
@@ -46,9 +46,9 @@ def types() -> Types:
 
 
 def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]], Checkpoint]:
-    """The description from a file's keys, and its tensors; all parts of a split file, whichever is named.
+    """The description and the tensors of a file; of all parts of a split file, whichever is named.
 
-    Errors: `InputError` with every fault, `UnknownName` for an architecture that is not read, `MissingExtra`.
+    Errors: `InputError` with every fault, `UnknownName` for an unsupported architecture, `MissingExtra`.
     """
     known = types()
     header = _file(path, known)
@@ -59,7 +59,7 @@ def read(path: Path) -> tuple[tuple[Mapping[str, Any], str, tuple[str, ...], tup
         keys, files = headers[0].keys, len(headers)
         tensors = tuple(tensor for part in headers for tensor in part.tensors)
         if len({tensor.name for tensor in tensors}) < len(tensors):
-            raise InputError(str(path), ["its parts hold a tensor of the same name twice"])
+            raise InputError(str(path), ["its parts have a tensor of the same name twice"])
     checkpoint = Checkpoint(str(path), "gguf", files, tensors)
     from txcalc.sources import llamacpp
 
@@ -84,21 +84,21 @@ def _file(path: Path, known: Types) -> Header:
     try:
         files.regular(path)
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Walk(data, where, known).header()
+            return _Parser(data, where, known).header()
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise InputError(where, [f"cannot be read: {reason.lower()}"]) from None
 
 
-class _Walk:
+class _Parser:
     """A position in the bytes of a header; every step checks its length before it reads."""
 
     def __init__(self, data: mmap.mmap, where: str, known: Types) -> None:
         self.data, self.where, self.known = data, where, known
         self.at, self.end = 0, min(len(data), MAX_HEADER)
 
-    def wrong(self, what: str) -> InputError:
-        return InputError(self.where, [what])
+    def wrong(self, message: str) -> InputError:
+        return InputError(self.where, [message])
 
     def take(self, length: int) -> int:
         """Step over `length` bytes, and return the position before them."""
@@ -126,7 +126,7 @@ class _Walk:
     def name(self) -> str:
         name = self.text()
         if not name.isprintable() or not 0 < len(name) < 1 << 16:
-            raise self.wrong(f"holds {quote(name)}, which is no name")
+            raise self.wrong(f"holds {quote(name)}, which is not a name")
         return name
 
     def value(self, kind: int) -> Any:
@@ -146,7 +146,7 @@ class _Walk:
         if length > self.end // 8:
             raise self.wrong(f"claims an array of {length:,} texts: truncated")
         at, last, size_at = self.at, self.end - 8, struct.Struct("<Q").unpack_from
-        for _ in range(length):  # a vocabulary: `take` and `number` in one line, for speed
+        for _ in range(length):  # `take` and `number` inlined, for long vocabularies
             if at > last:
                 break
             at += 8 + size_at(self.data, at)[0]
@@ -155,12 +155,12 @@ class _Walk:
 
     def header(self) -> Header:
         if len(self.data) < 24 or self.data[:4] != b"GGUF":
-            raise self.wrong("is no GGUF file")
+            raise self.wrong("is not a GGUF file")
         self.at = 4
         version = self.number("I")
         if version not in (2, 3):
             kind = "big-endian" if version & 0xFFFF == 0 else f"version {version}"
-            raise self.wrong(f"is a GGUF file of a kind that is not read ({kind}; expected version 2 or 3)")
+            raise self.wrong(f"is a GGUF file of an unsupported version ({kind}; expected version 2 or 3)")
         n_tensors, n_keys = self.number("Q"), self.number("Q")
         if n_tensors > MAX_TENSORS or n_keys > MAX_TENSORS:
             raise self.wrong(f"claims {n_tensors:,} tensors and {n_keys:,} keys, expected at most {MAX_TENSORS:,}")
@@ -189,14 +189,14 @@ class _Walk:
             dtype, block, size = self.known[kind]
             elements = product(shape)
             if max(shape, default=1) >= 1 << 48 or elements >= 1 << 60 or (shape[0] if shape else 1) % block:
-                raise self.wrong(f"{quote(name)} has a shape of {quote(shape)}, not to be stored as {dtype}")
+                raise self.wrong(f"{quote(name)} has a shape of {quote(shape)}, which {dtype} cannot store")
             bytes_ = elements // block * size
             spans.append((offset, offset + bytes_, StoredTensor(name, tuple(reversed(shape)), dtype, bytes_)))
         room = len(self.data) - -(-self.at // alignment) * alignment
         at = 0
         for begin, end, tensor in sorted(spans):
             if begin < at or begin % alignment or end > max(room, 0):
-                fault = f"overlaps another or is not aligned to {alignment}" if end <= room else "ends behind the file"
+                fault = f"overlaps another or is not aligned to {alignment}" if end <= room else "ends after the file"
                 raise self.wrong(f"{quote(tensor.name)} {fault}: truncated, or damaged")
             at = end
         return tuple(tensor for _, _, tensor in spans)

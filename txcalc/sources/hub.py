@@ -1,10 +1,10 @@
 """Repositories of the Hugging Face hub: `hf:org/name` or `hf:org/name@revision`.
 
-`huggingface_hub` does the work, with its cache, token, endpoint (`HF_ENDPOINT`) and offline mode (`HF_HUB_OFFLINE`);
-here its ways to fail become one line each. Only config.json and the headers of checkpoints are fetched, never a weight.
+`huggingface_hub` makes the requests, with its cache, token, endpoint (`HF_ENDPOINT`) and offline mode
+(`HF_HUB_OFFLINE`); its errors become one line each. Only config.json and the headers of checkpoints are fetched.
 
-An endpoint is not trusted: what it sends is bounded in size and time, and what the client would make a path of (a
-revision, a commit, an ETag) must be a plain name before the client sees it.
+An endpoint is not trusted: its answers are bounded in size and time, and values that the client uses in paths (a
+revision, a commit, an ETag) must be plain names.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from txcalc.errors import Fault, InputError, MissingExtra, quote
 from txcalc.sources import huggingface, presets, safetensors
 
 T = TypeVar("T")
-WORKERS = 8  # headers fetched side by side
-FIRST = 100_000  # bytes that are asked for at first
-SECONDS = 10.0  # for one request and what it answers
+WORKERS = 8  # headers fetched at a time
+FIRST = 100_000  # bytes of the first request for a header
+SECONDS = 10.0  # for a request and its answer
 ALL_SECONDS = 120.0  # for the headers of a checkpoint
 
 
 class Repository(NamedTuple):
-    """A model on the hub; revision None: the newest."""
+    """A model on the hub; a revision of None is the newest."""
 
     name: str
     revision: str | None
@@ -37,18 +37,18 @@ class Repository(NamedTuple):
 
 
 def repository(source: str) -> Repository:
-    """`hf:org/name@revision` in its parts. Errors: `InputError`."""
+    """The repository that `hf:org/name@revision` names. Errors: `InputError`."""
     match = re.fullmatch(r"hf:([\w.-]+(?:/[\w.-]+)?)(?:@([\w./-]+))?", source.strip(), re.ASCII)
     if not match:
         raise InputError("source", [Fault("source", source, "hf:org/name or hf:org/name@revision")])
     for part in (*match[1].split("/"), *(match[2] or "main").split("/")):
-        if not plain(part):  # the client makes a path of each
+        if not plain(part):  # the client uses each as a path
             raise InputError("source", [Fault("source", source, "names and revisions without empty parts, . and ..")])
     return Repository(match[1], match[2])
 
 
 def plain(name: str) -> bool:
-    """True for one step of a path, neither . nor .. ."""
+    """True for one component of a path other than . and .. ."""
     return bool(re.fullmatch(r"[\w.+=-]+", name, re.ASCII)) and name not in (".", "..")
 
 
@@ -58,30 +58,30 @@ def read(place: Repository, ignore: Sequence[str] = ()) -> huggingface.Descripti
 
 
 def parsed(place: Repository) -> tuple[Any, str, str]:
-    """The JSON of a repository's config.json, what errors call it, and a name for the model."""
+    """The JSON of a repository's config.json, its origin for errors, and the model's name."""
     data = _download(place, "config.json")
     return huggingface.parsed(data, str(place)), str(place), place.name.rpartition("/")[2]
 
 
 def headers(place: Repository) -> Checkpoint:
-    """The checkpoint of a repository, by range requests: a few kilobytes of each file."""
+    """The checkpoint of a repository, by range requests for the header of each file."""
     api, where = _client().HfApi(), f"{place} {safetensors.INDEX}"
     lock, names = threading.Lock(), dict[str, set[str]]()
 
     def header(file: str) -> list[StoredTensor]:
         data = _request(place, file, lambda: _header(place, file))
-        with lock:  # what a header lists takes a multiple of its bytes
+        with lock:  # parsed headers are several times larger than their text
             tensors = safetensors.parse(data, f"{place} {file}", None)
             if names and (faults := safetensors.disagreements(file, names[file], tensors)):
                 raise InputError(where, faults)
             return tensors
 
-    def there(file: str) -> bool:
+    def exists(file: str) -> bool:
         return bool(_request(place, file, lambda: api.file_exists(place.name, file, revision=place.revision)))
 
-    if there(single := "model.safetensors"):
+    if exists(single := "model.safetensors"):
         return Checkpoint(str(place), "safetensors", 1, tuple(header(single)))
-    if not there(safetensors.INDEX):
+    if not exists(safetensors.INDEX):
         raise InputError(str(place), [f"has no {single} and no {safetensors.INDEX}"])
     from concurrent.futures import ThreadPoolExecutor
 
@@ -104,7 +104,7 @@ def _client() -> Any:
 
 
 class _Hostile(Exception):
-    """An answer that no hub gives."""
+    """An answer that a correct hub never sends."""
 
 
 def _download(place: Repository, file: str) -> bytes:
@@ -113,7 +113,7 @@ def _download(place: Repository, file: str) -> bytes:
 
     def fetch() -> str:
         if not isinstance(client.try_to_load_from_cache(place.name, file, revision=place.revision), str):
-            # Fails at once, where the download would try again for half a minute.
+            # This fails at once; a download would retry for half a minute.
             metadata = client.get_hf_file_metadata(client.hf_hub_url(place.name, file, revision=place.revision))
             if metadata.size is not None and metadata.size > huggingface.MAX_BYTES:
                 raise _Hostile(f"{file} has {metadata.size:,} bytes, more than {huggingface.MAX_BYTES:,}")
@@ -128,7 +128,7 @@ def _header(place: Repository, file: str) -> bytes:
     client = _client()
     from huggingface_hub import utils
 
-    tools: Any = utils  # which lists not all that it exports
+    tools: Any = utils  # its type stubs lack some functions
     url = client.hf_hub_url(place.name, file, revision=place.revision)
 
     def fetch_range(first: int, last: int) -> bytes:
@@ -151,17 +151,17 @@ _request_state = threading.local()
 
 
 def _guard(response: Any) -> None:
-    """Refuse an unsafe answer to one of our requests, and bound its body."""
+    """Refuse an unsafe answer to a request of this module, and bound its body."""
     if not getattr(_request_state, "since", None):
-        return  # somebody else's request, by the same client
+        return  # a request of other code, by the same client
     headers = response.headers
     for key in ("x-repo-commit", "etag", "x-linked-etag"):
         value = headers.get(key)
         if value is not None and not plain(value.removeprefix("W/").strip('"')):
-            raise _Hostile(f"the endpoint answers with {key} = {quote(value)}, which is no plain name")
+            raise _Hostile(f"the endpoint answers with {key} = {quote(value)}, which is not a plain name")
     limit = huggingface.MAX_BYTES
     if headers.get("content-encoding", "identity") != "identity":
-        limit //= 1024  # as much as it may grow when it is unpacked
+        limit //= 1024  # the largest factor by which it may be decompressed
     stream = response.stream
     (base,) = (cls for cls in type(stream).__mro__ if cls.__name__ == "SyncByteStream")
 
@@ -181,7 +181,7 @@ def _guard(response: Any) -> None:
 
 
 def _in_time(request: Callable[[], T]) -> T:
-    """The result of a request, made in a thread that is abandoned if it takes too long."""
+    """The result of a request, run in a thread that is abandoned after `SECONDS`."""
     from huggingface_hub import get_session
 
     hooks = get_session().event_hooks["response"]
@@ -226,11 +226,11 @@ def _request(place: Repository, file: str, request: Callable[[], T]) -> T:
     except errors.EntryNotFoundError:
         why = f"has no {file}"
     except errors.HFValidationError:
-        why = "is no name of a repository, expected org/name"
+        why = "is not a repository's name, expected org/name"
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         why = f"{file} cannot be fetched: the hub answered {status}"
-    except Exception as error:  # the transport below the client has errors of its own, others in each version
+    except Exception as error:  # errors of the transport depend on the client's version
         why = f"{file} is not in the cache, and the hub cannot be reached ({type(error).__name__})"
     near = presets.nearest_to(place.name.rpartition("/")[2])
     raise InputError(str(place), [why + (f" (the nearest preset is {near})" if near else "")]) from None

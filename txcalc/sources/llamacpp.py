@@ -1,7 +1,7 @@
 """The description of a GGUF file's model, from its keys and tensor names; `gguf_families.json` has one line per family.
 
-Biases, gates and norms are seen from the tensors that are there; windows and what is done between tensors are the
-family's. `sources.load` refuses a file whose tensors are not exactly those of the description.
+Biases, gates and norms follow from the names of tensors; windows and operations without weights from the family.
+`sources.load` refuses a file whose tensors are not exactly those of the description.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 class GgufFamily(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
-    None: as stored. `delta`: a cycle of layers with a delta rule, whose last attends, with gates of elements."""
+    """Properties that the keys of a GGUF file lack. `windows`: the layer kinds of a cycle, if a window is set; `tied`
+    None: as stored. `delta`: a cycle of delta-rule layers that ends with attention, which has element-wise gates."""
 
     model_type: str
     activation: str = "silu"
@@ -30,14 +30,14 @@ class GgufFamily(Struct, frozen=True, forbid_unknown_fields=True):
     positions: str = "rotary"
     windows: tuple[str, ...] = ()
     tied: bool | None = None
-    scaled: bool = False  # the embedding, by √D
+    scaled: bool = False  # embeddings are multiplied by √D
     experts: Raw = {}
     delta: bool = False
 
 
 FAMILIES = json.decode(Path(__file__).with_name("gguf_families.json").read_bytes(), type=dict[str, GgufFamily])
 
-# Keys of an architecture that change no size, or repeat what the tensors say.
+# Keys of an architecture that change no size, or follow from the tensors.
 NEUTRAL = (
     "vocab_size", "attention.causal", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
     "attention.output_scale", "residual_scale", "tensor_data_layout", "expert_weights_scale", "expert_weights_norm",
@@ -48,7 +48,7 @@ NEUTRAL = (
 
 
 class MetadataKeys:
-    """The keys of one architecture; `finish` reports those that nothing asked for."""
+    """The keys of one architecture; `finish` reports unread keys."""
 
     def __init__(self, keys: Table, arch: str) -> None:
         self.keys, self.arch = keys, arch
@@ -56,7 +56,7 @@ class MetadataKeys:
         self.faults: list[Fault | str] = []
 
     def get(self, key: str, check: Any, default: object = ABSENT) -> Any:
-        """A key's value, checked. A list of equal values is one value; a list of heads leaves out layers with 0."""
+        """The checked value of a key. A list of equal values is one value; of key/value heads, zeros are dropped."""
         self.keys_read.add(key)
         name = f"{self.arch}.{key}"
         value = self.keys.get(name, ABSENT)
@@ -86,7 +86,7 @@ class MetadataKeys:
 
 
 def describe(keys: Table, shapes: Shapes, where: str) -> tuple[Raw, tuple[str, ...]]:
-    """The description, and notes. Errors: `InputError` with every fault, `UnknownName`."""
+    """The description and notes. Errors: `InputError` with every fault, `UnknownName`."""
     arch = keys.get("general.architecture")
     if not isinstance(arch, str):
         raise InputError(where, [Fault("general.architecture", arch, "the name of an architecture, such as 'llama'")])
@@ -95,7 +95,7 @@ def describe(keys: Table, shapes: Shapes, where: str) -> tuple[Raw, tuple[str, .
     k, family = MetadataKeys(keys, arch), FAMILIES[arch]
     table = shapes.get("token_embd.weight", ())
     if len(table) != 2:
-        k.faults.append(Fault("token_embd.weight", table or ABSENT, "a tensor of rows and columns"))
+        k.faults.append(Fault("token_embd.weight", table or ABSENT, "a tensor with two dimensions"))
     eps = k.get("attention.layer_norm_rms_epsilon", real, None) or k.get("attention.layer_norm_epsilon", real, None)
     raw: Raw = {
         "kind": "decoder",
@@ -128,14 +128,14 @@ def _single(number: object) -> Any:
 
 
 def _has(shapes: Shapes, *names: str) -> bool:
-    """Whether one of the first layers has one of these tensors."""
+    """Whether layer 0, 1 or 3 has one of these tensors."""
     return any(f"blk.{i}.{name}" in shapes for name in names for i in (0, 1, 3))
 
 
 def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> Raw:
     if arch.startswith("mamba"):
         inner, rank = k.get("ssm.inner_size", size), k.get("ssm.time_step_rank", size)
-        k.keys_read |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
+        k.keys_read |= {"feed_forward_length", "attention.head_count"}  # 0, or a placeholder
         common = {"d_state": k.get("ssm.state_size", size), "d_conv": k.get("ssm.conv_kernel", size)}
         if arch == "mamba":
             norms = bool(k.get("ssm.dt_b_c_rms", flag, False))
@@ -150,17 +150,17 @@ def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: 
     latent = k.get("attention.kv_lora_rank", count, 0)
     attention = _latent(k, latent) if latent else _attention(k, shapes, raw)
     width = attention["d_rope"] if latent else attention["d_head"]
-    places: Raw = {"form": family.positions}
+    positions: Raw = {"form": family.positions}
     if family.positions == "rotary":
-        places["theta"] = _single(k.get("rope.freq_base", real, 10000.0))
+        positions["theta"] = _single(k.get("rope.freq_base", real, 10000.0))
         dims = k.get("rope.dimension_count", size, width)
-        places |= {"rotary_dims": dims} if dims != width else {}
+        positions |= {"rotary_dims": dims} if dims != width else {}
     elif family.positions == "learned":
-        places["rows"] = shapes.get("position_embd.weight", (1,))[0]
+        positions["rows"] = shapes.get("position_embd.weight", (1,))[0]
     if family.parallel and k.get("use_parallel_residual", flag, True):
         separate = _has(shapes, "attn_norm_2.weight", "ffn_norm.weight")
         raw["norm"]["parallel"] = "separate" if separate else "shared"
-    parts: Raw = {"latent" if latent else "attention": attention, "positions": places}
+    parts: Raw = {"latent" if latent else "attention": attention, "positions": positions}
     parts |= _channels(k, shapes, family)
     return parts | _delta(k, parts) if family.delta else _windows(k, family, parts)
 
@@ -204,7 +204,7 @@ def _attention(k: MetadataKeys, shapes: Shapes, raw: Raw) -> Raw:
 
 
 def _latent(k: MetadataKeys, rank: int) -> Raw:
-    """MLA. Newer files give the widths of the absorbed heads, and those of the model as …_mla."""
+    """MLA. Newer files have the widths of the absorbed heads, and the model's widths in keys ending in _mla."""
     rope = k.get("rope.dimension_count", size)
     k.keys_read.add("attention.head_count_kv")
     keys, values = k.get("attention.key_length", size), k.get("attention.value_length", size)
@@ -220,7 +220,7 @@ def _latent(k: MetadataKeys, rank: int) -> Raw:
 
 
 def _channels(k: MetadataKeys, shapes: Shapes, family: GgufFamily) -> Raw:
-    """Feed-forward, experts, or both."""
+    """The tables of a feed-forward, of experts, or both."""
     experts = k.get("expert_count", count, 0)
     dense = k.get("leading_dense_block_count", count, 0) if experts else 0
     width = k.get("feed_forward_length", count if experts else size, 0 if experts else ABSENT)
@@ -264,12 +264,12 @@ def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
 
 
 def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
-    """The kinds of a cycle of layers with the window: from the file, by period or layer by layer, or the family's."""
+    """The layer kinds of a cycle with windows: from the file, as a period or a list, or from the family."""
     key = "attention.sliding_window_pattern"
     k.keys_read.add(key)
     given = k.keys.get(f"{k.arch}.{key}")
-    if isinstance(given, list) and all(type(near) is bool for near in given):
-        kinds = tuple("local" if near else "global" for near in given)
+    if isinstance(given, list) and all(type(local) is bool for local in given):
+        kinds = tuple("local" if local else "global" for local in given)
         return ("local",) if all(given) else kinds if any(given) else ()
     if type(given) is int and given > 1:
         return (f"{given - 1}*local", "global")

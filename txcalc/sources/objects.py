@@ -1,6 +1,6 @@
 """A model from a Python object: a description or a config as a dict, a config object or a module of transformers.
 
-Neither torch nor transformers is imported: an object of theirs exists only where they are.
+Neither torch nor transformers is imported: a program that passes their objects has imported them.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ KINDS = (
 
 
 def is_config(value: Mapping[Any, Any]) -> bool:
-    """Whether a dict is a config.json's content: it says its type or class, and has no table of a description."""
+    """Whether a dict is the content of a config.json: it has a model type or a class, and no table of a description."""
     stacks = [value, *(value[key] for key in ("encoder", "decoder") if isinstance(value.get(key), Mapping))]
     tables = {key for stack in stacks for key, inner in stack.items() if isinstance(inner, Mapping)}
     return not tables & {*SECTIONS} and ("model_type" in value or "architectures" in value)
 
 
 def plain(value: object, where: str, depth: int = 0) -> Any:
-    """A dict as JSON or TOML would hold it. Errors: `InputError` for keys that are no text, and endless nesting."""
+    """A dict as JSON or TOML has it. Errors: `InputError` for keys that are not texts, and for too deep nesting."""
     if depth > 60:
         raise InputError(where, ["is nested too deep"])
     if isinstance(value, Mapping):
@@ -40,12 +40,12 @@ def plain(value: object, where: str, depth: int = 0) -> Any:
 
 
 def made_by(value: object, library: str) -> bool:
-    """Whether the class of an object, or one that it inherits, comes from a library."""
+    """Whether the class of an object, or a base class, comes from a library."""
     return any(cls.__module__.split(".")[0] == library for cls in type(value).__mro__)
 
 
 def config(value: Any, ignore: Sequence[str] = (), cls: str = "") -> huggingface.Description:
-    """The description in a config object of transformers; `cls` is the class of the module that has it."""
+    """The description in a config object of transformers; `cls` is the class of its module, if any."""
     data = json.loads(value.to_json_string(use_diff=False))
     if cls:
         data["architectures"] = [cls]
@@ -56,8 +56,8 @@ def config(value: Any, ignore: Sequence[str] = (), cls: str = "") -> huggingface
 
 
 def module(value: object, ignore: Sequence[str] = ()) -> tuple[huggingface.Description, int] | None:
-    """The description in a module's config, and how many parameters the module has, a shared one once; None: it has no
-    config of transformers. Errors: `InputError` for what is no module."""
+    """The description in a module's config, and the module's parameters, shared ones counted once; None if it has no
+    config of transformers. Errors: `InputError` if it is not a module."""
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, torch.nn.Module):
         raise InputError("source", [Fault("source", value, KINDS)])
@@ -68,12 +68,12 @@ def module(value: object, ignore: Sequence[str] = ()) -> tuple[huggingface.Descr
 
 
 def idle_rows(raw: Table, net: object) -> int:
-    """Elements of the matrices of experts that do nothing: transformers' LongCat-Flash has them, no checkpoint does."""
+    """Elements of identity experts' matrices, which transformers' LongCat-Flash allocates and checkpoints lack."""
     return sum(weight.numel() // len(weight) * idle for _, weight, idle in with_idle_rows(raw, net) if idle)
 
 
 def with_idle_rows(raw: Table, net: Any) -> Iterator[tuple[str, Any, int]]:
-    """A module's parameters by name, each with how many of its rows are of experts that do nothing."""
+    """A module's parameters by name, each with the number of its rows that belong to identity experts."""
     experts = raw.get("experts") or {}
     idle = experts.get("n_idle") or 0
     for name, weight in net.named_parameters():

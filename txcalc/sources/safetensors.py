@@ -1,7 +1,7 @@
 """The header of `.safetensors` files: eight bytes of length, then JSON. No weight is ever read.
 
-A header is checked as the format defines it, before anything is made of it: lengths against the file's size, the number
-of tensors, shapes against offsets, and offsets against each other (they cover the file without a gap or an overlap).
+A header is checked as the format defines it before it is used: lengths against the file's size, the number of tensors,
+shapes against offsets, and offsets against each other (they cover the file without gaps or overlaps).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txcalc.errors import ABSENT, Fault, InputError, quote
 from txcalc.num import product
 from txcalc.sources import files
 
-MAX_HEADER = 100_000_000  # the format's own limit
+MAX_HEADER = 100_000_000  # the limit of the format
 MAX_TENSORS = 1 << 18  # in all files; the largest models store some 200,000 in 60 files
 MAX_FILES = 10_000
 MAX_FAULTS = 10
@@ -35,12 +35,12 @@ BITS = {
 
 
 def read(path: Path) -> Checkpoint:
-    """The tensors of one file. Errors: `InputError`, in bounded memory whatever the file holds."""
+    """The tensors of one file, read in bounded memory. Errors: `InputError`."""
     return Checkpoint(str(path), "safetensors", 1, tuple(_file(path)), _files(path))
 
 
 def _files(path: Path) -> int:
-    """The number of files of this one's checkpoint, from its name or from the index beside it."""
+    """The number of files of this file's checkpoint, from its name or from the index in its folder."""
     shard = re.search(r"-\d{5}-of-(\d{5})$", path.stem)
     if shard:
         return int(shard[1])
@@ -50,9 +50,9 @@ def _files(path: Path) -> int:
 
 
 def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
-    """The checkpoint in a folder, all shards of its index or its one file, and a note.
+    """The checkpoint in a folder (all shards of its index, or a single file), and a note.
 
-    None without a note where there is no checkpoint; None with one where some of it is not here.
+    None without a note: there is no checkpoint. None with a note: there is an index without its files.
     """
     files = sorted(folder.glob("*.safetensors"))
     index = folder / INDEX
@@ -76,7 +76,7 @@ def checkpoint_in(folder: Path) -> tuple[Checkpoint | None, str]:
 
 
 def _sharded(index: Path) -> Checkpoint:
-    """All shards of an index on this machine."""
+    """The checkpoint of all shards that an index lists."""
     where = str(index)
     names = listed_files(_bytes(index, MAX_HEADER), where)
     absent = [file for file in names if not (index.parent / file).is_file()]
@@ -90,7 +90,7 @@ def _sharded(index: Path) -> Checkpoint:
 
 
 def _bounded(where: str, paths: list[Path]) -> None:
-    """Check that all headers together are no larger than one may be. Errors: `InputError`."""
+    """Check that all headers together are within the limit of one. Errors: `InputError`."""
     lengths = [int.from_bytes(files.read(path, 7), "little") for path in paths]
     claimed = sum(length for length, path in zip(lengths, paths, strict=True) if length < path.stat().st_size)
     if claimed > MAX_HEADER:
@@ -100,15 +100,15 @@ def _bounded(where: str, paths: list[Path]) -> None:
 
 
 def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
-    """The files that an index names, in order, each with the tensors it puts there."""
+    """The files that an index lists, sorted, each with the names of its tensors."""
     if index.count(b",") > MAX_TENSORS + 100:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     listed = _json(index, where)
-    places = listed.get("weight_map") if isinstance(listed, Mapping) else None
-    if not isinstance(places, Mapping) or not places:
-        raise InputError(where, [Fault("weight_map", places, "an object that says in which file each tensor is")])
+    weight_map = listed.get("weight_map") if isinstance(listed, Mapping) else None
+    if not isinstance(weight_map, Mapping) or not weight_map:
+        raise InputError(where, [Fault("weight_map", weight_map, "an object of tensor names and their files")])
     names: dict[str, set[str]] = {}
-    for tensor, file in places.items():
+    for tensor, file in weight_map.items():
         if not isinstance(file, str) or not re.fullmatch(r"[^/\\\0]{1,255}", file) or file in (".", ".."):
             raise InputError(where, [Fault(f"weight_map[{quote(tensor)}]", file, "the name of a file beside it")])
         names.setdefault(file, set()).add(tensor)
@@ -118,8 +118,8 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
 
 
 def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]) -> Checkpoint:
-    """One checkpoint of all files of an index, in memory for no more tensors than the index lists. Errors: `InputError`
-    where index and files disagree."""
+    """The checkpoint of all files of an index. Memory is bounded by the tensors that the index lists. Errors:
+    `InputError` if index and files disagree."""
     stored: dict[str, list[StoredTensor]] = {}
     faults: list[str] = []
     for file, tensors in files:
@@ -135,9 +135,9 @@ def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str,
 
 def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) -> list[str]:
     """The first tensors that only the index or only the file has."""
-    there = {tensor.name for tensor in tensors}
+    stored = {tensor.name for tensor in tensors}
     sides = {True: f"in {file} and not in the index", False: f"in the index and not in {file}"}
-    return [f"{quote(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
+    return [f"{quote(tensor)} is {sides[tensor in stored]}" for tensor in sorted(listed ^ stored)[:MAX_FAULTS]]
 
 
 def _merge(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
@@ -169,7 +169,7 @@ def _file(path: Path) -> list[StoredTensor]:
             length = int.from_bytes(start, "little")
             if len(start) < 8 or length > size - 8:
                 header_length = "" if len(start) < 8 else f", with a header of {length:,}"
-                raise InputError(where, [f"is {size:,} bytes long{header_length}: truncated, or no .safetensors file"])
+                raise InputError(where, [f"has {size:,} bytes{header_length}: truncated, or not a .safetensors file"])
             if length > MAX_HEADER:
                 raise InputError(where, [f"has a header of {length:,} bytes, expected at most {MAX_HEADER:,}"])
             header = file.read(length)
@@ -179,7 +179,7 @@ def _file(path: Path) -> list[StoredTensor]:
 
 
 def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
-    """The tensors that a header lists, by offset; `room` is the number of bytes behind it, None if unknown."""
+    """The tensors that a header lists, by offset; `room`: bytes of data after the header, None if unknown."""
     listed = _json(header, where)
     if not isinstance(listed, Mapping):
         raise InputError(where, [f"has a header that holds {quote(listed)}, expected an object of tensors"])
@@ -187,7 +187,7 @@ def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
 
 
 def tensors(listed: Mapping[str, object], where: str, room: int | None) -> list[StoredTensor]:
-    """The entries of a header, checked; `room` as `parse`'s."""
+    """The tensors of a header's entries, checked; `room` as in `parse`."""
     faults: list[Fault | str] = []
     spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in listed.items():
@@ -204,10 +204,10 @@ def tensors(listed: Mapping[str, object], where: str, room: int | None) -> list[
 
 
 def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, int, StoredTensor] | None:
-    """One entry of a header, with its first and last byte; None, and a fault, for one that breaks the format."""
+    """The tensor of an entry with its begin and end offsets; None, and a fault, if the entry is not valid."""
     key = quote(name)
     if not name.isprintable() or not name:
-        faults.append(f"{key} is no name that can be printed")
+        faults.append(f"{key} is not a printable name")
         return None
     if not isinstance(entry, Mapping):
         faults.append(Fault(key, entry, "an object with dtype, shape and data_offsets"))
@@ -223,7 +223,7 @@ def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, i
         or not all(type(n) is int and n < 1 << 63 for n in offsets)
         or not 0 <= offsets[0] <= offsets[1]
     ):
-        faults.append(Fault(f"{key}.data_offsets", offsets, "two whole numbers, the end not before the beginning"))
+        faults.append(Fault(f"{key}.data_offsets", offsets, "two whole numbers, the second not below the first"))
     else:
         begin, end = offsets
         bits = product(shape) * BITS[dtype]
@@ -236,7 +236,7 @@ def _tensor(name: str, entry: object, faults: list[Fault | str]) -> tuple[int, i
 
 
 def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int | None) -> Iterator[str]:
-    """A fault where tensors overlap, leave a gap, or do not fill the file exactly."""
+    """A fault if tensors overlap, leave a gap, or do not fill the file exactly."""
     at = 0
     for begin, end, tensor in sorted(spans):
         if begin != at:
@@ -248,7 +248,7 @@ def _coverage_faults(spans: Iterable[tuple[int, int, StoredTensor]], room: int |
 
 
 def _json(data: bytes, where: str) -> object:
-    """Parsed JSON of at most `MAX_TENSORS` entries. Errors: `InputError`, also for a key that stands twice."""
+    """Parsed JSON of at most `MAX_TENSORS` entries. Errors: `InputError`, also for duplicate keys."""
     if data.count(b"{") > MAX_TENSORS + 2 or data.count(b"[") > 2 * MAX_TENSORS or data.count(b",") > 16 * MAX_TENSORS:
         raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     try:
@@ -270,4 +270,4 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, object]:
 
 
 def _no_number(text: str) -> str:
-    return text  # only an index's metadata may hold one, and nothing reads it
+    return text  # only the unread metadata of an index has one

@@ -1,4 +1,4 @@
-"""From a resolved description to the tree of parts, which the options of each table build."""
+"""Build the tree of parts from a resolved description; the options of each table build their part."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ def assemble(description: Description) -> Root:
     """The tree of a description."""
     if len(description.stacks) == 1:
         spec = description.last
-        stack, places = _stack(spec), spec.fixed_positions
+        stack, positions = _stack(spec), spec.fixed_positions
         if spec.projector:
-            return spec.projector.build(stack, places)
-        return stack if places is None else FixedLength(stack=stack, positions=places)
-    read, reader = description.stacks["encoder"], description.stacks["decoder"]
-    width, projection = read.d_model, None
-    if reader.projected:
-        projection = Linear(d_in=width, d_out=reader.d_model, bias=True)
-        width = reader.d_model
-    encoder, decoder = _stack(read), _stack(reader, width)
-    if encoder.embedding and encoder.embedding.tokens and read.embedding.shared:
+            return spec.projector.build(stack, positions)
+        return stack if positions is None else FixedLength(stack=stack, positions=positions)
+    source, target = description.stacks["encoder"], description.stacks["decoder"]
+    width, projection = source.d_model, None
+    if target.projected:
+        projection = Linear(d_in=width, d_out=target.d_model, bias=True)
+        width = target.d_model
+    encoder, decoder = _stack(source), _stack(target, width)
+    if encoder.embedding and encoder.embedding.tokens and source.embedding.shared:
         encoder = _with_shared_table(encoder)
     matched = None
-    if reader.matched:
-        matched = MatrixProduct(n_heads=1, d_in=reader.head.get("classes"), d_out=None)
+    if target.matched:
+        matched = MatrixProduct(n_heads=1, d_in=target.head.get("classes"), d_out=None)
     return EncoderDecoder(
         encoder=encoder,
         projection=projection,
         decoder=decoder,
-        positions=read.fixed_positions,
+        positions=source.fixed_positions,
         matched=matched,
     )
 
@@ -58,18 +58,18 @@ def _with_shared_table(encoder: Stack) -> Stack:
 
 def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
     """The part of a stack; its cross-attention reads states of width `memory`."""
-    d_model, norm, places, head = spec.d_model, spec.norm, spec.positions, spec.head
+    d_model, norm, positions, head = spec.d_model, spec.norm, spec.positions, spec.head
     heads = next(iter(spec.attentions), None)
     first = next(iter(spec.layer.values()))
     streams = spec.streams
-    below = HeadInputs(
+    head_inputs = HeadInputs(
         d_model=d_model,
         vocab=spec.vocab_size if head.reads_vocab else None,
         role=spec.role,
         norm=norm,
         embedding=spec.embedding,
         activation=first.feed_forward.activation if first.feed_forward else "gelu",
-        reader=_reader(first, norm, d_model) if isinstance(head, PooledHead) and head.pool == "attention" else None,
+        reader=_pool(first, norm, d_model) if isinstance(head, PooledHead) and head.pool == "attention" else None,
     )
     return Stack(
         d_model=d_model,
@@ -77,25 +77,25 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
             d_model=d_model,
             vocab=None if spec.vision or spec.audio else spec.vocab_size,
             norm=norm,
-            places=places,
+            places=positions,
             vision=spec.vision,
             audio=spec.audio,
         ),
-        relative_bias=places.relative_bias(heads.n_heads, spec.role, per_layer=False) if heads else None,
+        relative_bias=positions.relative_bias(heads.n_heads, spec.role, per_layer=False) if heads else None,
         groups=tuple(
             LayerGroup(name, _block(spec.layer[name], spec, memory), indices, number, spec.shared_layers)
             for name, indices, number in spec.layer_counts
         ),
         final_norm=norm.last(d_model) if norm.final else None,
-        pooler=head.pooled(below),
-        head=head.build(below),
-        distances=places.distances(norm, d_model),
+        pooler=head.pooled(head_inputs),
+        head=head.build(head_inputs),
+        distances=positions.distances(norm, d_model),
         layer_inputs=_layer_inputs(spec),
         spread=None if streams is None else StreamEnds(width=d_model, number=streams, first=True),
         merge=None if streams is None else StreamEnds(width=d_model, number=streams, first=False),
         collapse=_hyper(spec, norm, read=True),
         contacts=_contacts(spec) if spec.contacts else None,
-        angles=places.angles(heads.d_head if heads else 0),
+        angles=positions.angles(heads.d_head if heads else 0),
         idle=Unused(d_in=spec.idle, d_out=1, bias=False) if spec.idle is not None else None,
         around=Pieces(pieces=tuple(spec.around)) if spec.around else None,
         frozen=spec.lora is not None,
@@ -103,7 +103,7 @@ def _stack(spec: StackSpec, memory: Num | None = None) -> Stack:
     )
 
 
-def _reader(first: LayerSpec, norm: NormOptions, d_model: Num) -> AttentionPool:
+def _pool(first: LayerSpec, norm: NormOptions, d_model: Num) -> AttentionPool:
     """An attention pool with the heads and the feed-forward of the layers."""
     attention, table = first.attention, first.feed_forward
     assert attention and table
@@ -127,7 +127,7 @@ def _contacts(spec: StackSpec) -> Unused:
 
 
 def _layer_inputs(spec: StackSpec) -> LayerInputs | None:
-    """What all layers read, a vector for each: they agree on its width (`resolve`)."""
+    """The per-layer input vectors of all layers, which have one width (`resolve`)."""
     tables = (layer.tables.get("layer_input") for layer in spec.layer.values())
     table = next((table for table in tables if isinstance(table, LayerInputOptions)), None)
     if table is None:
@@ -141,7 +141,7 @@ def _layer_inputs(spec: StackSpec) -> LayerInputs | None:
             d_in=spec.d_model,
             d_out=number * width,
             bias=False,
-            keeps="yes" if spec.streams else "no",  # layers read copies of the embedded tokens, or those
+            keeps="yes" if spec.streams else "no",  # without streams, layers keep the embedded tokens
         ),
         norm=spec.norm.over(width, number),
     )
@@ -196,7 +196,7 @@ def _branch(part: str, layer: LayerSpec, place: Place, later: bool, memory: Num 
     post_norm = norm.place in ("post", "after", "sandwich") or part == "layer_input"
     bare = follows or not (before or post_norm or norm.after) or part in norm.without
     branch_norm = None if bare else norm.over(d_model)
-    # It reads what an earlier branch reads, which keeps it.
+    # It shares the input that an earlier branch saves for the backward pass.
     parallel = later and (norm.fully_parallel or part in norm.joint[1:] or follows or part == "convolution")
     pre = branch_norm if before else None
     pre = replace(pre, keeps=False) if pre and parallel else pre

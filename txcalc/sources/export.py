@@ -1,8 +1,8 @@
-"""Descriptions written back: as a preset in TOML, or as a config.json that reads back to the same ledger.
+"""Export of descriptions: as a preset in TOML, or as a config.json that reads back to the same ledger.
 
-A config.json is made by the family's own reader: it asks for keys, and each is answered from the description (`KEYS`,
-one table for all families). What it then makes of its answers is compared with the model, quantity by quantity; a
-family that gives another ledger is refused, so that no key can be forgotten or mean something else.
+The family's own reader writes a config.json: each key that it reads gets its value from the description (`KEYS`, one
+table for all families). The result is read back and compared with the model, quantity by quantity, and refused if its
+ledger differs: a key can neither be missing nor have another meaning.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 from txcalc.sources.idle import pruned
 from txcalc.sources.spec import stating_defaults
 
-WIDTH = 80  # of a line that is written
+WIDTH = 80  # of lines in TOML
 
 
 def to_toml(model: Model) -> str:
-    """A preset: the description as it was read, with the parameters it must give. Its file will name it.
+    """A preset: the description as read, with its parameter counts; the file name is the preset's name.
 
     Errors: `MissingExtra`.
     """
@@ -53,7 +53,7 @@ def to_toml(model: Model) -> str:
 
 
 def as_toml(raw: Raw) -> str:
-    """A description as TOML, in lines no wider than a terminal where texts have spaces. Errors: `MissingExtra`."""
+    """A description as TOML, with long texts folded at spaces. Errors: `MissingExtra`."""
     try:
         import tomli_w
     except ImportError:
@@ -62,18 +62,18 @@ def as_toml(raw: Raw) -> str:
 
 
 def _folded(line: re.Match[str]) -> str:
-    """A text that goes on in lines of its own: TOML leaves out the end of a line after a backslash."""
+    """A text folded over several lines; in TOML a backslash joins a line with the next."""
     pieces = re.findall(rf".{{1,{WIDTH - 4}}}(?:\s+|$)|\S+\s*", line[2])
     return line[1] + '"""\\\n' + "\\\n".join(pieces) + '"""'
 
 
-# The order in which model types are tried for a description that names none.
+# The model types that are tried first for a description without one.
 FIRST = "llama mistral qwen2 qwen3 gemma mixtral qwen2_moe qwen3_moe deepseek_v3 gpt2 gpt_neox phi bert t5 mamba mamba2"
 
 
 def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
-    """A config.json that reads back to the same ledger, and notes: the model type where it is not the model's own, and
-    what the format cannot say that changes no count. Errors: `InputError` where no family says all of it."""
+    """A config.json that reads back to the same ledger, and notes: another model type than the model's, and values
+    without effect on counts that are lost. Errors: `InputError` if no family expresses the whole description."""
     own_type = model.description.model_type
     named = WRAPPERS.get(own_type, own_type)
     if named and named not in READERS:
@@ -88,7 +88,7 @@ def to_config(model: Model) -> tuple[Raw, tuple[str, ...]]:
                 same = model_type == own_type
                 notes = () if same else (f"written as {model_type}, a model type with the same ledger",)
                 return config, (*notes, *_lost(model, back))
-    what = f"a config.json of {named}" if named else "the config.json of any model type that is read"
+    what = f"a config.json of {named}" if named else "the config.json of any supported model type"
     raise InputError(model.name, [f"{what} cannot say all of this description (export it --to toml)"])
 
 
@@ -112,37 +112,37 @@ HEADS = {
 
 
 def _attempts(model: Model, model_type: str) -> Iterator[Raw]:
-    """Configs that the reader of a model type could mean: with its usual head or a named one, and with a table of
-    positions that has two rows more than it says (OPT, BART)."""
+    """Candidate configs for the reader of a model type: with its default head or a named one, and with a position table
+    that has as many rows as the key says, or two more (OPT, BART)."""
     facts = Facts(model)
     camel = model_type.replace("_", " ").replace("-", " ").title().replace(" ", "")
     for ending in dict.fromkeys(("", *HEADS[facts.last["head"]["form"]])):
         for spare in (0, 2):
             config: Raw = {"architectures": [camel + ending]} if ending else {}
-            asking = _Asking({"model_type": model_type, **config}, facts, spare)
+            writer = _ConfigWriter({"model_type": model_type, **config}, facts, spare)
             try:
-                reader_of("", asking)(asking)
+                reader_of("", writer)(writer)
             except (InputError, ArithmeticError, LookupError, TypeError, ValueError):
-                continue  # it asked for something that this description does not have
-            yield asking.written
+                continue  # it read a key that this description has no value for
+            yield writer.written
 
 
-class _Asking(Config):
-    """A config that is written while it is read: a key that is asked for first gets the description's value."""
+class _ConfigWriter(Config):
+    """A config that is written while it is read: the first read of a key sets it from the description."""
 
     def __init__(self, data: Raw, facts: Facts, spare: int) -> None:
         super().__init__(data, data["model_type"])
         self.written, self.facts, self.spare = data, facts, spare
 
     def __contains__(self, key: str) -> bool:
-        self._answer((key,))
+        self._write((key,))
         return key in self.data
 
     def _get(self, names: tuple[str, ...], *args: Any, **options: Any) -> Any:
-        self._answer(names)
+        self._write(names)
         return super()._get(names, *args, **options)
 
-    def _answer(self, names: Sequence[str]) -> None:
+    def _write(self, names: Sequence[str]) -> None:
         name = next((name for name in names if name in KEYS), None)
         if name is None or name in self.written:
             return
@@ -160,7 +160,7 @@ WORKLOADS: tuple[Raw, ...] = ({"batch": 2, "tokens": 7}, {"batch": 1, "tokens": 
 
 
 def same_ledger(first: Model, second: Model) -> bool:
-    """Every quantity equal, kind by kind, at a prompt and at a decode step."""
+    """Whether all quantities are equal, kind by kind, for a prompt and for a decode step."""
     return first.kind == second.kind and first.params == second.params and _figures(first) == _figures(second)
 
 
@@ -174,7 +174,7 @@ def _figures(model: Model) -> list[Any]:
 
 
 def _lost(model: Model, back: Model) -> Iterator[str]:
-    """Values that change no count and are not read back."""
+    """Notes on values without effect on counts that the config.json lacks."""
     exported, read_back = _uncounted(model), _uncounted(back)
     for key, values in exported.items():
         for value in sorted(values - read_back.get(key, set())):
@@ -182,7 +182,7 @@ def _lost(model: Model, back: Model) -> Iterator[str]:
 
 
 def _uncounted(model: Model) -> dict[str, set[str]]:
-    """What changes results and no count: values by key, of all layers."""
+    """Values that change results but no count, by key, over all layers."""
     values: dict[str, set[str]] = {}
     for stack in model.stacks:
         tables: list[Options] = [stack.norm, stack.embedding, stack.head]

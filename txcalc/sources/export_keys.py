@@ -15,7 +15,7 @@ from txcalc.sources.huggingface.keys import ACTIVATIONS
 
 
 class Facts:
-    """A resolved description as `KEYS` asks for it: as plain tables."""
+    """A resolved description as plain tables, for `KEYS`."""
 
     def __init__(self, model: Model) -> None:
         self.context = model.context
@@ -26,13 +26,13 @@ class Facts:
         self.layer = self.last["layer"]
 
     def table(self, section: str, stack: Table | None = None) -> Any:
-        """A table of the first layer kind that has it; for rotary positions, of one without a window."""
+        """The table of the first layer kind that has it; `positions` prefer layers without a window."""
         layers = list((stack or self.last)["layer"].values())
         if section == "positions":
             layers.sort(key=lambda layer: bool(layer.get("attention", {}).get("window")))
             layers.sort(key=lambda layer: layer["positions"]["form"] == "none")
         table = next((layer[section] for layer in layers if section in layer), None)
-        # A config names the heads of both halves as it does plain attention's.
+        # A config has the same keys for the heads of differential attention.
         return self.table("differential_attention", stack) if table is None and section == "attention" else table
 
     @property
@@ -56,28 +56,28 @@ class Facts:
 
     @property
     def readers(self) -> list[str]:
-        """The kinds of the layers that read another's keys and values, layer by layer."""
+        """The kinds of the layers that reuse the keys and values of another layer, in order."""
         return [kind for kind in self.kinds if (self.layer[kind].get("attention") or {}).get("kv_from") is not None]
 
     @property
     def windows(self) -> list[bool]:
-        """Which layers have a window."""
+        """For each layer, whether it has a window."""
         return [bool(self.layer[kind].get("attention", {}).get("window")) for kind in self.kinds]
 
     def where(self, part: str) -> list[int]:
-        """The layers that have a part."""
+        """The indices of the layers that have a part."""
         return [i for i, kind in enumerate(self.kinds) if part in self.layer[kind]["parts"]]
 
     def period(self, part: str) -> tuple[int, int] | None:
-        """(p, o) where a part stands in the layers o, o + p, o + 2p, …"""
-        places = self.where(part)
-        period = places[1] - places[0] if len(places) > 1 else len(self.kinds)
-        return (period, places[0]) if places and places == list(range(places[0], len(self.kinds), period)) else None
+        """(p, o) if the layers o, o + p, o + 2p, … have a part."""
+        layers = self.where(part)
+        period = layers[1] - layers[0] if len(layers) > 1 else len(self.kinds)
+        return (period, layers[0]) if layers and layers == list(range(layers[0], len(self.kinds), period)) else None
 
     @property
     def rotary_share(self) -> Any:
-        places, heads = self.table("positions"), self.table("attention")
-        return 1.0 if places["rotary_dims"] is None else places["rotary_dims"] / heads["d_head"]
+        dims = self.table("positions")["rotary_dims"]
+        return 1.0 if dims is None else dims / self.table("attention")["d_head"]
 
     @property
     def eps(self) -> Any:
@@ -133,7 +133,7 @@ def _channel(key: str, half: str = "last") -> Key:
 
 def _bias(f: Facts) -> bool:
     mixer = f.mixer
-    if f.table("rg_lru"):  # o has one whatever is said
+    if f.table("rg_lru"):  # o always has a bias
         return "q" in f.table("attention")["bias"]
     heads = f.table("attention")
     return mixer["bias"] if mixer and not heads else bool((heads or f.table("latent"))["bias"])
@@ -147,9 +147,9 @@ def _expand(f: Facts) -> Any:
 
 def _layer_types(f: Facts) -> list[str] | None:
     if f.table("short_convolution"):
-        reach = {True: "sliding_attention", False: "full_attention"}
+        attention_type = {True: "sliding_attention", False: "full_attention"}
         return [
-            reach[has] if "attention" in f.layer[kind]["parts"] else "conv"
+            attention_type[has] if "attention" in f.layer[kind]["parts"] else "conv"
             for kind, has in zip(f.kinds, f.windows, strict=True)
         ]
     if f.table("delta") or f.table("linear_attention"):
@@ -165,7 +165,7 @@ def _layer_types(f: Facts) -> list[str] | None:
 
 def _block_types(f: Facts) -> list[str] | None:
     if f.table("mamba") and f.period("attention"):
-        return None  # Jamba says so by a period and an offset
+        return None  # Jamba has a period and an offset
     words = {"mamba2": "mamba", "feed_forward": "mlp", "experts": "moe"}
     firsts = [f.layer[kind]["parts"][0] for kind in f.kinds]
     return [words.get(part, part) for part in firsts]
@@ -191,17 +191,17 @@ def _projection(f: Facts) -> str:
 
 
 def _distances(f: Facts) -> Any:
-    """The positions of DeBERTa, which are distances."""
+    """The table of DeBERTa's relative positions."""
     return {"disentangled": f.last["positions"]}[f.last["positions"]["form"]]
 
 
-def _buckets(places: Any) -> object:
-    return None if places["rows"] == 2 * places["distance"] else places["rows"] // 2
+def _buckets(positions: Any) -> object:
+    return None if positions["rows"] == 2 * positions["distance"] else positions["rows"] // 2
 
 
 def _rows(f: Facts) -> Any:
-    places = f.last["positions"]
-    return f.context if places["form"] == "disentangled" or places["rows"] is None else places["rows"]
+    rows = f.last["positions"]["rows"]
+    return f.context if f.last["positions"]["form"] == "disentangled" or rows is None else rows
 
 
 def _form_of_positions(stack: Any) -> str:
@@ -212,7 +212,7 @@ def _parallel(*forms: str) -> Key:
     return lambda f: f.table("norm")["parallel"] in forms
 
 
-# Keys that must be written as null where there is no value: the class would take one of its own.
+# Keys that must be null if there is no value: the class would use its default.
 NULLS = frozenset({"sliding_window", "q_lora_rank"})
 
 
@@ -229,13 +229,13 @@ _SAME: dict[Key, str] = {
     _bias: "attention_bias use_bias bias qkv_bias use_qkv_bias enable_bias",
     (lambda f: f.eps): "rms_norm_eps layer_norm_epsilon layer_norm_eps norm_eps norm_epsilon",
     (lambda f: f.activation): "hidden_act hidden_activation activation_function activation mlp_hidden_act",
-    (lambda f: f.activation.removesuffix("_pytorch_tanh")): "afn",  # GPT-1's gelu is the one by tanh
+    (lambda f: f.activation.removesuffix("_pytorch_tanh")): "afn",  # GPT-1 calls tanh GELU gelu
     (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
     _expand: "expand mamba_expand",
 }
 
 
-# Keys that are one of a table's, by where it stands: the config's name, and the table's own.
+# Keys that equal a key of a table: name in the config=name in the table.
 _ENTRIES: dict[Key, str] = {
     (lambda f: f.last): "num_decoder_layers=n_layers decoder_layers=n_layers altup_num_inputs=streams "
     "altup_active_idx=active_stream laurel_rank=laurel",
@@ -285,7 +285,7 @@ def _lru_width(f: Facts) -> Any:
 
 
 def _width(f: Facts) -> Any:
-    """The feed-forward's width; a config with RG-LRUs has that of both gates together."""
+    """The width of the feed-forward; a config with RG-LRUs has twice this width."""
     if f.table("channel_mix"):
         return f.table("channel_mix")["d_ff"]
     return 2 * f.channel["d_ff"] if f.table("rg_lru") else _channel("d_ff")(f)
@@ -371,7 +371,7 @@ KEYS |= {
     "position_embedding_type": lambda f: _form_of_positions(f.last),
     "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
     "intermediate_multiple_size": lambda f: exact_div(f.channel["d_ff"], f.last["d_model"]),
-    # An encoder's window counts the position itself with the half on its one side.
+    # local_attention is twice an encoder's window without the position itself.
     "local_attention": lambda f: 2 * (f.window - (f.last["role"] == "encoder")),
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
     "use_attention_gate": lambda f: f.table("attention")["gate"] == "head",

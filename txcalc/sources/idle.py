@@ -1,9 +1,8 @@
-"""Keys that change nothing. What a description says and no part does is refused, never passed over.
+"""Keys without effect: a description that has one is refused.
 
-A key counts where the tree of parts is built from it: its reads are recorded while that happens, once. A key that
-nobody reads is idle, unless the tree without it is another (what follows from it is read), or it only spells out what
-is so: a default, or that there is none of something. Where no table takes the key from its place, it is idle whatever
-it says.
+A key counts if its value is read while the tree of parts is built; these reads are recorded. An unread key is idle
+unless the tree differs without it (another key's default follows from it), or it states a default or the absence of a
+feature. A key that no table takes its value from is always idle.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path,
 Path = tuple[str, ...]
 NOTHING: tuple[Any, ...] = (None, False, 0, "none", "no", [])
 ALREADY = "it is so already"
-DESCRIBED = "n_shared"  # a number that parts only describe
+DESCRIBED = "n_shared"  # a number that parts store and no formula reads
 
 
 class Built:
-    """A description with its tree. `recorded`: its reads are recorded while the tree is built; else when asked for."""
+    """A description with its tree. `recorded`: reads are recorded while the tree is built, else at the first `use`."""
 
     def __init__(self, raw: Table, description: Description, recorded: bool = False) -> None:
         self.raw, self.description = raw, description
@@ -41,14 +40,14 @@ class Built:
 
     @cached_property
     def use(self) -> KeyUse:
-        """Which keys of the description count."""
+        """The use of the description's keys."""
         use = KeyUse(self.raw)
         assemble(use.recorded(self.description))
         return use
 
 
 def usable(raw: Table, written: bool = False) -> Built | None:
-    """The tree of a raw description, with a user's defaults where a user has `written` it; None where it is refused."""
+    """The tree of a raw description, with a user's defaults if the user has `written` it; None if it is refused."""
     try:
         raw = with_user_defaults(raw, "") if written else raw
         return Built(raw, resolve(raw, ""))
@@ -60,8 +59,8 @@ AnyOptions = TypeVar("AnyOptions", bound=Options)
 
 
 class KeyUse:
-    """From which keys of a raw description its tables have their values (`taken`), and which of these are read while
-    the tree is built (`counted`), by path."""
+    """The paths of a raw description that its tables take values from (`taken`), and those that are read while the tree
+    is built (`counted`)."""
 
     def __init__(self, raw: Table) -> None:
         self.raw = raw
@@ -87,18 +86,18 @@ class KeyUse:
             recorded = {}
             for name in STACK_TABLES:
                 if (table := getattr(stack, name)) is not None:
-                    # Of the forms of positions those without a table count in layers alone.
+                    # The form of positions without a table only counts in layers.
                     recorded[name] = self._table(table, homes, ["form"] if name == "positions" else [])
             stacks[half] = self._table(stack.replace(**recorded, layer=layers), homes)
         return description.replace(stacks=stacks)
 
     def _homes(self, half: str, layer: str = "") -> list[Path]:
-        """Where a key of a table may be written, outermost first."""
+        """The paths of tables that a key may be written in, outermost first."""
         halves: list[Path] = [(), (half,)] if half else [()]
         return [*halves, *((*path, "layer", layer) for path in halves if layer)]
 
     def _table(self, table: AnyOptions, homes: list[Path], ignored: Sequence[str] = ()) -> AnyOptions:
-        """A table with its reads recorded, but those of `ignored` keys, which say nothing of this layer."""
+        """A table with its reads recorded, except of `ignored` keys, which do not apply to this layer."""
         paths = self._paths(homes, table.section)
         self.taken.update(paths.values())
 
@@ -109,7 +108,7 @@ class KeyUse:
         return table.recorded(read)
 
     def _count(self, homes: list[Path], keys: Sequence[str]) -> None:
-        """Keys that decide on the order of layers or parts."""
+        """Count keys that set the order of layers or parts."""
         paths = self._paths(homes, "")
         used = {paths[key] for key in keys if key in paths}
         self.taken |= used
@@ -158,15 +157,15 @@ def _is_idle(model: Built, path: Path, value: object) -> bool:
     try:
         bare = resolve(without(model.raw, path), "")
     except InputError:
-        return path[-1] != "form"  # its table needs it
+        return path[-1] != "form"  # the table requires it
     if not alike(assemble(bare), model.root) or value in NOTHING:
         return False
     return not _same(as_tables(bare), as_tables(model.description))
 
 
 def idle_changes(base: Built | None, model: Built, changes: Table) -> tuple[list[str], list[str]]:
-    """Changes that make no difference: a fault for each, and the keys whose value the description has already. `model`
-    has all changes, `base` none (None: it is faulty without them)."""
+    """A fault for each change without effect, and the keys whose value the description has already. `model` has all
+    changes, `base` none; it is None if the description is faulty without them."""
     faults: list[str] = []
     same: list[str] = []
     if base is None:

@@ -113,11 +113,11 @@ def scalar(value: object) -> Any:
 
 def changed(raw: Table, changes: Table) -> Raw:
     """A description with keys changed. A letter or a bare name is changed wherever it is set (in every layer kind), or
-    set in the whole stack. A key of another attention (`latent.kv_rank`) replaces the model's attention; query heads,
-    window, sinks and gate are kept unless they are changed, too.
+    set in the whole stack. A key of another attention (`latent.kv_rank`) replaces the model's attention, but keeps its
+    query heads, window, sinks and gate unless they are changed, too.
 
-    Errors: `InputError` if leaves have their sizes written out, which no other key changes; if the replaced attention
-    has a feature that the new one lacks
+    Errors: `InputError` if the description lists leaves with fixed sizes; if the replaced attention has a feature that
+    the new one lacks
     """
     result = deepcopy(dict(raw))
     written = _written(result)

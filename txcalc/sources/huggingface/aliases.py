@@ -1,4 +1,4 @@
-"""Architectures under another name: published code whose layers are those of a type that is read."""
+"""Architectures under another name: published code with the layers of a supported type."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from txcalc.sources.huggingface.keys import bare, without
 
 
 def alias(c: Config) -> Raw:
-    """A config by the reader of another type, as its row of `families.ALIASES` says.
+    """A config read by the reader of another type, with the differences in its row of `families.ALIASES`.
 
-    type      the type whose layers its class has
-    classes   its classes by that type's, the first where none is named; "" is a language model with its head
-    if        what is otherwise where a config has a key that is not off; the first of them
-    defaults  of its own class, where they are not the type's; null is what null is in that type
-    set       what its code does whatever a config says
+    type      the type with the same layers
+    classes   its classes, each with the type's class; the first is the default; "" is a language model with a head
+    if        entries that replace others of the row if a config has a key that is not off; the first such key counts
+    defaults  of its own class, if they differ from the type's; null has the meaning that it has in that type
+    set       values that its code fixes, whatever the config has
     ignore    keys that change no size
-    head      the table of its head, where it is not the type's
-    note      what a reader of the answer should know
+    head      the table of its head, if it differs from the type's
+    note      a note for the output
     """
     row: Raw = {**ALIASES[c.model_type]}
     row |= next((changes for key, changes in row.get("if", {}).items() if c.data.get(key)), {})
@@ -41,13 +41,13 @@ def alias(c: Config) -> Raw:
         c.note(row["note"])
     name, c.model_type = c.model_type, row["type"]
     raw = reader(c.model_type)(c)
-    c.model_type = name  # whose own code may read keys that the other's does not
+    c.model_type = name  # its code may read keys that the type's code does not
     return raw | ({"head": row["head"]} if "head" in row else {})
 
 
 def codet5p(c: Config) -> Raw:
-    """CodeT5+: two stacks of GPT-J's layers, of which the decoder's last alone attends to the encoder, beside its
-    attention and under the same norm.
+    """CodeT5+: two stacks of GPT-J's layers. Only the decoder's last layer has cross-attention, in parallel with its
+    attention and with the same norm.
 
     Source   Wang et al. 2023 (arXiv 2305.07922), section 3.1; its published code, whose 16B has 16,493,680,640
     """
@@ -67,8 +67,8 @@ def codet5p(c: Config) -> Raw:
         for key in outer[2:4]:
             if given.get(key, False) is not (name == "decoder"):
                 inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())
-        if name == "decoder" and (wide := given.get("cross_attention_hidden_size")) is not None:
-            inner.fault("cross_attention_hidden_size", wide, "null", "its code attends to no other width than its own")
+        if name == "decoder" and (width := given.get("cross_attention_hidden_size")) is not None:
+            inner.fault("cross_attention_hidden_size", width, "null", "its code only attends to its own width")
         halves[name] = reader("gptj")(inner)
     encoder, decoder = (without(half, "kind", "context") for half in halves.values())
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}

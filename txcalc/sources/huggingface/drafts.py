@@ -1,4 +1,4 @@
-"""Models that propose tokens for another, whose hidden states they read: EAGLE's, by the code published with them."""
+"""Draft models for speculative decoding that read the target's hidden states: EAGLE, P-EAGLE, DFlash, Medusa."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from txcalc.sources.huggingface.heads import class_of
 from txcalc.sources.huggingface.keys import bare, number
 from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack, matrix
 
-# Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
+# Keys copied from the configs of targets such as Qwen, which drafts do not read.
 UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")
 
 
 def _stack(c: Config, biases: bool = False) -> Raw:
-    """The widths of a draft, and what its published code says nothing else of."""
+    """The widths of a draft, with the norms and the feed-forward of its published code."""
     c.require_single_stack()
     raw = c.widths("decoder") | {"context": c.size("max_position_embeddings", default=2048)}
     c.require_value(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
@@ -23,21 +23,21 @@ def _stack(c: Config, biases: bool = False) -> Raw:
     return raw | {"norm": c.rms(), "feed_forward": c.gated_mlp()}
 
 
-def _proposing(c: Config, raw: Raw, default: int) -> Raw:
-    """A head over the tokens that a draft proposes, fewer than it reads."""
+def _draft_vocabulary(c: Config, raw: Raw, default: int) -> Raw:
+    """A head over the tokens that a draft proposes, which may be fewer than its token table has."""
     rows = raw["vocab_size"]
     proposed = c.size("draft_vocab_size", default=default, null=rows)
     if proposed > rows:
         c.fault("draft_vocab_size", proposed, f"at most vocab_size = {rows:,}")
     if proposed == rows:
-        c.require_value(False, "tie_word_embeddings", why="the published code has a head of its own")
+        c.require_value(False, "tie_word_embeddings", why="the head of the published code is not tied")
     c.ignore("tie_word_embeddings")
     extra = max(0, rows - proposed)
     return {"vocab_size": rows - extra, "embedding": {"extra": extra}, "head": {"tied": False}}
 
 
 def _features(c: Config, raw: Raw) -> Raw:
-    """Hidden states of three layers of the model that it drafts for."""
+    """Hidden states of three layers of the target model."""
     inner = c.table("eagle_config")
     if inner:
         inner.ignore("use_aux_hidden_state")
@@ -50,7 +50,7 @@ def _features(c: Config, raw: Raw) -> Raw:
 
 
 def _inner(c: Config) -> Config:
-    """The config of a draft's layers: the file itself, or in one of vLLM's speculators a table."""
+    """The config of a draft's layers: the file itself, or a table of it in vLLM's speculators."""
     if "transformer_layer_config" not in c:
         return c
     table = c.data["transformer_layer_config"]
@@ -68,7 +68,7 @@ def _inner(c: Config) -> Config:
     return inner
 
 
-# Keys of the model that a draft is for, which its own code never reads.
+# Keys of the target model, which the code of drafts never reads.
 _OF_THE_TARGET = """
 add_classification_head attention_head_dim cla_share_factor class_num dense_list im_end_id im_newline_id im_start_id
 mask_init_id max_window_layers modal_type norm_type org_vocab_size pad_id pool_type target_model_type text_end_id
@@ -77,8 +77,8 @@ text_start_id use_cla use_qk_norm use_rotary_pos_emb
 
 
 def eagle3(c: Config) -> Raw:
-    """One layer, whose attention reads the tokens' embedding beside the features; in vLLM's speculators plain ones may
-    follow it."""
+    """EAGLE-3: one layer whose attention reads the tokens' embeddings and the features; in vLLM's speculators plain
+    layers may follow."""
     inner = _inner(c)
     if c.class_ends("Eagle3LlamaForCausalLM"):
         c.ignore(*_OF_THE_TARGET.split())
@@ -95,16 +95,16 @@ def eagle3(c: Config) -> Raw:
 
 
 def _draft_heads(c: Config, inner: Config, raw: Raw) -> Raw:
-    """The heads of a layer that reads features beside the tokens."""
+    """The heads of a layer that reads tokens and features."""
     if inner is not c and inner.model_type == "qwen3":
-        why = "norms of Q and K are not read in a layer that reads features too"
+        why = "norms of Q and K are not supported in a layer that reads features"
         inner.fault("model_type", "qwen3", "'llama'", why)
     return inner.heads(raw)
 
 
 def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **keys: object) -> Raw:
     """The first layer reads the features; the others are plain. `keys` are further keys of the description."""
-    raw |= _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
+    raw |= _draft_vocabulary(c, raw, 32000 if inner is not c else raw["vocab_size"])
     raw |= {"draft_attention": attention, "positions": inner.rotary(attention["d_head"]), **keys}
     first, n = {"parts": ["draft_attention", "feed_forward"]}, raw["n_layers"]
     if n == 1:
@@ -115,20 +115,20 @@ def _first_reads(c: Config, inner: Config, raw: Raw, attention: Raw, **keys: obj
 
 
 def peagle(c: Config) -> Raw:
-    """P-EAGLE: EAGLE-3's layer, plain ones behind it, and a vector that stands for the features of tokens ahead."""
+    """P-EAGLE: EAGLE-3's layer, plain layers after it, and a learned vector in place of features of later tokens."""
     inner = _inner(c)
     raw = _stack(inner)
     attention = _draft_heads(c, inner, raw)
     features = _features(c, raw)
     c.flag("norm_before_residual", default=False)
-    c.note("the vector of features of tokens ahead is held; that it stands for some of them costs nothing")
+    c.note("the vector in place of features of later tokens is counted; its use costs no FLOPs")
     idle = 3 * features["width"]
     return _first_reads(c, inner, raw, attention, features=features, idle=idle, drafting="at-once")
 
 
 def dflash(c: Config) -> Raw:
-    """DFlash: Qwen3's layers over a block of tokens that are drafted at once, which attend to one another and to the
-    features of what is before them; it has no embedding and no head of its own."""
+    """DFlash: Qwen3's layers over a block of tokens that are drafted at once; they attend to one another and to the
+    features of earlier tokens. The embedding and the head are the target's."""
     inner = _inner(c)
     raw = _stack(inner, biases=True)
     n, d = raw["n_layers"], raw["d_model"]
@@ -140,37 +140,35 @@ def dflash(c: Config) -> Raw:
                                                           "target_layer_ids")  # fmt: skip
     if not isinstance(listed, list | None) or listed == []:
         c.fault("target_layer_ids", listed, "a list of layers")
-    several = len(listed) if isinstance(listed, list) else n
+    n_features = len(listed) if isinstance(listed, list) else n
     groups = attention["n_kv_heads"] * attention["d_head"]
-    reader, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
-    if c.class_ends(
-        "QwenDFlareDraftModel"
-    ):  # each layer weighs the features, and has keys and values of its own for them
-        inner.require_value(False, "attention_bias", why="biases beside those of the tokens are not supported")
-        reader, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
-    correction = _correcting(c, settings if inner is c else c, raw)
+    params, flops = n_features * d * d + d, 2 * n_features * d * d + 4 * n * d * groups
+    if c.class_ends("QwenDFlareDraftModel"):  # each layer weights the features and has its own K and V for them
+        inner.require_value(False, "attention_bias", why="biases of K and V of features are not supported")
+        params, flops = n * n_features + d + 2 * n * d * groups, 2 * n * n_features * d + 4 * n * d * groups
+    correction = _correction_params(c, settings if inner is c else c, raw)
     c.note(
-        f"FLOPs are those of a pass that drafts every token at once; what reads the features of a token before "
-        f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "
-        f"where masked FLOPs count those before alone"
+        f"FLOPs are those of a pass that drafts every token at once; projections of an earlier token's features "
+        f"({flops:,} FLOPs, once per token) are counted in the parameters only; positions of a block attend to one "
+        f"another, but masked FLOPs only count earlier ones"
     )
     raw |= {
         "attention": attention,
         "positions": inner.rotary(attention["d_head"]),
-        "idle": reader + correction,
+        "idle": params + correction,
         "drafting": "block",
         "norm": raw["norm"] | {"final": True},
     }
     if inner is c:
-        c.note("its embedding and its head are those of the model that it drafts for, and are not counted")
+        c.note("its embedding and its head are the target model's, and are not counted")
         raw |= {"vocab_size": None}
     else:
-        raw |= _proposing(c, raw, 32000)
+        raw |= _draft_vocabulary(c, raw, 32000)
     return layered({key: value for key, value in raw.items() if value is not None}, axis)
 
 
-def _correcting(c: Config, settings: Config, raw: Raw) -> int:
-    """Parameters of what corrects scores by the tokens before in a block: Domino's, DSpark's; 0: nothing does."""
+def _correction_params(c: Config, settings: Config, raw: Raw) -> int:
+    """Parameters of the head that corrects logits by earlier tokens of the block, in Domino and DSpark; else 0."""
     d, rows = raw["d_model"], raw["vocab_size"]
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
     cls = bare(class_of(c.data) or "")
@@ -187,21 +185,21 @@ def _correcting(c: Config, settings: Config, raw: Raw) -> int:
         forms = {"vanilla": 0, "gated": (d + rank + 1) * rank, "rnn": 3 * (2 * rank + d + 1) * rank}
         if form not in forms:
             settings.fault("markov_head_type", form, "'vanilla', 'gated' or 'rnn'")
-        usual = settings is c or bool(settings.data.get("confidence_head_alpha"))
-        trusted = settings.flag("enable_confidence_head", default=usual)
-        joined = settings.flag("confidence_head_with_markov", default=settings is c)
+        default = settings is c or bool(settings.data.get("confidence_head_alpha"))
+        confidence = settings.flag("enable_confidence_head", default=default)
+        with_markov = settings.flag("confidence_head_with_markov", default=settings is c)
         total = rank and rank * (rows + (proposed if type(proposed) is int else rows)) + forms.get(form, 0)
-        total += trusted * (d + rank * joined + 1)
+        total += confidence * (d + rank * with_markov + 1)
     else:
         settings.require_value("dflash", "projector_type", why="it is a DFlash draft")
         return 0
-    c.note(f"what corrects its scores within a block ({total:,} parameters) is held, and its FLOPs are not counted")
+    c.note(f"FLOPs of the head that corrects logits within a block ({total:,} parameters) are not counted")
     return int(total)
 
 
 def eagle(c: Config) -> Raw:
-    """EAGLE and EAGLE-2: layers on a product of embedding and features, no norm before the first attention, none after
-    the last layer, and the head of the model that it drafts for."""
+    """EAGLE and EAGLE-2: layers on a projection of embedding and features, without a norm before the first attention
+    and after the last layer. The head is the target's."""
     raw = _stack(c)
     attention = c.heads(raw)
     bias = c.flag("bias", default=True)
@@ -212,14 +210,14 @@ def eagle(c: Config) -> Raw:
         "norm": raw["norm"] | {"final": False},
         "head": {"form": "none"},
     }
-    c.note("its head is that of the model that it drafts for, and is not counted")
+    c.note("its head is the target model's, and is not counted")
     kinds = ["first", *["later"] * (raw["n_layers"] - 1)]
     return layered(raw, (kinds, {"first": {"norm": {"without": ["attention"]}}, "later": {}}))
 
 
 def medusa(c: Config) -> Raw:
-    """Heads on the last hidden states of the model that it drafts for: a layer with a SiLU and a sum, and a matrix to
-    the vocabulary, each of its own. Its own checkpoints have biases in the layers; vLLM's say so."""
+    """Medusa: heads on the target's last hidden states, each a residual layer with a SiLU and a matrix to the
+    vocabulary. Its own checkpoints have biases in the layers; vLLM's have a key for them."""
     from_vllm = "num_heads" in c
     if not c.class_ends("MedusaModel") and c.data.get("architectures"):
         c.fault("architectures[0]", c.data["architectures"], '["MedusaModel"]', "other classes have other layers")
@@ -227,7 +225,7 @@ def medusa(c: Config) -> Raw:
         "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"
     )
     d, v = c.size("hidden_size"), c.size("vocab_size")
-    c.require_value(v, "truncated_vocab_size", why="all tokens are proposed")
+    c.require_value(v, "truncated_vocab_size", why="heads score the whole vocabulary")
     number = c.size("num_heads", "medusa_num_heads", default=5)
     bias = c.flag("medusa_fc_bias", default=False) if from_vllm else True
     leaves = [leaf("layer", "linear", d, d, bias=bias), leaf("activation", "silu", d), leaf("sum", "sum", d)]

@@ -1,20 +1,18 @@
-"""What transformers' code says about a model type: its classes, the keys it names, its default sizes, and keys that
-change no size.
+"""Facts from transformers' code about a model type: classes, keys, default sizes, and keys that change no size.
 
-The tables beside this file are made by `tests/scripts/release.py` from one release of transformers; nothing of it is
-imported here.
+`tests/scripts/release.py` writes the tables in this folder from one release of transformers, which is not imported
+here.
 
-`size_neutral_keys.json` has the keys of any family that change no size: by name, ending or beginning (bookkeeping,
-training, generation, kernels); numbers that people write beside a model (of training, of texts, of the model that was
-made): `unread` by types of transformers whose code never names them, and a fault of any other type (`type_vocab_size`
-stands in transformers' own small test models of any type); features that are off, as transformers' base class writes
-them into every nested config; keys that may be null in a configuration of some families, of which transformers 5.23
-builds no model then, or another; and keys that other people's code reads beside a class, and that give it no weights
-where another key has this value.
+`size_neutral_keys.json` has keys of any family that change no size: by name, ending or beginning (bookkeeping,
+training, generation, kernels); `unread`: numbers of training, texts or a parent model that users add to configs, which
+are ignored for types whose code never names them and faults for other types (small test models of transformers have
+`type_vocab_size` for any type); `off`: features that are off, as transformers' base class writes them into every nested
+config; `null`: keys that may be null in some families, although transformers 5.23 then builds no model, or a different
+one; `elsewhere`: keys that other code reads, and that add no weights if another key has this value.
 
-`ignored_keys.json` has keys that the code of some model types names, by those types and, after a stroke, the table in
-which they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the
-one value of others, and why. A reader looks at its own keys first; only what it did not ask for is looked up here.
+`ignored_keys.json` has keys that the code of some model types names, by type and, after a slash, table: `ignore`: keys
+that change no size, or none if the reader does not read them; `only`: keys with one supported value, and why. Only keys
+that a reader did not read are looked up here.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ from txcalc.parts.options import Raw, Table
 
 @cache
 def table(name: str) -> Raw:
-    """A table of data beside this file."""
+    """The content of a JSON file in this folder."""
     content: Raw = json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))
     return content
 
@@ -39,13 +37,13 @@ def knows(model_type: str) -> bool:
 
 
 def classes(model_type: str) -> list[str]:
-    """transformers' classes of a model type; none where it is not transformers'."""
+    """transformers' classes of a model type; empty for other types."""
     return list(table("transformers_classes.json").get(model_type, ())) if model_type else []
 
 
 @cache
 def types_of(cls: str) -> tuple[str, ...]:
-    """The model types of which this is a class, whatever the spelling of its capitals."""
+    """The model types that have this class; case is ignored."""
     folded = cls.casefold()
     return tuple(
         model_type
@@ -55,49 +53,48 @@ def types_of(cls: str) -> tuple[str, ...]:
 
 
 def unnamed(model_type: str, key: str) -> bool:
-    """True for a key that neither the code of this model type nor the code that all types share names; False where
-    that code is not known."""
+    """True for a key that neither the code of this model type nor the shared code names; False if that code is not
+    known."""
     keys = _kinds(model_type)
     return keys is not None and key not in table("transformers_keys.json")[""] and key not in keys
 
 
 def names(model_type: str, key: str) -> bool:
-    """True for a key that the code of this model type names itself."""
+    """True for a key that the code of this model type names."""
     return key in (_kinds(model_type) or {})
 
 
 def kinds_of(model_type: str, key: str) -> str:
-    """The kinds of values that the configuration class of a model type takes for a key, a letter each: null, boolean,
-    integer, float, string, list, dict; "" where it takes all or is not known."""
+    """The kinds of values that the configuration class of a model type accepts for a key, a letter each: null, boolean,
+    integer, float, string, list, dict; "" if it accepts all or is not known."""
     return (_kinds(model_type) or {}).get(key, "")
 
 
 def words_of(model_type: str, key: str) -> list[str]:
-    """The texts that the configuration class of a model type takes for a key, where it takes a few; else none."""
+    """The texts that the configuration class of a model type accepts for a key; empty if it accepts any."""
     return list(table("transformers_keys.json")["words"].get(model_type, {}).get(key, ()))
 
 
 def part_of(model_type: str, key: str) -> str:
-    """The model type of a table in a config, where it is always the same; else ""."""
+    """The model type of a table in a config if it is always the same; else ""."""
     return str(table("transformers_keys.json")["parts"].get(model_type, {}).get(key, ""))
 
 
 @cache
 def _kinds(model_type: str) -> dict[str, str] | None:
-    """The keys that the code of a model type names, with the kinds of values; None where it is not known."""
+    """The keys that the code of a model type names, with their kinds of values; None if it is not known."""
     named = table("transformers_keys.json")["named"].get(model_type)
     return None if named is None else {key: kinds for kinds, keys in named.items() for key in keys.split()}
 
 
 def size_of(model_type: str, key: str) -> int | None:
-    """The size that the configuration class of a model type takes when it is told nothing."""
+    """The default size of the configuration class of a model type."""
     size: int | None = table("transformers_keys.json")["sizes"].get(model_type, {}).get(key)
     return size
 
 
 def padding_of(model_type: str) -> tuple[bool, int | None]:
-    """Whether the table of tokens of a model type may have a row for padding, and which its class takes when it is told
-    nothing."""
+    """Whether the token table of a model type may have a padding row, and the class's default index of it."""
     rows = table("transformers_keys.json")["padding"]
     return model_type in rows or not classes(model_type), rows.get(model_type)
 
@@ -108,7 +105,7 @@ TRAINING_NUMBERS = frozenset(" ".join(table("size_neutral_keys.json")["unread"])
 _OFF: Raw = table("size_neutral_keys.json")["off"]
 _NULL: dict[str, str] = table("size_neutral_keys.json")["null"]  # by key, the families
 
-# By model type and table, the rows of keys that are set aside there.
+# The rows of ignored keys, by model type and table.
 IGNORED_KEYS: dict[str, list[Raw]] = {}
 for _places, _row in table("ignored_keys.json").items():
     for _place in _places.split():
@@ -116,7 +113,7 @@ for _places, _row in table("ignored_keys.json").items():
 
 
 def elsewhere(model_type: str, key: str, config: Table) -> str:
-    """Whose a key is that only other people's code reads, where it gives the class no weights; else ""."""
+    """The owner of a key that only other code reads, if the key adds no weights; else ""."""
     for family, keys, condition, value, owner in table("size_neutral_keys.json")["elsewhere"]:
         if model_type == family and key in keys.split() and config.get(condition) == value:
             return str(owner)
@@ -124,7 +121,7 @@ def elsewhere(model_type: str, key: str, config: Table) -> str:
 
 
 def ignores(place: str, key: str, value: object) -> bool:
-    """True for a key of which no size follows in this table of a type, or none with this value."""
+    """True for a key that changes no size in this table of a type, or not with this value."""
     return any(
         key in row.get("ignore", "").split()
         or any(key in names.split() and value == only for only, names, _ in row.get("only", ()))
@@ -133,12 +130,11 @@ def ignores(place: str, key: str, value: object) -> bool:
 
 
 def is_neutral(key: str, value: object) -> bool:
-    """True for a key that changes no size. One that is null says nothing."""
+    """True for a key that changes no size; null never does."""
     off: bool = key in _OFF and type(_OFF[key]) is type(value) and _OFF[key] == value
     return value is None or off or key in NAMES or key.endswith(ENDINGS) or key.startswith(BEGINNINGS)
 
 
 def needs_value(model_type: str, key: str) -> bool:
-    """True where a configuration of this family takes null for a key, and transformers builds no model of it, or
-    another."""
+    """True if this family accepts null for a key, but transformers then builds no model, or a different one."""
     return model_type in _NULL.get(key, "").split()

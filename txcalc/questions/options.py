@@ -219,7 +219,7 @@ CONVENTIONS = Option(
 )  # fmt: skip
 FORMAT = Option("Output format.", None, "Output", "--format")
 ROWS = Option("Only rows whose name contains one of these: parameters,cache.", "NAME,…", "Output", "--rows")
-DIGITS = Option("Significant digits of large numbers in tables.", "N", "Output", "--digits")
+DIGITS = Option("Significant digits of large numbers and ratios in tables.", "N", "Output", "--digits")
 JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")
 PLOT = Option(
     "Also plot: FILE.svg, .png, .pdf or .pgf, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output",

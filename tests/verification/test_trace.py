@@ -220,7 +220,7 @@ def test_inputs_by_name(file: str) -> None:
         (["--input", "ids=B,T"], "NAME=SIZES:DTYPE"),
         (["--input", "ids=B,Q:int64"], "B, T, T_src or numbers"),
         (["--input", "ids=B,T:int65"], "NAME=SIZES:DTYPE"),
-        (["--input", "a=B:int64", "--input", "a=B:int64"], "a name of its own"),
+        (["--input", "a=B:int64", "--input", "a=B:int64"], "expected a different name for each"),
         (["--input", "nobody=B,T:int64"], "does not run on nobody"),
         (["--batch", "0"], "--batch is 0"),
         (["--device", "abacus"], "expected meta, cpu or cuda"),

@@ -323,14 +323,14 @@ def test_a_tower_that_does_not_fit_together_is_refused(changes: dict[str, Any], 
 
 
 @pytest.mark.parametrize(("changes", "message"), [
-    ({"side": 4, "cell": 3}, "attention.cell is 3, expected squares of the 4 positions that are merged"),
+    ({"side": 4, "cell": 3}, "attention.cell is 3, expected a cell whose square divides the 4 merged positions"),
     ({"side": 4, "window": 8}, "attention.side is 4, which changes nothing here: it counts without attention.window"),
 ])  # fmt: skip
 def test_square_windows_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(TxcalcError) as error:
         build(TOWER | {"attention": {"n_heads": 4} | changes}, "tower", written=True)
     assert message in str(error.value)
-    with pytest.raises(TxcalcError, match=r"attention\.side is 4, expected none but in a tower"):
+    with pytest.raises(TxcalcError, match=r"attention\.side is 4, expected none outside a vision tower"):
         build({"d_model": 24, "n_layers": 1, "attention": {"n_heads": 2, "side": 4}, "feed_forward": {"d_ff": 8}}, "a")
 
 

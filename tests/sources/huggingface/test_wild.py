@@ -177,7 +177,7 @@ def test_ignore(tmp_path: Path) -> None:
     assert "ignored by --ignore: odd = 7" in model.notes
     with pytest.raises(InputError, match="has no key 'old' to ignore"):
         load(file, ignore=["old"])
-    with pytest.raises(InputError, match=r"--ignore: leaves keys out of a config\.json, and gpt2 is none"):
+    with pytest.raises(InputError, match=r"--ignore: leaves keys out of a config\.json, and gpt2 is not one"):
         load("gpt2", ignore=["odd"])
     shown = typed("show", str(file), "--ignore", "odd", "--ignore", "even", "--json")
     assert shown.exit_code == 0
@@ -353,7 +353,7 @@ def test_recorded_words_see_those_before_them_alone(name: str) -> None:
 def test_halves_of_other_widths_are_not_matched() -> None:
     raw, *_ = describe(PAIRS["clip"])
     head = {**raw["decoder"]["head"], "classes": 25}
-    with pytest.raises(InputError, match=r"decoder\.matched is True, expected false but where halves"):
+    with pytest.raises(InputError, match=r"decoder\.matched is True, expected false: it needs two classifiers"):
         build({**raw, "decoder": {**raw["decoder"], "head": head}}, "clip")
 
 

@@ -81,7 +81,7 @@ class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):
     "txcalc verify gpt2",
     takes=("--ignore",),
     first=("--oracle", "--layers", "--device", "--symbolic", "--against", "--layout", "--all"),
-    examples=("A training step in a layout: txcalc verify gpt2 --layout tp=2,fsdp=2",),
+    examples=("The first layer only: txcalc verify llama-3.1-8b --layers 1",),
 )
 def verify(
     *sources: o.OptionalSources,

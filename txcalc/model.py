@@ -310,11 +310,16 @@ class Model(Struct, frozen=True, dict=True):
         rows = self.description.last.positions.get("rows")
         return min(most for most in (DEFAULT_TOKENS, self.context, rows) if most)
 
-    def reaches(self, tokens: Num) -> bool:
-        """Whether it takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
+    @property
+    def position_limit(self) -> Num | None:
+        """The most tokens that its table of positions has a row for; None: it has no table."""
         positions = self.description.last.positions
         rows = positions.get("rows") if positions.form in ("learned", "relative") else None
-        return not self.fixed_length and (rows is None or tokens <= rows)
+        return rows and min(most for most in (self.context, rows) if most)
+
+    def reaches(self, tokens: Num) -> bool:
+        """Whether it takes a prompt of `tokens`: its length is not fixed, and its table of positions is long enough."""
+        return not self.fixed_length and (self.position_limit is None or tokens <= self.position_limit)
 
     @called
     def workload(

@@ -10,12 +10,15 @@ import json
 import re
 import shlex
 from collections.abc import Iterator
+from contextlib import redirect_stdout, suppress
 from hashlib import sha256
 from importlib.util import find_spec
+from io import StringIO
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+import typer
 from _pytest.mark import ParameterSet
 from command import Ran, typed
 from paths import GOLDEN
@@ -106,21 +109,24 @@ def tidy(command: str, text: str) -> None:
 def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     command: str, update_golden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers: list[Any] = [None]
+    calls: list[Any] = [(None, "table")]
 
-    def keep(answer: Any, *options: Any) -> None:
-        answers.append(answer)
-        output.printed(answer, *options)
+    def keep(*call: Any) -> None:
+        calls.append(call)
+        output.printed(*call)
 
     monkeypatch.setattr("txcalc.cli.build.printed", keep)
     result = printed(command, 80)
     monkeypatch.undo()
-    forms = dict(formats(answers[-1]))
+    forms = dict(formats(calls[-1][0]))
     if not NO_TABLE.search(command):
         tidy(command, forms["csv"])
         ElementTree.fromstring(forms["html"].removeprefix("<!doctype html>"))
     digests = " ".join(f"{name}:{sha256(text.encode()).hexdigest()[:8]}" for name, text in forms.items())
-    narrow, wide = result.stdout.splitlines(), screen(command, 1000)
+    monkeypatch.setenv("COLUMNS", "1000")
+    with redirect_stdout(StringIO()) as stdout, suppress(typer.Exit):
+        output.printed(*calls[-1])  # the answer again, wider
+    narrow, wide = result.stdout.splitlines(), stdout.getvalue().splitlines() or screen(command, 1000)
     text = f"$ txcalc {command}\n{result.output}" + "exit code 1\n" * result.exit_code
     if update_golden:
         FILES[command].write_text(text, "utf-8")

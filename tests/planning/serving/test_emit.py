@@ -229,25 +229,6 @@ def test_a_model_that_was_changed_is_not_the_published_checkpoint() -> None:
     assert out.startswith("# set CHECKPOINT to a checkpoint of D=512 h=8 L=6 F=2048 gated\n")
 
 
-def test_engine_and_format_agree_with_the_command() -> None:
-    gguf = ("qwen3-32b", "--gpu", "4090", "--context", "8k", "--weights", "Q4_K_M")
-    for argv, why in (
-        ((*gguf, "--engine", "llama.cpp", "--emit", "vllm"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
-        ((*gguf, "--emit", "sglang"), "a .gguf file is for llama.cpp (--emit llama.cpp)"),
-        ((*LLAMA, "--engine", "sglang", "--emit", "dynamo"), "--engine is 'SGLang', expected vLLM, which"),
-        ((*LLAMA, "--weights", "fp8", "--emit", "llama.cpp"), "--weights is 'fp8', expected a format that llama.cpp"),
-        (("t5-3b", "--gpu", "h100:1", "--emit", "vllm"), "runs t5-3b (encoder-decoder) (TensorRT-LLM, llama.cpp)"),
-        (("gpt2", "--gpu", "h100:1", "--context", "8k", "--emit", "vllm"), "gpt2 has positions for 1,024 tokens"),
-        ((*LLAMA, "--emit", "ollama"), "the plan's layout is tp=4 dp=2 (--engine llama.cpp)"),
-        ((*LLAMA[:2], "h100:1", "--emit", "vllm"), "the plan does not fit (its weights)"),
-        ((*gguf, "--adapters", "1", "--adapter-rank", "8", "--emit", "ollama"), "cannot set --adapters"),
-        ((*gguf, "--kv", "q5_1", "--emit", "ollama"), "expected a dtype of Ollama's cache: bf16, q8_0, q4_0"),
-    ):
-        code, out, err = emit(*argv)
-        assert (code, out) == (2, "") and why in " ".join(err.split()), err
-        assert err.count("\n") == 1
-
-
 def test_a_copy_of_llama_cpp_has_no_more_slots_than_its_gpu_holds() -> None:
     """Where users wait, on two GPUs that hold a copy each."""
     plan = ("llama-3.1-8b", "--gpu", "4090:2", "--dp", "2", "--engine", "llama.cpp", "--weights", "Q8_0")

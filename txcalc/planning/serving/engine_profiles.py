@@ -230,10 +230,10 @@ def is_served(accelerator: Accelerator) -> bool:
     return any(_runs(name, "", accelerator) for name in ENGINES if name != data()["personal"]["engine"])
 
 
-def engines_for(model: Model) -> list[str]:
-    """Engines that run models of this kind and type."""
+def engines_for(model: Model, table: str = "unsupported") -> list[str]:
+    """Engines that run models of this kind and type or, with the table "unserved", have a known command for them."""
     names = {model.kind, model.description.model_type}
-    return [name for name in ENGINES if names.isdisjoint(data()["unsupported"][name])]
+    return [name for name in ENGINES if names.isdisjoint(data()[table].get(name, ()))]
 
 
 def unsupported(

@@ -24,7 +24,7 @@ from txcalc.planning.machine import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine import BLOCK
-from txcalc.planning.serving.engine_profiles import EngineProfile, is_gguf, profile, unsupported
+from txcalc.planning.serving.engine_profiles import EngineProfile, engines_for, is_gguf, profile, unsupported
 from txcalc.planning.serving.launch_gguf import Flags, gguf_file, gguf_path, llama_server, modelfile, running, slots
 from txcalc.planning.serving.launch_weights import CommandWeights, repository_of, weights_of_plan
 from txcalc.planning.serving.points import Request, SpeculativeDecoding
@@ -112,10 +112,13 @@ def _engine_of_plan(plan: Plan, engine: str) -> EngineProfile:
         raise InputError("--emit", [Fault("--engine", planned.rules.title, expected, f"--emit {planned.engine}")])
     chosen = planned or runs
     model = plan.planner.model
+    served = [name for name in engines_for(model) if name in engines_for(model, "unserved")]
+    if runs.engine not in served:
+        fix = ", ".join(f"--emit {name}" for name in served) or "there is none"
+        raise InputError("--emit", [Fault("--emit", engine, f"a command that serves {model.name} ({model.kind})", fix)])
     if lacking := unsupported(chosen, model, config.weights, plan.planner.accelerator, config.kv):
         raise InputError("--emit", [lacking])
-    if not (model.fixed_length or model.reaches(plan.context)):
-        most = min(most for most in (model.context, model.description.last.positions.get("rows")) if most)
+    if not model.fixed_length and (most := model.position_limit) and plan.context > most:
         raise InputError("--emit", [f"{model.name} has positions for {most:,} tokens (--context {most})"])
     if not plan.best.serves:
         raise InputError("--emit", [f"the plan does not fit (its {plan.best.limit}); fit tells which formats do"])

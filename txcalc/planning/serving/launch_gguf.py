@@ -113,8 +113,6 @@ def modelfile(plan: Plan, weights: CommandWeights, guess: SpeculativeDecoding | 
 
 def slots(plan: Plan, name: str) -> int:
     """Concurrent sequences of a replica. Errors: `InputError` for a layout that llama.cpp does not have."""
-    if plan.planner.model.kind == "encoder-decoder":  # the server does not call llama_encode (pull request 8993)
-        raise InputError("--emit", [f"{name} serves no encoder-decoder; llama-cli runs T5 (--emit trtllm)"])
     layout = plan.best.layout
     if layout.tp > 1 or layout.ep > 1 or layout.sharing > 1:
         mend = "--tp 1" if plan.planner.engine.memory else "--engine llama.cpp"

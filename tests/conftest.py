@@ -49,7 +49,7 @@ settings.register_profile("quick", parent=settings.get_profile("every"), max_exa
 
 
 # Cases of a test in the inner loop, and of a slow test in a run of everything.
-QUICK_CASES, SLOW_CASES = 3, 3
+QUICK_CASES, SLOW_CASES = 3, 2
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -437,7 +437,7 @@ DRAWN = (TESTS / "page" / "drawn.js").read_text("utf-8")
 
 @pytest.mark.browser
 def test_what_is_drawn_is_what_is_read(browser: Any, file: Path, planned: Path, pytestconfig: pytest.Config) -> None:
-    most = 9 if pytestconfig.option.every_case else 2
+    most = 9 if pytestconfig.option.every_case else 1
     for place, view, number in ((file, "learn", 9), (file, "compare", 1), (planned, "serve", 4), (planned, "train", 2)):
         with Tab(browser, place) as page:
             for i in random.Random(pytestconfig.option.seed).sample(range(number), min(number, most)):

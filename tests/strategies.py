@@ -142,7 +142,6 @@ FIELDS |= {
     "ForgettingCore.span": st.just(Causal()),
     "Gate.form": st.sampled_from(["sigmoid", "softplus"]),
     "Head.kind": st.sampled_from(["head", "other"]),
-    "ImplicitFilter.layers": st.integers(0, 3),
     "IndexCore.span": causal_spans,
     "LatentAttention.q_rank": maybe(sizes),
     "LatentCore.span": causal_spans,
@@ -201,7 +200,6 @@ MIXERS_DRAWN = some(
     "TimeMix",
     "ShortConvolution",
     "RecurrentCell",
-    "Hyena",
     "ForgettingAttention",
     "MatrixMemory",
     "RoutedAttention",
@@ -435,10 +433,6 @@ MIXERS = {
         {"n_heads": sizes, "d_head": sizes}, optional={"activation": activations}
     ),
     "time_mix": st.fixed_dictionaries({}, optional={"d_inner": sizes}),
-    "hyena": st.fixed_dictionaries(
-        {}, optional={"form": st.sampled_from(["fft", "direct"]), "features": sizes, "width": sizes, "taps": sizes}
-    )
-    | st.fixed_dictionaries({"states": sizes}, optional={"form": st.sampled_from(["fft", "recurrent"])}),
     "rnn": st.fixed_dictionaries({}, optional={"form": cell_forms, "d_hidden": sizes, "biases": st.integers(0, 2)}),
     "forgetting": st.fixed_dictionaries({"n_heads": sizes, "d_head": sizes}),
     "latent": latent_tables(),

@@ -159,23 +159,6 @@ def floor_div(a: Num, b: Num) -> Num:
     return ceil_div(a + 1, b) - 1
 
 
-def ceil_log2(n: Any) -> Num:
-    """⌈log₂ n⌉ of whole numbers from 1 on: the stages of a fast Fourier transform."""
-    kind = _kind(n)
-    if kind == "int":
-        return (n - 1).bit_length()
-    if kind == "symbol":
-        sympy = sys.modules["sympy"]
-        return sympy.ceiling(sympy.log(n, 2))
-    if kind == "recorded":
-        return _tape(n).step("log2", n, 2)
-    numpy = sys.modules["numpy"]
-    if n.dtype == object:
-        return numpy.frompyfunc(lambda each: (int(each) - 1).bit_length(), 1, 1)(n)
-    stages = numpy.frexp(numpy.asarray(n, dtype=numpy.float64) - 1)[1]
-    return stages.astype(n.dtype).view(type(n))
-
-
 def nearest_square(n: Any) -> Num:
     """Rows of the most nearly square grid of n cells: the largest divisor up to √n."""
     kind = _kind(n)

@@ -146,7 +146,6 @@ RUN: dict[str, Callable[[int, int], int]] = {
     "min": min,
     "/": _exactly,
     "ceil": lambda a, b: -(-a // b),
-    "log2": lambda a, _: (a - 1).bit_length(),
     "rows": lambda a, _: nearest_square(a),
 }
 _HOLDS: dict[str, Callable[[int, int], bool]] = {
@@ -160,7 +159,6 @@ HELPERS = (
     "const M=(a,b)=>a<b?a:b,"
     "X=(a,b)=>{if(b===0n||a%b!==0n)throw new RangeError(b+' does not divide '+a);return a/b},"
     "C=(a,b)=>{const q=a/b;return a%b>0n?q+1n:q},"
-    "L=(a,b)=>a>1n?BigInt((a-1n).toString(2).length):0n,"
     "S=(a,b)=>{let d=1n;for(let i=1n;i*i<=a;i++)if(a%i===0n)d=i;return d},"
     "R={'|':(a,b)=>a!==0n&&b%a===0n,'<=':(a,b)=>a<=b,'=':(a,b)=>a===b,'!=':(a,b)=>a!==b};"
 )
@@ -233,7 +231,7 @@ class Program(NamedTuple):
 
 
 _LEVEL = {"+": 1, "-": 1, "*": 2}
-_CALLS = {"min": "M", "/": "X", "ceil": "C", "log2": "L", "rows": "S"}
+_CALLS = {"min": "M", "/": "X", "ceil": "C", "rows": "S"}
 
 
 def _name(number: int) -> str:
@@ -312,8 +310,6 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
         return 1, [str(number.left)]
     if number.op == "min":
         return 1, [f"min({_text(number.left, 0)}, {_text(number.right, 0)})"]
-    if number.op == "log2":
-        return 1, [f"⌈log₂ {_text(number.left, 1)}⌉"]
     if number.op == "rows":
         return 1, [f"rows({_text(number.left, 0)})"]
     if number.op == "ceil":

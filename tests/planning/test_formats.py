@@ -17,6 +17,7 @@ from command import Command
 from msgspec.structs import replace
 from paths import DATA, HF
 from plans import plan
+from tiny import tiny
 
 from txcalc import hardware, load, train
 from txcalc.errors import InputError
@@ -291,8 +292,10 @@ def test_what_a_module_is_called_is_known_or_lists_of_layers_are_refused() -> No
         mamba, {"quant_method": "fp8", "ignore": [f"backbone.layers.{i}.mixer.in_proj" for i in range(24)]}
     )
     assert {e.path for e in mamba.ledger() if narrow.dtype_of(e) == "fp8"} == {"layers.0.mamba2.out_proj"}
-    with pytest.raises(InputError, match=r"what hyena\.in_proj is called there is not known"):
-        configured(load("stripedhyena-7b"), {"quant_method": "fp8", "ignore": ["backbone.blocks.0.projections"]})
+    with pytest.raises(InputError, match=r"what rg_lru\.in_proj is called there is not known"):
+        configured(
+            tiny("recurrent-gemma"), {"quant_method": "fp8", "ignore": ["model.layers.0.temporal_block.linear_x"]}
+        )
 
 
 TOWERS = [

@@ -31,7 +31,6 @@ NO_CONFIG = {
             "transformer-big",
             "llama-4-scout",
             "llama-4-maverick",
-            "stripedhyena-7b",
         ),
         "cannot say all of this description",
     ),

@@ -43,7 +43,6 @@ WORDS = sorted(
         "delta",
         "rg_lru",
         "rnn",
-        "hyena",
         "lstm",
         "time_mix",
         "channel_mix",

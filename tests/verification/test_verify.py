@@ -228,7 +228,7 @@ def test_a_full_window_stops_growing_and_a_state_is_constant() -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", ["gpt2", "mixtral", "hyena-modal"])
+@pytest.mark.parametrize("name", ["gpt2", "mixtral", "mamba"])
 def test_memory_by_category(name: str) -> None:
     verdict = verify(tiny(name), ["memory"])
     assert failed(verdict) == []

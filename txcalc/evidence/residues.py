@@ -104,7 +104,6 @@ _FIELD: dict[str, Callable[[int, int], int]] = {
     "/": lambda a, b: a * _inverse(b) % PRIME,
     "min": _smaller,
     "ceil": _hash_of("ceil"),
-    "log2": _hash_of("log2"),
     "rows": _hash_of("rows"),
 }
 

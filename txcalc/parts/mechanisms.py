@@ -20,7 +20,6 @@ MIXERS = {
     "time_mix": "rwkv",
     "short_convolution": "convolution",
     "rnn": "cells",
-    "hyena": "hyena",
     "draft_attention": "drafts",
     # One file each.
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},

@@ -1,67 +1,10 @@
-"""Recurrent models and hybrids whose code is published with the weights: RWKV, Hyena, PLaMo 2."""
+"""Recurrent models and hybrids whose code is published with the weights: RWKV, PLaMo 2."""
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.leaf_list import leaf, leaf_stack, matrix, norm_leaf, of_kind
 from txcalc.sources.spec import count
-
-
-def hyenadna(c: Config) -> Raw:
-    """HyenaDNA: instead of attention long convolutions, whose filters are computed by an MLP of the position.
-
-    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers have PyTorch's epsilon
-    """
-    c.require_published_class("hyenadna")
-    raw = c.stack(("d_model",), ("n_layer",))
-    multiple, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
-    if features % 2 == 0 or features < 3:
-        c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")
-    hyena = {"taps": c.size("short_filter_order", default=3), "features": features,
-             "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
-    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
-    positions = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # of the filters, one table per layer
-    inner = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    raw |= {
-        "vocab_size": -(-raw["vocab_size"] // multiple) * multiple,
-        "around": [leaf("filter_positions", "held", positions, kind="recurrent")],
-        "hyena": hyena,
-        "feed_forward": {"d_ff": inner, "activation": "gelu", "bias": True},
-        "norm": c.layer_norm("layer_norm_epsilon"),
-        "positions": {"form": "none"},
-        "head": c.decoder_classifier(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
-    }
-    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
-
-
-def stripedhyena(c: Config) -> Raw:
-    """StripedHyena, also used by Evo: convolutions with modal filters, and attention in some layers.
-
-    Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
-    """
-    c.require_published_class("stripedhyenamodel")
-    raw = c.stack(n_layers=("num_layers",))
-    n = raw["n_layers"]
-    c.ignore("hyena_layer_idxs", "attn_layer_idxs")
-    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
-    attention, groups = c.mha(raw), c.size("proj_groups", default=4)
-    c.divides(groups, attention["n_heads"], "proj_groups", "num_attention_heads")
-    attention["n_kv_heads"] = max(1, attention["n_heads"] // groups)
-    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
-    listed, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    hyena = [i for i in range(n) if not isinstance(listed, list) or i not in listed]
-    if not isinstance(listed, list) or len(hyena) + len(listed) != n or c.data.get("hyena_layer_idxs") != hyena:
-        c.fault("attn_layer_idxs", listed, "indexes of layers; hyena_layer_idxs must have all others")
-    raw |= {
-        "attention": attention,
-        "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
-        "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
-        "norm": c.rms("eps"),
-        "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
-        "head": {"tied": c.flag("tie_embeddings", default=False)},
-    }
-    kinds = ["hyena" if i in hyena else "attention" for i in range(n)]
-    return layered(raw, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 
 def rwkv7(c: Config) -> Raw:

@@ -514,6 +514,27 @@ def test_a_kept_theorem_is_proved_again(whole: bool, monkeypatch: pytest.MonkeyP
     assert not whole or before.extra_quantities.items() <= theorem.extra_quantities.items(), (name, unit.name)
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(5)
+@pytest.mark.parametrize(
+    ("name", "part", "quantity", "domain", "measured"),
+    [
+        ("gemma3", "local", "masked flops", "at 73 sizes around windows of 2, 3, 5, 8", 56165824),
+        ("t5", "whole", "masked flops", "at 11 sizes", 1226368),
+        ("bert", "whole", "masked flops", "at 5 sizes", 471328),
+        ("mixtral", "layer", "active", "at 2 sizes", 102600),
+        ("deepseek-v3", "sparse", "active", "at 2 sizes", 395640),
+    ],
+)
+def test_masks_and_active_experts_are_measured(name: str, part: str, quantity: str, domain: str, measured: int) -> None:
+    from txcalc.verification.steps import prove_extra
+
+    unit = next(unit for unit in units(build(TINY[name], name)) if unit.name.endswith(part))
+    evidence, rows = prove_extra(unit, theorems.FIGURES.keys() - {quantity})
+    assert {name: known[1:3] for name, known in evidence.items()} == {quantity: ("measured", domain)}
+    assert all(row.equal for row in rows) and sum(row.measured for row in rows) == measured
+
+
 def off_by_one(self: Window, work: Any, width: Any) -> Any:
     held = minimum(work.keys, self.window - 1)  # as many as a later query sees, not as many as are kept
     return Cache(0, width * self.window, width * held)

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from multiprocessing.pool import Pool
 from pathlib import Path
+from typing import Any
 
 import pytest
+from ranks import Ranks
 from tiny import TINY
 
 pytest.importorskip("torch")
@@ -24,81 +25,81 @@ from txcalc.verification.branches import NoParallel
 from txcalc.verification.parallel import start_processes
 from txcalc.verification.real import RankResult, compared_rows, full_name, verify_real
 
-pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to eight processes
+pytestmark = [pytest.mark.slow, pytest.mark.drawn(1)]  # each runs a step on up to four processes
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
+def pool() -> Iterator[Any]:
     """Four processes for all layouts."""
     with start_processes(4) as processes:
-        yield processes
+        yield Ranks(processes)
 
 
 MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
-
-
-@pytest.mark.parametrize(
-    ("layout", "recipe"),
-    [
-        ("fsdp=2", ""),
-        ("fsdp=3", "micro_batch=2,accumulation=2"),
-        ("tp=2,sp=2", ""),
-        ("tp=2,sp=2,fsdp=2", ""),
-        ("dp=2,fsdp=2", ""),
-        *(("fsdp=2,cp=2", f"context={name}") for name in ("allgather", "ring", "ulysses")),
-        *(("pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
-        *(("pp=2,vpp=2", f"accumulation=4,schedule={name}") for name in ("interleaved", "zb")),
-        ("pp=2,fsdp=2", "accumulation=2,stages=1+3"),
-        ("fsdp=2", "recompute=blocks,micro_batch=2"),
-    ],
-)
-def test_a_step_is_that_of_one_process(layout: str, recipe: str, pool: Pool) -> None:
-    _equal(load(MODEL), layout, recipe, pool)
-
-
 LATENT = {
     "d_model": 64, "n_layers": 2, "vocab_size": 512, "pattern": ["dense", "sparse"],
     "latent": {"n_heads": 4, "q_rank": 24, "kv_rank": 16, "d_nope": 16, "d_rope": 8, "d_v": 16},
     "feed_forward": {"d_ff": 96, "gated": True}, "experts": {"n_experts": 4, "top_k": 2, "d_ff": 32, "n_shared": 1},
     "layer": {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}},
 }  # fmt: skip
+# Adapters of fewer rows than ranks: two experts' adapters of rank 2 over four ranks, of which two have none.
+TUNED = {"lora.rank": 2, "lora.modules": ["all"]}
 
 
-@pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2,ep=4", "fsdp=4,ep=2", "dp=2,fsdp=2,ep=2"])
-def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
-    _equal(build(LATENT, "latent"), layout, "")
+@pytest.mark.drawn(5)
+@pytest.mark.parametrize(
+    ("source", "layout", "recipe"),
+    [
+        (MODEL, "tp=2,sp=2,fsdp=2", "micro_batch=2,recompute=core"),
+        (MODEL, "cp=2", "context=ring"),
+        (MODEL, "cp=2", "context=ulysses"),
+        (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=zb,recompute=blocks"),
+        # Of afmoe's four experts, one on a rank, the tokens at hand choose three: the fourth's gradient is zeros.
+        ("afmoe", "tp=2,sp=2,fsdp=2,ep=4", ""),
+    ],
+)
+def test_a_step_is_that_of_one_process(source: str, layout: str, recipe: str, pool: Any) -> None:
+    _equal(model_of(source), layout, recipe, pool)
 
 
-def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
-    """Of afmoe's four experts, one on a rank, the tokens at hand choose three."""
-    _equal(build({**TINY["afmoe"], "vocab_size": 52}, "afmoe"), "tp=2,sp=2,fsdp=2,ep=4", "")
+@pytest.mark.parametrize(
+    ("source", "layout", "recipe"),
+    [
+        (MODEL, "fsdp=3", "micro_batch=2,accumulation=2"),
+        (MODEL, "tp=2,sp=2", ""),
+        (MODEL, "fsdp=2,cp=2", "context=allgather"),
+        *((MODEL, "pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
+        (MODEL, "pp=2,vpp=2", "accumulation=4,schedule=interleaved"),
+        (MODEL, "tp=2,sp=2,fsdp=2", "recompute=every:2"),
+        *((MODEL, "pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
+        ("latent", "tp=2,sp=2,fsdp=2,ep=4", ""),
+        ("latent", "fsdp=4,ep=2", ""),
+        ("latent", "dp=2,fsdp=2,ep=2", "accumulation=2"),
+        (MODEL, "pp=2,fsdp=2", "accumulation=2,stages=1+3"),
+        *((MODEL, "fsdp=2,cp=2", f"context={name}") for name in ("ring", "ulysses")),
+        ("albert", "fsdp=2", "recompute=core"),
+    ],
+)
+def test_another_step_is_that_of_one_process(source: str, layout: str, recipe: str, pool: Any) -> None:
+    _equal(model_of(source), layout, recipe, pool)
+
+
+def model_of(source: str) -> Model:
+    """A tiny model's vocabulary is a multiple of all ranks that have its rows."""
+    if source == MODEL:
+        return load(source)
+    return build({**TINY[source], "vocab_size": 52} if source in TINY else LATENT, source)
 
 
 @pytest.mark.parametrize(
     ("source", "what"),
     [("gemma3n", "gates that are cut by their mean"), ("diffllama", "heads of which one half is subtracted")],
 )
-def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str, pool: Pool) -> None:
+def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str, pool: Any) -> None:
     model = build(TINY[source], source)
     _equal(model, "fsdp=2", "", pool)
     with pytest.raises(InputError, match=f"tp of {what}"):
         _equal(model, "tp=2", "", pool)
-
-
-@pytest.mark.parametrize(
-    ("layout", "recipe"),
-    [
-        *(("tp=2,sp=2,fsdp=2", f"recompute={which}") for which in ("every:2", "core")),
-        *(("pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
-        ("pp=2,vpp=2", "accumulation=4,schedule=zb,recompute=blocks"),
-    ],
-)
-def test_what_is_computed_again_is_that_of_one_process(layout: str, recipe: str) -> None:
-    _equal(load(MODEL), layout, recipe)
-
-
-def test_a_block_that_layers_share_is_computed_again_as_one() -> None:
-    _equal(build(TINY["albert"], "albert"), "fsdp=2", "recompute=core")
 
 
 def test_a_sequence_over_ranks_is_not_recomputed() -> None:
@@ -111,16 +112,14 @@ def test_a_pooler_beside_a_head_is_not_run() -> None:
         verify_real(build(TINY["big-bird"], "big-bird"), parse_recipe("tokens=16", parse_layout("fsdp=2")), 2)
 
 
-def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Pool) -> None:
-    """Two experts' adapters of rank 2 over four ranks, of which two have none."""
-    tuned = load("D=64 L=2 h=4 h_kv=2 F=96 V=512 E=2 k=1", {"lora.rank": 2, "lora.modules": ["all"]})
-    _equal(tuned, "fsdp=4", "", pool)
+def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Any) -> None:
+    _equal(load(MODEL + " E=2 k=1", TUNED), "fsdp=4", "", pool)
 
 
-def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
+def test_rows_that_torch_deals_out_to_no_ranks_are_told(pool: Any) -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
     with pytest.raises(NoParallel, match="has 510 rows, no multiple of its 4 ranks of tp and fsdp"):
-        _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
+        _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "", pool)
 
 
 @pytest.mark.nightly
@@ -129,18 +128,18 @@ def test_rows_that_dp_does_not_divide_are_dealt_out() -> None:
 
 
 @pytest.mark.parametrize("source", ["albert", "bert", "gpt2"])
-def test_an_embedding_that_adds_to_its_tokens_is_that_of_one_process(source: str) -> None:
+def test_an_embedding_that_adds_to_its_tokens_is_that_of_one_process(source: str, pool: Any) -> None:
     """With sequence parallelism: tables of positions and types, and a head's product at each position."""
-    _equal(build({**TINY[source], "vocab_size": 52}, source), "tp=2,sp=2,fsdp=2", "")
+    _equal(model_of(source), "tp=2,sp=2,fsdp=2", "", pool)
 
 
 @pytest.mark.parametrize("source", ["bitnet", "olmo2", "bloom", "laguna", "esmc", "eagle3", "hy-v4", "gemma4"])
-def test_what_ranks_join_beside_heads_and_columns_is_that_of_one_process(source: str) -> None:
+def test_what_ranks_join_beside_heads_and_columns_is_that_of_one_process(source: str, pool: Any) -> None:
     """Statistics of norms over split columns, norms over all heads, slopes and gates of heads, what a draft reads."""
-    _equal(build({**TINY[source], "vocab_size": 52}, source), "tp=2,sp=2", "")
+    _equal(model_of(source), "tp=2,sp=2", "", pool)
 
 
-def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:
+def _equal(model: Model, layout: str, recipe: str, pool: Any = None) -> None:
     ways = parse_layout(layout)
     verdict = verify_real(model, parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus, pool=pool)
     assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None

@@ -271,7 +271,7 @@ def use_local_shards(module: nn.Module) -> None:
     module.forward = local
 
 
-class _SplitNorm(torch.autograd.Function):
+class SplitNorm(torch.autograd.Function):
     """A norm over columns sharded over ranks, as one kernel: it saves its input and one or two statistics per row.
     Forward and backward each all-reduce their sums over columns once, in fp32.
 
@@ -311,7 +311,7 @@ def _use_split_norm(module: Any, mesh: Any) -> None:
     def normed(x: Tensor) -> Tensor:
         weight = module.weight if module.weight is None or not module.offset else 1 + module.weight
         total = lambda sums: all_reduce(sums, "sum", mesh)  # noqa: E731
-        y: Tensor = _SplitNorm.apply(x, weight, module.bias, module, module.width * mesh.size(), total)
+        y: Tensor = SplitNorm.apply(x, weight, module.bias, module, module.width * mesh.size(), total)
         return y
 
     module.forward = normed

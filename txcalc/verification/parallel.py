@@ -93,15 +93,15 @@ def check() -> None:
 
 def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[Counter[str]]]:
     """What each job's rank stores and sends in one micro-batch and a step; the jobs of one list share a process."""
-    return [_in_process(_run, list(process_jobs)) for process_jobs in jobs]
+    return [in_new_process(_run, list(process_jobs)) for process_jobs in jobs]
 
 
 def micro_batches_in_flight(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
     """The micro-batches in flight on each stage's rank, by piece, counted under torch's own schedule."""
-    return [_in_process(_count_in_flight, recipe, stage) for stage in range(recipe.layout.pp)]
+    return [in_new_process(_count_in_flight, recipe, stage) for stage in range(recipe.layout.pp)]
 
 
-def _in_process(work: Callable[..., Any], *args: object) -> Any:
+def in_new_process(work: Callable[..., Any], *args: object) -> Any:
     """The result of `work(*args)` in a new process."""
     with start_processes(1) as pool:
         return pool.apply_async(work, args).get(TIMEOUT)

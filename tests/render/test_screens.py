@@ -1,17 +1,15 @@
 """Every command on a terminal of 80 columns: the screen is the one kept in `golden/screens`, with its notes; no line is
-wider, no word and no number is cut; exit code 1 is the last line. Digests of the answers in other formats are kept in
-`golden/formats.json`. `--update-golden` writes the files again; a new one starts with its command alone.
+wider, no word and no number is cut; exit code 1 is the last line. `golden/formats` keeps some answers as CSV, LaTeX,
+Markdown or a plot: NAME.csv belongs to the screen NAME.txt. `--update-golden` writes the files again; a new screen
+starts with its command alone, a new format with an empty file.
 """
 
 from __future__ import annotations
 
 import csv
-import json
 import re
 import shlex
-from collections.abc import Iterator
 from contextlib import redirect_stdout, suppress
-from hashlib import sha256
 from importlib.util import find_spec
 from io import StringIO
 from typing import Any
@@ -19,14 +17,13 @@ from xml.etree import ElementTree
 
 import pytest
 import typer
-from _pytest.mark import ParameterSet
 from command import Ran, typed
 from paths import GOLDEN
 from typer.testing import CliRunner
 
 from txcalc.cli import app, output
 from txcalc.cli.output import folded
-from txcalc.render import FORMATS, written
+from txcalc.render import written
 from txcalc.render.lines import FINE, JOINTS, wrapped
 from txcalc.render.terminal import as_text
 
@@ -35,16 +32,7 @@ FILES = {}
 for path in sorted((GOLDEN / "screens").glob("*.txt")):
     FILES[path.read_text("utf-8").partition("\n")[0].removeprefix("$ txcalc ")] = path
 SCREENS = list(FILES)
-DIGESTS = GOLDEN / "formats.json"
 NO_TABLE = re.compile(r"^verify|--(help|format|plot|emit|rows|digits)")
-HEAVY = {"crossover", "deploy", "prove", "train", "verify"}
-
-
-def quick_first(commands: list[str]) -> list[ParameterSet]:
-    """The first of each command is of the quick tier, unless it computes for long."""
-    names = [command.split()[0] for command in commands]
-    quick = {names.index(name) for name in names if name not in HEAVY}
-    return [pytest.param(command, marks=() if i in quick else pytest.mark.slow) for i, command in enumerate(commands)]
 
 
 def printed(command: str, width: int) -> Ran:
@@ -66,17 +54,8 @@ def pieces(word: str) -> set[str]:
     return {word[start:end] for i, start in enumerate(ends) for end in ends[i + 1 :]} | {word}
 
 
-def formats(answer: Any) -> Iterator[tuple[str, str]]:
-    """An answer in all other formats; none where a command prints by itself."""
-    if answer is None:
-        return
-    yield "json", re.sub(r'"seconds": .*|"version": .*', "", answer.to_json())
-    yield "repr", repr(answer)
-    for form in FORMATS:
-        yield form, written(answer.report(form), form)
-    yield "digits", written(answer.report().only((), 6), "markdown")
-    if answer.draw:
-        yield "plot", as_text(answer.draw(), 90, True)
+def in_format(answer: Any, form: str) -> str:
+    return as_text(answer.draw(), 90, True) if form == "plot" else written(answer.report(form), form)
 
 
 def tidy(command: str, text: str) -> None:
@@ -105,7 +84,7 @@ def tidy(command: str, text: str) -> None:
 
 
 @pytest.mark.drawn(1000, quick=4)
-@pytest.mark.parametrize("command", quick_first(SCREENS))
+@pytest.mark.parametrize("command", SCREENS)
 def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     command: str, update_golden: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,11 +97,17 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     monkeypatch.setattr("txcalc.cli.build.printed", keep)
     result = printed(command, 80)
     monkeypatch.undo()
-    forms = dict(formats(calls[-1][0]))
+    answer = calls[-1][0]
     if not NO_TABLE.search(command):
-        tidy(command, forms["csv"])
-        ElementTree.fromstring(forms["html"].removeprefix("<!doctype html>"))
-    digests = " ".join(f"{name}:{sha256(text.encode()).hexdigest()[:8]}" for name, text in forms.items())
+        tidy(command, in_format(answer, "csv"))
+        ElementTree.fromstring(in_format(answer, "html").removeprefix("<!doctype html>"))
+    for form in ("csv", "latex", "markdown", "plot"):
+        path = GOLDEN / "formats" / f"{FILES[command].stem}.{form}"
+        if path.exists():
+            shown = in_format(answer, form)
+            if update_golden:
+                path.write_text(shown, "utf-8")
+            assert path.read_text("utf-8").splitlines() == shown.splitlines()
     monkeypatch.setenv("COLUMNS", "1000")
     with redirect_stdout(StringIO()) as stdout, suppress(typer.Exit):
         output.printed(*calls[-1])  # the answer again, wider
@@ -130,10 +115,7 @@ def test_a_screen_is_the_one_kept_and_nothing_is_cut(
     text = f"$ txcalc {command}\n{result.output}" + "exit code 1\n" * result.exit_code
     if update_golden:
         FILES[command].write_text(text, "utf-8")
-        kept = json.loads(DIGESTS.read_text("utf-8")) | {command: digests}
-        DIGESTS.write_text(json.dumps(dict(sorted(kept.items())), indent=0) + "\n", "utf-8")
     assert FILES[command].read_text("utf-8") == text
-    assert digests == json.loads(DIGESTS.read_text("utf-8"))[command]
     if "--format" in command or "--plot" in command:
         return
     assert max(map(len, narrow)) <= 80

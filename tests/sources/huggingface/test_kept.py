@@ -1,5 +1,7 @@
-"""How stored configs are read, and what is written of them, kept in `golden/configs/`: totals of each; digests of its
-TOML and its config.json written again; and of one of each type, of what it is where a key is missing, null or changed.
+"""How stored configs are read, and what is written of them, kept in `golden/configs/`: totals of each; how many numbers
+its TOML and its config.json have, and their sum; and of one of each type, what happens where a key is missing or has
+another value (null in published configs, other sizes and words in small ones): how many changes are refused, how many
+are idle, and how many outcomes there are.
 
 Other tests show that totals are right, beside transformers and published code. `--update-golden` writes the files.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from hashlib import sha256
+from functools import cache
 from typing import Any
 
 import pytest
@@ -20,11 +22,13 @@ from txcalc.sources import build
 from txcalc.sources.export import to_config, to_toml
 from txcalc.sources.huggingface import describe
 
+SMALL = ("small", "custom", "hand")  # sizes are small, and each type has all of its keys
 NUMBER = re.compile(r"\d[\d.,]*")
 
 
 def changes(value: Any, values: bool) -> Iterator[Any]:
-    yield None
+    if not values:
+        yield None
     if isinstance(value, bool):
         yield not value
     elif values:
@@ -59,43 +63,59 @@ def outcome(config: dict[str, Any]) -> str:
     try:
         raw, _, *texts = describe(config)
     except InputError as error:
-        return " ".join([*(getattr(fault, "key", "") for fault in error.faults), *NUMBER.findall(str(error))])
+        return " ".join(
+            ["refused", *(getattr(fault, "key", "") for fault in error.faults), *NUMBER.findall(str(error))]
+        )
     return " ".join([*sorted(values_of(raw)), *NUMBER.findall(str(texts))])
 
 
-def digest(texts: Iterator[str]) -> str:
-    return sha256("\n".join(texts).encode()).hexdigest()[:12]
+def figures(text: str) -> str:
+    """How many numbers there are, and their sum."""
+    numbers = [float(number.rstrip(".,").replace(",", "")) for number in NUMBER.findall(text)]
+    return f"{len(numbers)} numbers, sum {sum(numbers):,.10g}"
 
 
-def written(model: Any) -> Iterator[str]:
-    yield " ".join(NUMBER.findall(re.sub(r"^#.*\n", "", to_toml(model), flags=re.MULTILINE)))
+def written(model: Any) -> str:
     try:
-        yield json.dumps(to_config(model)[0], sort_keys=True)
-    except InputError as error:
-        yield " ".join(NUMBER.findall(str(error)))
+        config = figures(json.dumps(to_config(model)[0], sort_keys=True))
+    except InputError:
+        config = "refused"
+    return f"TOML {figures(re.sub('^#.*', '', to_toml(model), flags=re.MULTILINE))}; config {config}"
 
 
-def row(config: dict[str, Any], values: bool | None) -> str:
-    changed = "" if values is None else digest(map(outcome, altered(config, values)))
+def of_changes(config: dict[str, Any], values: bool) -> str:
+    same, outcomes = outcome(config), [outcome(change) for change in altered(config, values)]
+    refused = sum(text.startswith("refused") for text in outcomes)
+    return f"{len(outcomes)} changes, {refused} refused, {outcomes.count(same)} idle, {len(set(outcomes))} outcomes"
+
+
+def row(config: dict[str, Any]) -> str:
     try:
         model = build(*describe(config))
     except InputError:
-        return changed
+        return "refused"
     ledger = model.ledger(2, 70)
     totals = [ledger.total(name) for name in ("params", "flops", "flops_other", "cache", "saved")]
-    return " ".join([*map(str, totals), digest(written(model)), changed])
+    return f"{' '.join(map(str, totals))}; {written(model)}"
+
+
+@cache
+def configs(file: str) -> dict[str, dict[str, Any]]:
+    stored = json.loads((HF / f"{file}.json").read_text("utf-8"))
+    return {name: config.get("config", config) for name, config in stored.items()}
 
 
 @pytest.mark.drawn(1000)
 @pytest.mark.slow
 @pytest.mark.parametrize("file", ["configs", "small", "towers", "custom", "hand", "halves", "published"])
 def test_configs_are_read_as_before(file: str, update_golden: bool) -> None:
-    rows, types = [], set[str]()
-    for name, config in json.loads((HF / f"{file}.json").read_text("utf-8")).items():
-        config = config.get("config", config)
-        values = None if config.get("model_type") in types else file in ("small", "custom", "hand")
-        rows.append(f"{name}: {row(config, values)}".rstrip())
-        types.add(config.get("model_type"))
+    rows, values = [], file in SMALL
+    types = set() if values else {config.get("model_type") for small in SMALL for config in configs(small).values()}
+    for name, config in configs(file).items():
+        rows.append(f"{name}: {row(config)}")
+        if config.get("model_type") not in types:
+            types.add(config.get("model_type"))
+            rows.append(f"  {of_changes(config, values)}")
     path = GOLDEN / "configs" / f"{file}.txt"
     if update_golden:
         path.write_text("\n".join(rows) + "\n", "utf-8")

@@ -47,7 +47,7 @@ def test_an_option_means_the_same_in_every_command() -> None:
             flag, *others = option.opts
             assert not others and flag not in renamed and groups[flag] in GROUPS
             meanings.setdefault(flag, []).append((groups[flag], first(option), option.help.split()[0]))
-    meanings["--against"] = []  # logits of another model, or a distribution
+    meanings["--against"] = meanings["--train"] = []  # logits or a distribution; a flag of show, GPUs of report
     meanings["--attention"] = []  # a choice; of compare the model's own where it is not given
     assert [flag for flag, several in meanings.items() if len(set(several)) > 1] == []
 

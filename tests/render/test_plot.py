@@ -112,7 +112,9 @@ def test_models_compared_are_drawn_as_they_are_shown(drawn: list[Picture], tmp_p
     picture, data = asked("compare", drawn, tmp_path)
     rows = {(row["quantity"], row["tokens"]): row["values"] for row in data["rows"]}
     names = [model["name"] for model in data["models"]]
-    bars, flops, cache = picture.panels
+    bars, flops, core, cache = picture.panels
+    share = {row["tokens"]: row for row in data["rows"] if row["quantity"] == "attention_core_flops"}[512]
+    assert core.series[0].ys[core.series[0].xs.index(512)] * share["of"][0] == 100 * share["values"][0]
     assert [list(line.ys) for line in bars.series] == [rows["params", None], rows["active", None]]
     for panel, quantity in ((flops, "flops_per_token"), (cache, "cache_bytes")):
         for tokens in (512, 8192):

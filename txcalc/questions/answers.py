@@ -299,12 +299,13 @@ def architecture(model: Model) -> str:
             for channel in (layer.tables[name] for name in CHANNELS if name in layer.tables):
                 if activation := channel.get("activation"):
                     activations[activation + (", gated" if channel.get("gated") else "")] = None
-                ratios[f"F/D = {float(Fraction(channel.get('d_ff'), stack.d_model)):.4g}"] = None
+                ratio = float(Fraction(channel.get("d_ff"), stack.d_model))
+                ratios[f"{'expert ' * (channel is layer.tables.get('experts'))}F/D = {ratio:.4g}"] = None
     if not (positions or has_listed_leaves):
         positions["no positions"] = None
     for form in [form for form in LISTED.values() if any(other.startswith(f"{form},") for other in norms)]:
         norms.pop(form, None)
-    return "; ".join(map(" or ".join, filter(None, variants)))
+    return "; ".join(map(" and ".join, filter(None, variants)))
 
 
 class WorkloadInfo(Answer, kw_only=True):

@@ -24,15 +24,7 @@ from txcalc.questions.answers import Answer, Convention, ModelInfo, Result
 from txcalc.questions.arguments import optional_lengths, source_list
 from txcalc.questions.crossover import MAIN_RULES
 from txcalc.questions.phrases import must_change, parse_variant
-from txcalc.questions.pictures import (
-    USUAL_CONTEXTS,
-    Panel,
-    Picture,
-    PlotAxis,
-    Series,
-    between,
-    picture_convention,
-)
+from txcalc.questions.pictures import USUAL_CONTEXTS, Panel, Picture, PlotAxis, Series, between, picture_convention
 from txcalc.sources import load
 
 MAX_MODELS = 8  # compared at once
@@ -84,6 +76,15 @@ class ComparedQuantity(Answer, kw_only=True):
     of: tuple[int | None, ...] | None = None
     ratios: tuple[float | None, ...] | None = None
     never: tuple[bool, ...] | None = None
+
+    @property
+    def plotted(self) -> tuple[Any, ...]:
+        """The values; of a part of a whole, as percentages."""
+        wholes = self.of or [100] * len(self.values)
+        return tuple(
+            value and Fraction(100 * value) / Fraction(whole or 1)
+            for value, whole in zip(self.values, wholes, strict=True)
+        )
 
 
 class MatchedSize(Answer):
@@ -372,7 +373,8 @@ def notes(models: Sequence[Model], contexts: Sequence[int]) -> list[str]:
 
 
 def picture(models: Sequence[Model], contexts: Sequence[int], convention: CompareConvention) -> Picture:
-    """Parameters as bars; FLOPs per token and cache against the length, a line for each model."""
+    """Parameters as bars; FLOPs per token, the share of attention in them and cache against the length, a line for each
+    model."""
     low, high = min(contexts, default=0), max(contexts, default=0)
     xs = between(low if low < high else max(1, high // 64), high, contexts) if high else []  # images have none
     rows = quantities(models, xs, convention)
@@ -389,9 +391,10 @@ def picture(models: Sequence[Model], contexts: Sequence[int], convention: Compar
     x = PlotAxis("length (tokens)", "tokens", 2)
     for quantity, y in (
         ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),
+        ("attention_core_flops", PlotAxis("attention core, % of FLOPs", "sizes")),
         ("cache_bytes", PlotAxis(f"cache of one sequence, {convention.kv_dtype}", "bytes", 2)),
     ):
-        at = {row.tokens: row.values for row in rows if row.quantity == quantity and row.tokens}
+        at = {row.tokens: row.plotted for row in rows if row.quantity == quantity and row.tokens}
         series = [line for i, model in enumerate(models) for line in model_lines(model, i, at, contexts)]
         if series:
             panels.append(Panel("", x, y, series))

@@ -9,14 +9,7 @@ from typing import Annotated, Any
 from txcalc.errors import InputError, MissingExtra
 from txcalc.ledger import walk
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.crossover import (
-    RULES,
-    Prefills,
-    RuleCrossover,
-    balances,
-    crossovers,
-    lengths as prefills_of,
-)
+from txcalc.planning.crossover import RULES, Prefills, RuleCrossover, balances, crossovers, lengths as prefills_of
 from txcalc.questions import options as o
 from txcalc.questions.answers import Answer, ModelInfo, Result
 from txcalc.questions.arguments import length, maybe, source_list

@@ -74,6 +74,10 @@ class Presets(Result, tag_field="schema", tag="txcalc/presets/1", kw_only=True):
     presets: tuple[Preset, ...] | None = None
     hardware: tuple[Datasheet, ...] | None = None
 
+    @property
+    def rows(self) -> tuple[Answer, ...]:
+        return self.presets or self.hardware or ()
+
     def _rows(self) -> Sequence[dict[str, Any]]:
         """Without the sources of each figure."""
         cards = [{**row.to_dict(), "source": {}, "notes": {}} for row in self.hardware or ()]

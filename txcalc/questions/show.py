@@ -203,6 +203,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     default_tokens   whether the length was the default
     has_windows      whether masked FLOPs are much fewer than dense ones
     detail           whether the printed text has every table
+    train            whether it has memory of training
     """
 
     model: ModelInfo
@@ -231,6 +232,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     default_tokens: bool = False
     has_windows: bool = False
     detail: bool = False
+    train: bool = False
 
     def _rows(self) -> list[dict[str, Any]]:
         params, flops = self.params.by_kind, self.flops.by_kind
@@ -243,7 +245,7 @@ class Show(Result, tag_field="schema", tag="txcalc/show/1", kw_only=True):
     "txcalc show llama-3.1-8b --tokens 2k",
     takes=("--set", "--lora", "--ignore"),
     draws=True,
-    first=("--tokens", "--batch", "--past", "--weights", "--dtype", "--kv", "--set", "--detail"),
+    first=("--tokens", "--batch", "--past", "--weights", "--dtype", "--kv", "--set", "--train", "--detail"),
     examples=("A decode step at a context of 8k: txcalc show llama-3.1-8b --tokens 1 --past 8k",),
 )
 def show(
@@ -280,6 +282,7 @@ def show(
     optimizer: Annotated[str | None, o.OPTIMIZER] = None,
     layout: Annotated[str | None, o.LAYOUT.with_help("Also show a training step of the rank with most memory.")] = None,
     detail: Annotated[bool, o.DETAIL] = False,
+    train: Annotated[bool, o.Option("Also show the memory of training.")] = False,
 ) -> Show:
     """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
@@ -343,6 +346,7 @@ def show(
         default_tokens=default_tokens and not model.fixed_length,
         has_windows=model.has_windows,
         detail=detail,
+        train=train,
         draw=lambda: picture(model, ledger, drawn),
     )
 
@@ -470,10 +474,8 @@ def counted_by_conventions(
         if name not in known:
             raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
     for name in dict.fromkeys(wanted):
-        if name == "korthikanti":
-            count = korthikanti(model, keeping_scores)
-        else:
-            count = CONVENTIONS[name](model, ledger, attention, 1)
+        theirs = CONVENTIONS.get(name)
+        count = theirs(model, ledger, attention, 1) if theirs else korthikanti(model, keeping_scores)
         terms = tuple(ConventionTerm(*term, term.theirs - term.ours) for term in count.terms)
         yield CountedByConvention(
             count.name, count.counts, count.formula, count.source, count.theirs, count.ours, terms

@@ -510,13 +510,12 @@ def answer_of(
         libraries=step.libraries if step else {},
         detail=detail,
         conventions=tuple(conventions),
-        notes=(*notes, *notes_of(training, rates)),
+        notes=(*notes, *notes_of(training)),
         draw=lambda: picture(training, searched),
     )
 
 
-def notes_of(training: Training, rates: str) -> list[str]:
-    """The plan's notes; `rates`: the source of the kernels' rates, in brackets."""
+def notes_of(training: Training) -> list[str]:
     model, recipe, plan, card = training.model, training.recipe, training.plan, training.machine.accelerator
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *plan.notes]
     if model.context and recipe.tokens > model.context:
@@ -525,7 +524,7 @@ def notes_of(training: Training, rates: str) -> list[str]:
         notes.append(f"no time: {training.why}")
     notes += [card.largest] if card.largest else []
     notes += [f"{card.title}: {card.gives_more}"] if card.gives_more else []
-    notes += [*time_notes(training, rates), *recipe_notes(training)]
+    notes += [*time_notes(training), *recipe_notes(training)]
     notes += utilisation_notes(training)
     if training.run and training.run.energy_kwh is not None:
         notes.append("energy is that of the accelerators at full power; hosts and networks are not counted")
@@ -534,22 +533,22 @@ def notes_of(training: Training, rates: str) -> list[str]:
     return notes
 
 
-def time_notes(training: Training, rates: str) -> list[str]:
-    """How the time is modelled, and which products are slow."""
+def time_notes(training: Training) -> list[str]:
+    """Where kernels were measured, the nodes of several, and which products are slow."""
     step, recipe, accelerator = training.step, training.recipe, training.machine.accelerator
     if step is None:
         return []
-    gpus, nodes = recipe.layout.gpus, ""
-    if accelerator.node or gpus > NODE:
-        nodes = f"; nodes of {accelerator.node} GPUs" if accelerator.node else f"; one node of {gpus}"
-    if accelerator.node and gpus > accelerator.node > (used := filled(accelerator.node, gpus)):
-        nodes += f" ({used} of each used)"
-    between = f", {accelerator.link_between / 1e9:g} GB/s per GPU between nodes" if accelerator.link_between else ""
-    measured_on = f" of {cards}" if (cards := accelerator.measured_elsewhere) else ""
-    measured_on += f", in part of {accelerator.name}" if measured_on and accelerator.calibration else ""
-    source = rates if accelerator.efficiency.has(PYTORCH) else measured_on
-    libraries = "".join(f"; {name}" for name in sorted({sent.library for sent in step.libraries.values()}))
-    notes = [f"time is modelled, with measured kernel efficiencies{source}{nodes}{between}{libraries}"]
+    gpus, node, efficiency = recipe.layout.gpus, accelerator.node, accelerator.efficiency
+    kernels = "kernels" if efficiency.has(PYTORCH) or not efficiency.cards else "serving kernels"
+    cards = accelerator.measured_elsewhere
+    partly = f" and, in part, on {accelerator.name}" if cards and accelerator.calibration else ""
+    notes = [f"time is modelled with {kernels} measured on {cards or 'this GPU'}{partly}"]
+    if node and gpus > node:
+        used = f" ({filled(node, gpus)} of each used)" if filled(node, gpus) < node else ""
+        rate = f", {accelerator.link_between / 1e9:g} GB/s per GPU between nodes" if accelerator.link_between else ""
+        notes.append(f"nodes of {node} GPUs{used}{rate} (--node, --network change them)")
+    elif gpus > (node or NODE):
+        notes.append(f"all {gpus} GPUs are in one node (--node changes it)")
     if gpus > 1 and (linked := slow_link(accelerator)):
         notes.append(linked)
     narrow, dtype = training.machine.products, multiplied(accelerator, recipe.compute)

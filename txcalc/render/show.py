@@ -8,13 +8,14 @@ from typing import Any
 
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import KINDS, kind_words
-from txcalc.questions.show import ConventionTerm, CountedByConvention, Rule, Show, Tower
+from txcalc.questions.show import CountedByConvention, Rule, Show, Tower
 from txcalc.questions.training_step import TrainingStep
 from txcalc.render import stored
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.units import iec, short, three
 
 SHORT = TableCell("", "short")  # heading of figures that repeat the exact ones
+BYTE_HEADINGS = ["quantity", "bytes", TableCell("", "size")]
 
 
 def report(answer: Show, form: str) -> Report:
@@ -37,6 +38,8 @@ def report(answer: Show, form: str) -> Report:
     if full:
         tables += [_params(answer, form), _flops(answer, form), _memory(answer, form), _traffic(answer)]
         tables.append(_rules(answer.rules))
+    elif answer.train:
+        tables.append(_with_evidence("Memory of training", BYTE_HEADINGS, _training_memory(answer), form))
     tables += stored.tables(answer.checkpoint) if answer.checkpoint else []
     if answer.initial:
         tables.append(_initial(answer))
@@ -109,8 +112,8 @@ def _parts(answer: Show) -> Table:
         per_token = rounded(Fraction(spent, tokens)) if spent else ""
         shares = percent(number, whole) if number else "", percent(spent, cost) if spent else ""
         rows.append([kind_words(kind), cell(number), shares[0], per_token, cell(spent), shares[1]])
-    total = [cell(whole), TableCell(1, short(whole)), rounded(Fraction(cost, tokens))]
-    rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
+    total = TableCell(1, "100 %")
+    rows.append(["total", cell(whole), total, rounded(Fraction(cost, tokens)), cell(cost), total])
     known = answer.known["params"].text, answer.known["flops_masked" if masked else "flops"].text
     way = "masked" if masked else "dense"
     names = ["parameters", "share of parameters", f"FLOPs per token, {way}", f"FLOPs, {way}", "share of FLOPs"]
@@ -131,8 +134,8 @@ def _tower(name: str, tower: Tower, answer: Show) -> Table:
         weights = (percent(number, whole), iec(sizes[kind])) if number else ("", "")
         share = percent(spent, cost) if spent else ""
         rows.append([kind_words(kind), cell(number), *weights, cell(spent), share])
-    total = cell(whole), TableCell(1, short(whole)), iec(tower.memory.weights_bytes)
-    rows.append(["total", *total, cell(cost), TableCell(1, short(cost))])
+    total = TableCell(1, "100 %")
+    rows.append(["total", cell(whole), total, iec(tower.memory.weights_bytes), cell(cost), total])
     batch = answer.workload.batch
     tokens = f"{batch:,} × {tower.tokens:,}" if batch != 1 else f"{tower.tokens:,}"
     tokens += f" ({tower.grid[0]:,} × {tower.grid[1]:,})" if tower.grid else ""
@@ -218,6 +221,12 @@ def _memory(answer: Show, form: str) -> Table:
         if batch > 1:
             label = f"cache of all {batch:,} sequences"
             rows.append(_bytes("cache of all sequences", cache.bytes * batch, known["cache_bytes"].text, label))
+    return _with_evidence("Memory", BYTE_HEADINGS, [*rows, *_training_memory(answer)], form)
+
+
+def _training_memory(answer: Show) -> list[list[Any]]:
+    """Rows of the training state and of saved activations."""
+    memory, known, rows = answer.memory, answer.known, []
     state, how = memory.training_state, known["training_state_bytes"].text
     per_param = [part.bytes_per_param for part in state if part.bytes_per_param is not None]
     for part in state:
@@ -225,12 +234,12 @@ def _memory(answer: Show, form: str) -> Table:
         rows.append(_bytes(part.name, part.bytes, how, f"{part.name}{each}"))
     each = f", {sum(per_param)} B/param" if per_param and memory.trained_params == answer.params.total else ""
     rows.append(_bytes("training state", memory.training_state_bytes, how, f"training state{each}"))
-    saved = memory.saved_bytes
-    rows.append(_bytes("saved activations, fused attention", saved.fused, known["saved_bytes"].text))
-    rows.append(
-        _bytes("saved activations, eager attention", saved.attention_matrix_kept, known["saved_kept_bytes"].text)
-    )
-    return _with_evidence("Memory", ["quantity", "bytes", TableCell("", "size")], rows, form)
+    for name, key, number in (
+        ("fused", "saved_bytes", memory.saved_bytes.fused),
+        ("eager", "saved_kept_bytes", memory.saved_bytes.attention_matrix_kept),
+    ):
+        rows.append(_bytes(f"saved activations, {name} attention", number, known[key].text))
+    return rows
 
 
 def _with_evidence(title: str, headings: list[Any], rows: Sequence[Sequence[object]], form: str) -> Table:
@@ -271,7 +280,13 @@ def _rules(rules: Sequence[Rule]) -> Table:
 
 def _convention(convention: CountedByConvention, tokens: int) -> Table:
     rows = [
-        [_term(term), cell(term.theirs), cell(term.ours), _share(term, convention.ours)] for term in convention.terms
+        [
+            f"{term.name}: {term.why}" if term.why else term.name,
+            cell(term.theirs),
+            cell(term.ours),
+            error(convention.ours + term.difference, convention.ours) if term.difference else "",
+        ]
+        for term in convention.terms
     ]
     rows.append(["total", cell(convention.theirs), cell(convention.ours), error(convention.theirs, convention.ours)])
     if tokens > 1:
@@ -282,29 +297,12 @@ def _convention(convention: CountedByConvention, tokens: int) -> Table:
     return Table(title, ("term: why they differ", convention.name, "txcalc", "off"), rows)
 
 
-def _term(term: ConventionTerm) -> str:
-    return f"{term.name}: {term.why}" if term.why else term.name
-
-
-def _share(term: ConventionTerm, whole: int) -> object:
-    """A term's share of the difference, relative to txcalc's total."""
-    return error(whole + term.difference, whole) if term.difference else ""
-
-
 def _initial(answer: Show) -> Table:
     rows = []
     for row in answer.initial:
         deviation = TableCell(row.deviation, "" if row.deviation is None else f"{row.deviation:.4g}")
         rows.append((", ".join(row.parts), row.rule, deviation, row.params))
     return Table("Initialisation", ("weights", "rule", "σ", "parameters"), rows, left=frozenset({0, 1}))
-
-
-STEP_HEADINGS = (
-    ("FLOPs, dense", "FLOPs"),
-    ("of these recomputed", "recomputed"),
-    ("saved activations, bytes", "saved"),
-    ("optimizer state, bytes", "optimizer"),
-)
 
 
 def _training_step(step: TrainingStep) -> Table:
@@ -323,5 +321,6 @@ def _training_step(step: TrainingStep) -> Table:
     rows.append(["total", cell(step.flops), *map(cell, sums)])
     batches = f", {step.accumulation} micro-batches" if step.accumulation > 1 else ""
     where = f" of rank {step.rank} of {step.layout}{batches}" if step.layout.layout.gpus > 1 else ""
-    headings = ["part", *(TableCell(name, text) for name, text in STEP_HEADINGS)]
+    sizes = TableCell("saved activations, bytes", "saved"), TableCell("optimizer state, bytes", "optimizer")
+    headings = ["part", TableCell("FLOPs, dense", "FLOPs"), TableCell("of these recomputed", "recomputed"), *sizes]
     return Table(f"A training step{where}: modelled", headings, rows, total=True, name="training step")

@@ -135,17 +135,15 @@ def infimm(c: Config) -> Raw:
 def _flamingo(c: Config, d_source: int, default: int, key: str, texts: tuple[str, ...], *classes: str) -> Raw:
     """A language model with Flamingo's gated layers before every n-th layer, by default the `default`-th; image
     features are `d_source` wide."""
-    period, counted = (
-        c.size("cross_attn_every_n_layers", default=default),
-        "the language model and its gated layers are",
-    )
+    period = c.size("cross_attn_every_n_layers", default=default)
+    counted = "the language model and its gated layers are"
     raw = inside(c, key, lambda inner: _read_text(inner, texts), *classes, counted=counted)
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // period
     layer = [norm_leaf("attention", d), *attention_leaves("", d, 8, 64, d_source=d_source, keys=[0, 64, 1], bias="")]
     layer += [*ffn_leaves("mlp", d, 4 * d, "gelu", bias=False), leaf("gates", "held", 2)]
-    return c.with_idle(raw, number * count_params(layer), f"{number:,} gated layers that attend to an image")
+    return c.with_idle(raw, number * count_params(layer), "the gated layers that attend to an image")
 
 
 def xgenmm(c: Config) -> Raw:

@@ -46,7 +46,6 @@ ACTIVATIONS = (
 sizes = st.integers(1, 40)
 flags = st.booleans()
 activations = st.sampled_from(ACTIVATIONS)
-cell_forms = st.sampled_from(["lstm", "gru", "rnn"])
 
 
 def share_of(examples: int) -> settings:
@@ -127,19 +126,16 @@ FIELDS |= {
     "Activation.form": activations | st.just("xielu"),
     "Attention.d_memory": maybe(sizes),
     "Block.joint": st.just(("mixer", "channel")),
-    "Cell.form": cell_forms,
     "CompressedCore.n_kv_heads": st.just(1),
     "CompressedCore.span": st.builds(Window, window=widths),
-    "DeltaRule.decays": maybe(sizes),
-    "DeltaNet.decay": st.sampled_from(["head", "channel", "none"]),
-    "DeltaNet.gate": st.sampled_from(["silu", "sigmoid", "none"]),
+    "DeltaNet.decay": st.sampled_from(["head", "channel"]),
+    "DeltaNet.gate": st.sampled_from(["silu", "sigmoid"]),
     "DeltaNet.rank": maybe(sizes),
     "DifferentialCore.span": causal_spans,
     "Embedding.scale": st.sampled_from([None, 2.0]),
     "Experts.latent": maybe(sizes),
     "Filter.groups": st.just(1),
     "FixedLength.positions": st.integers(2, 40),
-    "ForgettingCore.span": st.just(Causal()),
     "Gate.form": st.sampled_from(["sigmoid", "softplus"]),
     "Head.kind": st.sampled_from(["head", "other"]),
     "IndexCore.span": causal_spans,
@@ -151,7 +147,6 @@ FIELDS |= {
     "Norm.form": st.sampled_from(["rms", "layer"]),
     "Norm.groups": sizes,
     "Pieces.pieces": st.just(tuple(LISTED)),
-    "RecurrentCell.form": cell_forms,
     "Scores.span": st.just(Causal()),
     "SharedBlock.rank": maybe(sizes),
     "StreamEnds.number": st.integers(2, 5),
@@ -199,8 +194,6 @@ MIXERS_DRAWN = some(
     "LinearAttention",
     "TimeMix",
     "ShortConvolution",
-    "RecurrentCell",
-    "ForgettingAttention",
     "MatrixMemory",
     "RoutedAttention",
     "TimeConvolution",
@@ -385,13 +378,11 @@ def delta_tables(draw: st.DrawFn) -> dict[str, Any]:
         "n_key_heads": number,
         "d_key": draw(sizes),
         "d_value": draw(sizes),
-        "decay": draw(st.sampled_from(["head", "channel", "none"])),
-        "gate": draw(st.sampled_from(["silu", "sigmoid", "none"])),
+        "decay": draw(st.sampled_from(["head", "channel"])),
+        "gate": draw(st.sampled_from(["silu", "sigmoid"])),
         "signed": draw(flags),
     }
-    optional: dict[str, st.SearchStrategy[Any]] = {"d_conv": sizes}
-    if table["decay"] != "none":
-        optional |= {"rank": sizes, "bound": st.just(-5.0)}
+    optional: dict[str, st.SearchStrategy[Any]] = {"d_conv": sizes, "rank": sizes, "bound": st.just(-5.0)}
     return table | draw(st.fixed_dictionaries({}, optional=optional))
 
 
@@ -433,8 +424,6 @@ MIXERS = {
         {"n_heads": sizes, "d_head": sizes}, optional={"activation": activations}
     ),
     "time_mix": st.fixed_dictionaries({}, optional={"d_inner": sizes}),
-    "rnn": st.fixed_dictionaries({}, optional={"form": cell_forms, "d_hidden": sizes, "biases": st.integers(0, 2)}),
-    "forgetting": st.fixed_dictionaries({"n_heads": sizes, "d_head": sizes}),
     "latent": latent_tables(),
 }
 CHANNELS = {

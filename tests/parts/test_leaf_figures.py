@@ -10,10 +10,9 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.ledger import walk
-from txcalc.parts.cores import AttentionCore, SoftmaxCore
+from txcalc.parts.cores import AttentionCore
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.parts.mixers.compressed import CompressedCore, Entries
-from txcalc.parts.mixers.forgetting import ForgettingCore
 from txcalc.parts.options import REQUIRED
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.place import mechanism
@@ -58,23 +57,22 @@ def test_what_a_core_keeps_that_is_computed_again() -> None:
 
 
 @pytest.mark.parametrize("past", [0, 3])
-@pytest.mark.parametrize(("core", "gates"), [(AttentionCore, 0), (ForgettingCore, 1)])
-def test_a_core_by_the_shapes_of_its_tensors(core: type[SoftmaxCore], gates: int, past: int) -> None:
-    """Widths of keys and of values differ; a forget gate is another number of every key and head."""
+def test_a_core_by_the_shapes_of_its_tensors(past: int) -> None:
+    """Widths of keys and of values differ."""
     h, h_kv, d_qk, d_v, batch, tokens = 6, 3, 5, 7, 2, 4
     keys, pairs = past + tokens, sum(past + i + 1 for i in range(tokens))
     q, y = batch * h * tokens * d_qk, batch * h * tokens * d_v
-    k, v, c = batch * h_kv * keys * d_qk, batch * h_kv * keys * d_v, gates * batch * h * keys
-    one = core(n_heads=h, n_kv_heads=h_kv, d_qk=d_qk, d_v=d_v, span=Causal())
+    k, v = batch * h_kv * keys * d_qk, batch * h_kv * keys * d_v
+    one = AttentionCore(n_heads=h, n_kv_heads=h_kv, d_qk=d_qk, d_v=d_v, span=Causal())
     work = Workload(batch, tokens, past, tokens)
     products = [op for op in one.operations(work) if isinstance(op, MatMul)]
     assert [op.flops for op in products] == [2 * batch * h * tokens * keys * width for width in (d_qk, d_v)]
     assert [op.flops_masked for op in products] == [2 * batch * h * pairs * width for width in (d_qk, d_v)]
-    assert [(op.traffic.activations, op.traffic.cache) for op in products] == [(q, k + c), (y, v)]
-    token = h_kv * (d_qk + d_v) + gates * h
+    assert [(op.traffic.activations, op.traffic.cache) for op in products] == [(q, k), (y, v)]
+    token = h_kv * (d_qk + d_v)
     assert one.token == token and one.cache(work).elements == token * keys
     assert one.describe_cache().startswith("K") and f"{h_kv:,} · ({d_qk} + {d_v})" in one.describe_cache()
-    assert one.saved(work) == q + k + v + y + c
+    assert one.saved(work) == q + k + v + y
     assert one.saved(work._replace(keep_scores=True)) == q + k + v + batch * h * tokens * keys
     assert (one.rows_kept(work), one.rows_kept(work._replace(keep_scores=True))) == (h, 0)
 

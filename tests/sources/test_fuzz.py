@@ -42,8 +42,6 @@ WORDS = sorted(
         "mamba2",
         "delta",
         "rg_lru",
-        "rnn",
-        "lstm",
         "time_mix",
         "channel_mix",
         "shared",

@@ -14,7 +14,7 @@ from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
 from txcalc.parts.leaf import RecurrentState
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
-from txcalc.parts.linear_attention import GatedScan, SlotScan
+from txcalc.parts.linear_attention import GatedScan
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Raw, Table, Wrong, count, flag, one_of, size, text
 from txcalc.parts.part import Leaf
@@ -109,12 +109,6 @@ FORMS: Final[dict[str, Form]] = {
         ("n_heads", "d_key", "d_value"),
         lambda bias, groups, heads, keys, values: GatedScan(n_heads=heads, d_key=keys, d_value=values),
     ),
-    "slot_scan": Form(
-        ("n_heads", "n_slots", "d_key", "d_value"),
-        lambda bias, groups, heads, slots, keys, values: SlotScan(
-            n_heads=heads, n_slots=slots, d_key=keys, d_value=values
-        ),
-    ),
     "stored": Form(("width",), lambda bias, groups, width: StateCache(width=width, span=Causal())),
     "product": Form(
         ("n_heads", "d_in", "d_out"),
@@ -128,7 +122,6 @@ FORMS: Final[dict[str, Form]] = {
     ),
     "sum": Form(("width",), lambda bias, groups, width: Sum(width=width, sums=groups), False, ()),
     **{form: Form(("width",), _activation(form)) for form in ACTIVATIONS},
-    "silu_gate": Form(("width",), lambda bias, groups, width: Activation(width=width, form="silu", gated=True)),
 }
 KEYED: Final = ("reading", "scores")  # `keys` gives the number of their keys
 CROSSING: Final = ("crossed",)  # they attend to the encoder's positions

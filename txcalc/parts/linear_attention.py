@@ -75,40 +75,6 @@ class GatedScan(Recurrence):
         return self.n_heads, self.d_key, self.d_value
 
 
-class SlotScan(Recurrence):
-    """Gated slot attention: keys and values are written to m slots, s = 1 − λ of each; K ← diag(λ)·K + s·kᵀ,
-    V ← diag(λ)·V + s·vᵀ and y = Vᵀ·softmax(K·q/√d_k).
-
-    Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), log λ (B, T, h, m), K (B, h, m, d_k), V (B, h, m, d_v)
-    Unit     FLOPs under other: 5 per element of K and V (decay, one multiply-add to write, one to read), 10 per slot
-             (log σ of a gate, its scale, exp, 1 − λ, softmax), 1 per channel of the keys (1/√d_k)
-    Kept     modelled: q, k, v, λ and the states at every step
-    Source   Zhang et al. 2024 (arXiv 2409.07146), equations 9 to 11
-    """
-
-    n_heads: Num
-    n_slots: Num
-    d_key: Num
-    d_value: Num
-
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
-        rows, slots, keys = work.positions, self.n_heads * self.n_slots, self.n_heads * self.d_key
-        moved = Traffic(0, rows * (2 * keys + 2 * self.n_heads * self.d_value + slots), self.state_traffic(work))
-        return (
-            Elementwise("scan", rows * self.state, 5, moved, "scan"),
-            Elementwise("slots", rows * slots, 3 + COST["softplus"] + COST["softmax"], Traffic(), "scan"),
-            Elementwise("scale", rows * keys, 1, Traffic(), "scan"),
-        )
-
-    def saved(self, work: Workload) -> Num:
-        steps = self.n_heads * (2 * self.d_key + self.d_value + self.n_slots)
-        return work.positions * (steps + self.state)
-
-    @property
-    def shape(self) -> tuple[Num, ...]:
-        return self.n_heads, self.n_slots, self.d_key + self.d_value
-
-
 class MatrixScan(Recurrence):
     """The matrix memory of an mLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), stabilised by the
     largest exponent m of the gates.

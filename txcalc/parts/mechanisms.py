@@ -19,7 +19,6 @@ MIXERS = {
     "matrix_memory": "linear_attention",
     "time_mix": "rwkv",
     "short_convolution": "convolution",
-    "rnn": "cells",
     "draft_attention": "drafts",
     # One file each.
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},

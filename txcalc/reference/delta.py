@@ -22,7 +22,7 @@ def unit(x: Tensor) -> Tensor:
 
 class DeltaRule(Cached):
     """The state (h, d_k, d_v) of the delta rule, in float32: y (B, T, h, d_v) of q and k (B, T, key heads, d_k),
-    v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k), if any, and β's (B, T, h).
+    v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k), and β's (B, T, h).
 
     In the `static` mode v is written, not v − Sᵀ·k, whose closed form is a triangular system: the same shapes, other
     values.
@@ -30,25 +30,24 @@ class DeltaRule(Cached):
 
     def __init__(self, part: parts.DeltaRule, like: TensorOptions) -> None:
         super().__init__()
-        if part.decays is not None:
-            self.A_log = like.parameter(part.n_heads)
-            self.dt_bias = like.parameter(part.n_heads * part.decays)
+        self.A_log = like.parameter(part.n_heads)
+        self.dt_bias = like.parameter(part.n_heads * part.decays)
         self.group, self.bound = part.n_heads // part.n_key_heads, part.bound
         self.max_beta = 2 if part.signed else 1
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor, run: Run) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, run: Run) -> Tensor:
         q, k = (unit(side.float()).repeat_interleave(self.group, 2) for side in (q, k))
         q, value = q * q.shape[-1] ** -0.5, v.float()
-        decay = None if decay is None else self._log_decay(decay.float()).unsqueeze(-1)
+        decay = self._log_decay(decay.float()).unsqueeze(-1)
         beta = self.max_beta * beta.float().sigmoid().unsqueeze(-1)
         cached = run.recall(self.place)
         state = cached[0] if cached else None
         if current().static:
             update = k.unsqueeze(-1) * (beta * value).unsqueeze(-2)
-            states = sum_states(torch.zeros_like(update) if decay is None else decay, update, state)
+            states = sum_states(decay, update, state)
             y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
         else:
-            y, state = self._scan(q, k, value, None if decay is None else decay.exp(), beta, state)
+            y, state = self._scan(q, k, value, decay.exp(), beta, state)
         run.keep(self.place, state)
         return y.to(v.dtype)
 
@@ -59,13 +58,13 @@ class DeltaRule(Cached):
 
     @staticmethod
     def _scan(
-        q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor, state: Tensor | None
+        q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if state is None:
             state = v.new_zeros(*v.shape[:1], *v.shape[2:3], k.shape[-1], v.shape[-1])
         ys = []
         for t in range(v.shape[1]):
-            state = state if decay is None else decay[:, t] * state
+            state = decay[:, t] * state
             key = k[:, t].unsqueeze(-1)
             change = beta[:, t] * (v[:, t] - (state * key).sum(-2))
             state = state + key * change.unsqueeze(-2)
@@ -89,7 +88,7 @@ class DeltaNet(nn.Module):
         self.norm = Norm(
             NormPart(width=part.d_value, form="rms", bias=False, eps=part.norm_eps, groups=part.n_heads), like
         )
-        self.gate = Activation(part.gate) if part.gate != "none" else None
+        self.gate = Activation(part.gate)
         self.widths, self.d_key, self.d_value = (keys, keys, values), part.d_key, part.d_value
         self.decays = part.decays
 
@@ -97,10 +96,10 @@ class DeltaNet(nn.Module):
         mixed = self.activation(self.conv(self._project("in", x), run))
         q, k, v = mixed.split(self.widths, -1)
         q, k = (side.unflatten(-1, (-1, self.d_key)) for side in (q, k))
-        decay = None if self.decays is None else self._project("decay", x).unflatten(-1, (-1, self.decays))
+        decay = self._project("decay", x).unflatten(-1, (-1, self.decays))
         y = self.scan(q, k, v.unflatten(-1, (-1, self.d_value)), decay, self._project("beta", x), run)
         y = self.norm(y).flatten(2)
-        return self._project("out", self.gate(self._project("gate", x), y) if self.gate else y)
+        return self._project("out", self.gate(self._project("gate", x), y))
 
     def _project(self, name: str, x: Tensor) -> Tensor:
         """Through one projection, or a low-rank pair."""

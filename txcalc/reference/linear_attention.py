@@ -54,17 +54,6 @@ class GatedScan(nn.Module):
         return (states * (q * q.shape[-1] ** -0.5).unsqueeze(-1)).sum(-2), states[:, -1]
 
 
-class SlotScan(nn.Module):
-    """y (B, T, h, d_v) of gated slot attention and its last states (B, h, m, d_k) and (B, h, m, d_v), of q and k
-    (B, T, h, d_k), v (B, T, h, d_v) and log λ (B, T, h, m)."""
-
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        rate, share = decay.unsqueeze(-1), (1 - decay.exp()).unsqueeze(-1)
-        keys, values = (run_states(rate, share * side.unsqueeze(-2), None) for side in (k, v))
-        shares = (keys * (q * q.shape[-1] ** -0.5).unsqueeze(-2)).sum(-1).softmax(-1)
-        return (values * shares.unsqueeze(-1)).sum(-2), keys[:, -1], values[:, -1]
-
-
 class LinearAttention(nn.Module):
     """Lightning attention."""
 

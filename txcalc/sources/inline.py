@@ -24,8 +24,7 @@ OPPOSITES = [
     tuple(pair.split("|"))
     for pair in ["plain|gated", "rms|ln", "pre|post", "bias|nobias", "tied|untied", "final|nofinal"]
 ]
-CELLS = ("lstm", "gru", "rnn")  # a mixer in place of attention, with a feed-forward only if F is given
-WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CELLS)
+WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm")
 SPELLING = {path: letter for letter, path in LETTERS.items()}
 # Other names of letters: those of the keys, and those of configs.
 FIELDS = {path.rpartition(".")[2]: letter for letter, path in LETTERS.items()} | {
@@ -73,13 +72,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
     for key in ("D", "L"):
         if key not in values:
             faults.append(Fault(key, ABSENT, BY_LETTER[key].meaning, f"{key}={4096 if key == 'D' else 32}"))
-    cells = [word for word in CELLS if word in words]
-    for key in ("h", "h_kv", "d_h", "window", "learned", "direct"):
-        if cells and (key in values or key in words):
-            faults.append(f"{key} belongs to attention, which {cells[0]} replaces")
-    if len(cells) > 1:
-        faults.append(f"{' and '.join(cells)} contradict each other")
-    if "F" not in values and not cells:
+    if "F" not in values:
         classic = f"F={4 * values['D']} plain is the classic block" if values.get("D") else "F=14336"
         faults.append(Fault("F", ABSENT, BY_LETTER["F"].meaning, classic))
     if ("E" in values) != ("k" in values):
@@ -91,7 +84,7 @@ def read(source: str) -> tuple[Table, str, tuple[str, ...]]:  # noqa: C901 - one
         for word in ("tied", "untied"):
             if word in words:
                 faults.append(f"{word} says how V is used, and V is missing")
-    if not cells and "h" not in values and values.get("D") and values["D"] % _heads(values):
+    if "h" not in values and values.get("D") and values["D"] % _heads(values):
         faults.append(Fault("h", ABSENT, f"{BY_LETTER['h'].meaning}: D/{values.get('d_h') or 64} is not whole"))
     if faults:
         raise InputError(where, faults)
@@ -142,11 +135,10 @@ def _heads(values: Table) -> Any:
 
 def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tuple[Table, str, tuple[str, ...]]:
     assumptions = []
-    cell = next((word for word in CELLS if word in words), None)
     attention: Raw = {"bias": "bias" in words}
     if "h" in values:
         attention["n_heads"] = values["h"]
-    elif cell is None:
+    else:
         attention["n_heads"] = _heads(values)
         ratio = f"D/{'d_h' if 'd_h' in values else 64} = " if values["D"] >= 64 else ""
         assumptions.append(f"h = {ratio}{attention['n_heads']}")
@@ -179,13 +171,8 @@ def _raw(name: str, values: Mapping[str, int], words: Mapping[str, bool]) -> tup
         raw["experts"] = {**ffn, "n_experts": values["E"], "top_k": values["k"]}
     elif "F" in values:
         raw["feed_forward"] = ffn
-    if cell is not None:
-        raw["rnn"] = {"form": cell, "biases": 0 if "nobias" in words else 2}
-        raw["positions"] = {"form": "none"}
-        del raw["attention"]
     if "nonorm" in words:
-        second = [name for name in ("experts", "feed_forward") if name in raw]
-        raw["norm"] = {"without": ["attention" if cell is None else "rnn", *second], "final": False}
+        raw["norm"] = {"without": ["attention", "experts" if "E" in values else "feed_forward"], "final": False}
     return raw, "inline description", tuple(assumptions)
 
 

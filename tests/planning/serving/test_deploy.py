@@ -136,15 +136,6 @@ def test_published_bytes_of_tensor_parallel_ranks(name: str, tp: int, bytes_a_we
     assert abs(size - float(published)) <= 0.01 * float(published)
 
 
-FORGETTING = {  # its gates are read off x by every head
-    "d_model": 256,
-    "n_layers": 6,
-    "vocab_size": 1024,
-    "forgetting": {"n_heads": 8, "n_kv_heads": 4},
-    "feed_forward": {"d_ff": 512},
-}
-
-
 def matrices(entry: Entry) -> int:
     """Elements of an entry's matrices: vectors are whole on every rank."""
     return int(sum(weight.size for weight in entry.leaf.weights() if len(weight.shape) > 1) * entry.times)
@@ -156,9 +147,9 @@ def matrices(entry: Entry) -> int:
     pp=st.sampled_from([1, 2, 3, 5]),
     dp=st.sampled_from([1, 2, 4]),
     ep=st.sampled_from([1, 2, 4, 8]),
-    source=st.sampled_from(["D=256 L=5 h=8 h_kv=4 F=512 V=1024 E=8 k=2", "D=256 L=7 h=8 F=512 V=1024", FORGETTING]),
+    source=st.sampled_from(["D=256 L=5 h=8 h_kv=4 F=512 V=1024 E=8 k=2", "D=256 L=7 h=8 F=512 V=1024"]),
 )
-def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, source: str | dict[str, Any]) -> None:
+def test_ranks_together_hold_the_model(tp: int, pp: int, dp: int, ep: int, source: str) -> None:
     """All matrices over all GPUs: once, but for what dp and the router repeat. FLOPs and the cache likewise."""
     model, layout = load(source), Layout(tp=tp, pp=pp, dp=dp, ep=ep)
     sharding = Sharding(model)

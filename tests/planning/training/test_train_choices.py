@@ -412,7 +412,7 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
             Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))
 
 
-@pytest.mark.parametrize("name", ["diffllama", "forgetting", "compressed", "deberta"])
+@pytest.mark.parametrize("name", ["diffllama", "compressed", "deberta"])
 def test_positions_of_an_attention_whose_exchange_is_unknown_are_not_split(name: str) -> None:
     with pytest.raises(
         InputError, match="the exchange of keys and values between ranks is not known for this attention"

@@ -20,7 +20,7 @@ from txcalc.parts.mixers import pieces
 from txcalc.parts.part import Leaf
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, GroupedLinear, LayerScale, Linear, Lookup, Norm, Shift, Sum, Unused
-from txcalc.reference.linear_attention import GatedScan, SlotScan
+from txcalc.reference.linear_attention import GatedScan
 from txcalc.reference.run import Run, TensorOptions
 
 
@@ -117,8 +117,7 @@ def _vector_input(part: Any, batch: object, tokens: object, source: object) -> S
 
 
 def _scan_inputs(part: Any, batch: object, tokens: object, source: object) -> Shapes:
-    decays = part.n_slots if isinstance(part, linear_attention.SlotScan) else part.d_key
-    return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, decays)]
+    return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, part.d_key)]
 
 
 # Part → its module, and the shapes of its inputs.
@@ -144,7 +143,6 @@ MODULES: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], In
     convolution.Filter: (Filter, lambda part, b, t, s: [(b, (t - 1) * part.stride + part.taps, part.c_in)]),
     cores.AttentionCore: (lambda part, like: AttentionCore(replace(part, biased=False), like), _attention_inputs),
     linear_attention.GatedScan: (lambda part, like: GatedScan(), _scan_inputs),
-    linear_attention.SlotScan: (lambda part, like: SlotScan(), _scan_inputs),
     cores.MatrixProduct: (lambda part, like: MatrixProduct(), _product_inputs),
     cores.Scores: (
         lambda part, like: MatrixProduct(),

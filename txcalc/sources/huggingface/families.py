@@ -63,7 +63,7 @@ READERS: dict[str, tuple[str, str]] = {
 }
 READERS |= {name: READERS[like] for name, like in by_name(_TABLE["like"]).items()}
 # Modules whose readers follow remote code, not transformers'.
-PUBLISHED = {"aliases", "drafts", "flash_linear_attention"}
+PUBLISHED = {"aliases", "drafts"}
 PUBLISHED |= {module for module, _ in READERS.values() if module.startswith("remote_")}
 BY_CLASS = by_name(_TABLE["by class"])
 FINGERPRINTS = {name: frozenset(keys.split()) for name, keys in _TABLE["fingerprints"].items()}

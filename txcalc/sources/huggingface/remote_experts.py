@@ -203,3 +203,63 @@ def minimax_text_01(c: Config) -> Raw:
     raw = minimax(c)
     width = raw["attention"]["d_head"]
     return raw | {"positions": raw["positions"] | ({"rotary_dims": dims} if dims and dims != width else {})}
+
+
+def bailing_moe_linear(c: Config) -> Raw:
+    """Ring-linear: Ling 2 with retention instead of attention, except in the last layer of each group.
+
+    Source   2025 (arXiv 2510.19338), section 2; the code of MLX and SGLang; the config of Ring-mini-linear-2.0, which
+             has 16.4e9 parameters
+    """
+    c.require_published_class("bailingmoelinearv2", "bailingmoelinear")
+    for name in _REQUIRED:
+        if name not in c:
+            c.fault(name, ABSENT, "a value", "the default of its class is not known")
+    raw = c.stack()
+    d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
+    bias, qk_norm = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
+    flags = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
+    c.require_value(True, *flags, why="the published models have this value")
+    attention = c.heads(raw, whole=True) | {"bias": [*"qkv"] if bias else False}
+    attention["qk_norm"] = "head" if qk_norm else "none"
+    positions = c.rotary(attention["d_head"])
+    w, group = attention["d_head"], c.size("layer_group_size", default=1)
+    if w * h != d:
+        c.fault("head_dim", w, "hidden_size / num_attention_heads", _DISAGREE)
+    c.divides(group, n, "layer_group_size", "num_hidden_layers")
+    leaves = [leaf(name, "linear", d, d, bias=bias) for name in "qkv"]
+    leaves += [norm_leaf(name, w, "rms_norm", groups=h) for name in "qk"] * qk_norm
+    leaves += [leaf("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
+    leaves += [leaf("scan", "gated_scan", h, w, w), norm_leaf("head", d, "rms_norm"), matrix("gate", d, d)]
+    leaves += [leaf("gated", "sigmoid", d), matrix("o", d, d)]
+    mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
+    shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
+    if shared != mixed["d_ff"] and c.data.get("num_shared_experts"):
+        c.fault("moe_shared_expert_intermediate_size", shared, "moe_intermediate_size", _DISAGREE)
+    raw |= {
+        "attention": attention,
+        "pieces": {"leaves": of_kind("recurrent", leaves)},
+        "experts": c.with_shared(mixed, "num_shared_experts", default=0),
+        "feed_forward": c.gated_mlp(),
+        "norm": c.rms(),
+        "positions": positions,
+        "head": c.lm_head(tied=False),
+    }
+    first = c.count("first_k_dense_replace", default=0)
+    kinds = [("linear" if (i + 1) % group else "attention", i < first) for i in range(n)]
+    named = ["dense-" * dense + mixer for mixer, dense in kinds]
+    parts = {"attention": "attention", "linear": "pieces"}
+    tables: dict[str, Raw] = {
+        name: {"parts": [parts[mixer], "feed_forward" if dense else "experts"]}
+        for name, (mixer, dense) in zip(named, kinds, strict=True)
+    }
+    return layered(raw, (named, tables))
+
+
+_DISAGREE = "for other values MLX and SGLang build different layers"
+# Keys of Ring-linear whose defaults are not known.
+_REQUIRED = (
+    "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok",
+    "num_shared_experts", "layer_group_size", "first_k_dense_replace", "partial_rotary_factor", "use_bias",
+    "use_qk_norm", "use_qkv_bias", "tie_word_embeddings", "score_function", "linear_silu",
+)  # fmt: skip

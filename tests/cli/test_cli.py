@@ -82,6 +82,7 @@ def test_help_lists_every_command_in_order() -> None:
     assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(COMMANDS)
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("command", [command for command in COMMANDS if question_of(command).first])
 def test_a_long_help_begins_with_what_people_use_first(command: str) -> None:
     """And each further example runs."""

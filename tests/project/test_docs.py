@@ -231,7 +231,7 @@ def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) ->
     _same(page, text, update_golden)
 
 
-@pytest.mark.drawn(quick=1000)
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("made", GENERATED, ids=lambda made: made.__name__)
 def test_generated_parts_are_current(made: Callable[[], str], update_golden: bool) -> None:
     """From its marker to the end of the page, or to where `<!-- end -->` says."""
@@ -272,6 +272,7 @@ NAMED = re.compile(r"\]\(\.\./txcalc/([\w/]+)\.py\)(?: \|)? `([\w.]+)`")
 NOTES = [DOCS / "architecture.md", *(ROOT / "txcalc").rglob("README.md")]
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("page", NOTES, ids=lambda page: page.parent.name)
 def test_what_a_page_names_of_the_code_exists(page: Path) -> None:
     """Files that are linked, functions after such a link, and files and folders of a picture."""

@@ -344,6 +344,7 @@ def test_theorems_are_written_by_one_process_at_a_time(tmp_path: Path) -> None:
     assert len(json.loads(path.read_text("utf-8"))["theorems"]) == 24
 
 
+@pytest.mark.slow
 def test_a_locale_without_utf_8(tmp_path: Path) -> None:
     plain: Any = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     code, table, said = run("show", "gpt2", XDG_DATA_HOME=str(tmp_path), **plain)
@@ -351,6 +352,7 @@ def test_a_locale_without_utf_8(tmp_path: Path) -> None:
     assert run("report", "gpt2", "--out", str(tmp_path / "page.html"), **plain)[0] == 0
 
 
+@pytest.mark.slow
 def test_a_path_with_an_equals_sign_and_a_space_is_a_path_if_it_exists(tmp_path: Path) -> None:
     (tmp_path / "D=64 L=2 run.json").write_bytes(config(hidden_size=48))
     (tmp_path / "D=64 L=2").mkdir()
@@ -360,6 +362,7 @@ def test_a_path_with_an_equals_sign_and_a_space_is_a_path_if_it_exists(tmp_path:
     assert "D = 64" in run("show", "D=64 L=2 h=4 F=128 V=50", folder=tmp_path)[1]
 
 
+@pytest.mark.slow
 def test_names_are_text_on_a_terminal_in_a_spreadsheet_and_in_markdown(tmp_path: Path) -> None:
     name = "=1+1|<img src=x>\x1b[31m\u202e.toml"
     (tmp_path / name).write_text("d_model = 8\nn_layers = 1\nattention.n_heads = 2\nfeed_forward.d_ff = 8\n")

@@ -174,6 +174,7 @@ def test_every_engine_has_its_flags_listed() -> None:
         parsed("vllm", "vllm serve M --quantization fp7")
 
 
+@pytest.mark.slow
 def test_fp8_is_quantised_on_loading_where_that_is_possible() -> None:
     """It was a comment, false of a checkpoint in bf16, and no flag."""
     one = ("llama-3.1-70b", "--gpu", "h200:1", "--weights", "fp8", "--context", "8k", "--emit")

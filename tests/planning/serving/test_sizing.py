@@ -110,6 +110,7 @@ def test_a_replica_that_spans_nodes_takes_whole_nodes() -> None:
     assert f"7 GPUs are enough, but 8 are rented, in replicas of 8: {sizes}" in " ".join(out.split())
 
 
+@pytest.mark.slow
 def test_an_unsuited_card_is_named_as_that() -> None:
     """A limit that two users on one replica miss is not met by hundreds of replicas."""
     code, out, _ = run("llama-3.1-8b", "--gpu", "l4", *CHAT)
@@ -141,6 +142,7 @@ def test_the_headline_says_that_limits_are_of_means() -> None:
     assert 50 < int(share) < 100
 
 
+@pytest.mark.slow
 def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     """Simulated for so long that the first requests of 200 users, all at once, do not decide."""
     argv = ("llama-3.1-8b", "--gpu", "h100", *CHAT[:-4], "--ttft", "p90:500ms", "--tpot", "P99.5:30ms")
@@ -158,6 +160,7 @@ def test_a_limit_of_a_percentile_is_simulated_and_met() -> None:
     assert code == 1 and out.startswith("misses p99.5 TPOT ") and "largest load within them: 162 users" in out
 
 
+@pytest.mark.slow
 def test_the_capacity_by_a_percentile_is_not_that_of_the_first_requests() -> None:
     """Ten requests of each user let the first ones, which start together, decide: 18 users."""
     argv = ("llama-3.1-8b", "--gpu", "l40s:1", *CHAT[2:6], "--ttft", "p95:1s", "--tpot", "60ms")
@@ -167,6 +170,7 @@ def test_the_capacity_by_a_percentile_is_not_that_of_the_first_requests() -> Non
     assert few < 0.6 * users
 
 
+@pytest.mark.slow
 def test_a_dear_plan_is_named_as_that() -> None:
     argv = ("llama-3.1-8b", "--gpu", "h100@2.5", "--gpu", "l40s@1.5", "--gpu", "a100-80gb@1.5", *CHAT)
     rows = run.data(*argv)["deployments"]
@@ -196,6 +200,7 @@ def test_a_dear_plan_is_named_as_that() -> None:
     assert re.search(r"cheapest .* 1\.00\n", passes) and re.search(r"yes .* 3\.00\n", passes)
 
 
+@pytest.mark.slow
 def test_the_capacity_is_that_of_the_layout_that_answers_most() -> None:
     """It was that of the layout best for one user: 170 users, a quarter of the requests."""
     argv = ("deepseek-v3", "--gpu", "h200:16", "--context", "8k")

@@ -427,7 +427,7 @@ def test_a_gguf_format_is_planned_by_the_engine_that_runs_it() -> None:
         ("4090:1", "speed of rtx-4090 is less certain: kernels are assumed to be as efficient as on l40s, rtx-4080"),
         ("24GB@1008GB/s@80TFLOPS", "speed of 24GB@1008GB/s@80TFLOPS is less certain: kernels are assumed"),
         ("l40s:8", "GPUs are linked by PCIe at 32 GB/s one way (--link changes it); 8 of them reach 2.1 GB/s each"),
-        ("4090:2", "GPUs are linked by PCIe at 8 GB/s one way (by convention PCIe 4.0 x4, through the host"),
+        ("4090:2", "GPUs are linked by PCIe at 32 GB/s one way (by convention the card's whole slot, PCIe 4.0 x16: "),
         ("l40s:8 --link 56GB/s", "GPUs are linked at 56 GB/s (--link); 8 of them reach"),
         ("m3-max:1", "m3-max is the largest, of 128 GB; with less memory: m3-max-NNgb"),
         ("mi300x:1", "speed of mi300x is less certain: some kernels are assumed to be as efficient as on h100"),
